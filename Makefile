@@ -1,0 +1,51 @@
+# make demo   set up and run a federation of real client processes over gRPC on this machine
+# make test   set up and run the tests
+# make setup  the setting up alone, into .venv
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+TASK ?= digits
+STRATEGY ?= maxfl
+CLIENTS ?= 10
+ROUNDS ?= 20
+SEED ?= 0
+ARGS ?=
+
+.PHONY: setup demo test lint types check requirements clean
+
+setup: $(READY)
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedappeal needs Python 3.11 or newer; name it with: make PYTHON=python3.12" >&2; exit 2; }
+	@echo "setting up $(VENV) (a few minutes the first time: PyTorch is large)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[^ ;]*\).*/\1/p' requirements.txt)"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $(READY)
+
+demo: setup
+	@$(BIN)/fedappeal local --strategy $(STRATEGY) --task $(TASK) --clients $(CLIENTS) --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+
+test: setup
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: setup
+	@$(BIN)/mypy
+
+check: lint types test
+
+# Pins every version of every package, for every platform, without addresses.
+requirements: setup
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	  --no-emit-index-url --no-header --no-annotate --quiet --output-file requirements.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
