@@ -1,0 +1,1 @@
+"""What both sides agree on: names on the wire, decisions, draws, packing, the run configuration."""

@@ -1,0 +1,172 @@
+"""The run configuration: one typed and validated set of settings, shared by every way of starting a run.
+
+The keys are those of ``[tool.flwr.app.config]`` in pyproject.toml, in kebab case, and the command line's options.
+Flower's run configuration holds scalars only, so "not set" is written as 0, -1 or "" where a key says so.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Scalar = bool | int | float | str
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ConfigError(ValueError):
+    """A setting that is not allowed; the message is one line a setting, for a person to read."""
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Settings(BaseModel):
+    """Base of all validated settings: kebab-case keys, nothing unknown, errors as one line each."""
+
+    model_config = ConfigDict(
+        alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, protected_namespaces=()
+    )
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Validate settings given under their kebab-case keys.
+
+        Raises:
+            ConfigError: one line a setting that is wrong: the setting, its value, what is allowed.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigError("\n".join(cls._explain(e) for e in error.errors())) from None
+
+    @classmethod
+    def _explain(cls, error: Any) -> str:
+        key = _kebab(str(error["loc"][0])) if error["loc"] else ""
+        value = error.get("input")
+        if error["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(key, cls.keys(), n=1)
+            return f"unknown setting '{key}'" + (f"; did you mean '{near[0]}'?" if near else "")
+        if error["type"] == "missing":
+            return f"{key} is missing"
+        reason = error["msg"].removeprefix("Value error, ")
+        if not key:
+            return str(reason)
+        return f"{key} = {value!r} is not allowed: {reason[:1].lower()}{reason[1:]}"
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Return all keys in kebab case."""
+        return [_kebab(name) for name in cls.model_fields]
+
+    def as_config(self) -> dict[str, Scalar]:
+        """Return all settings as scalars under their kebab-case keys."""
+        return self.model_dump(by_alias=True)
+
+
+class TaskSettings(Settings):
+    """What is learned and how its data is spread over the clients. A partition is a pure function of these."""
+
+    task: str = Field("digits", min_length=1, description="task by name, or package.module:name of your own")
+    model: Literal["auto", "mlp", "logistic", "cnn"] = Field("auto", description="auto: the task's default")
+    clients: Count = Field(10, description="number of clients that train (seen)")
+    unseen_clients: CountOrZero = Field(0, description="further clients that only evaluate (unseen)")
+    partition: Literal["iid", "dirichlet", "shards", "clusters"] = Field(
+        "dirichlet", description="how the data is spread over clients"
+    )
+    dirichlet_alpha: Positive = Field(0.5, description="concentration; small is more skewed")
+    shards_per_client: Count = Field(2, description="for partition = shards")
+    clusters: Count = Field(5, description="for partition = clusters: clusters of labels, MaxFL appendix D.1")
+    cluster_alpha: NonNegative = Field(
+        0.0, description="for partition = clusters: Dirichlet inside a cluster; 0: even"
+    )
+    train_share: Annotated[float, Field(gt=0, lt=1)] = Field(0.6, description="train share of a client's data")
+    min_examples: Count = Field(10, description="fewest examples a client may hold")
+    flip_share: Share = Field(0.0, description="share of clients whose labels are flipped, y -> C-1-y")
+    flip_on: Literal["train", "both"] = Field("both", description="flip train labels only, or test labels too")
+    seed: CountOrZero = Field(0, description="seed of every draw of the run")
+
+
+class RunConfig(TaskSettings):
+    """All settings of a run."""
+
+    strategy: str = Field("maxfl", min_length=1, description="server strategy")
+    rounds: Count = Field(20, description="number of rounds")
+    clients_per_round: CountOrZero = Field(0, description="clients folded a round; 0: all")
+    min_available_nodes: CountOrZero = Field(0, description="clients to wait for before round 1; 0: all of them")
+    start_timeout: Positive = Field(300.0, description="seconds to wait for them")
+    round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
+    evaluate_every: CountOrZero = Field(1, description="evaluate every so many rounds; 0: after the last only")
+    measure_leavers: bool = Field(True, description="clients that left still answer evaluation")
+
+    participation: Literal["always", "appeal"] = Field("appeal", description="how a client decides")
+    mandatory_rounds: Annotated[int, Field(ge=-1)] = Field(
+        -1, description="rounds in which clients are asked not to opt out; -1: max(10, 5 %% of the rounds)"
+    )
+    empty_pool: Literal["ask-all", "keep"] = Field(
+        "ask-all", description="after a round that nobody joined: the next is mandatory, or nothing changes"
+    )
+    requirement: Literal["solo", "fixed"] = Field("solo", description="where a client's rho_k comes from")
+    fixed_requirement: float = Field(1.0, allow_inf_nan=False, description="rho_k for requirement = fixed")
+    warmup_steps: Count = Field(100, description="solo steps behind rho_k")
+    warmup_learning_rate: Positive = Field(0.1, description="their learning rate")
+
+    learning_rate: Positive = Field(0.1, description="local learning rate")
+    batch_size: Count = Field(32, description="examples a local step")
+    local_steps: CountOrZero = Field(30, description="local steps a round; 0: use local-epochs")
+    local_epochs: CountOrZero = Field(0, description="local epochs a round, where local-steps is 0")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="local SGD momentum")
+    weight_decay: NonNegative = Field(0.0, description="local SGD weight decay")
+
+    tuning_steps: CountOrZero = Field(
+        0, description="local fine-tuning steps before MaxFL's weight is computed, and at evaluation"
+    )
+    server_lr: Positive = Field(1.0, description="MaxFL: eta_g")
+    stabilizer: Positive = Field(1e-3, description="MaxFL: epsilon in the denominator")
+
+    initial_model: str = Field("", description="safetensors file to start from; empty: the task's initial model")
+    out: str = Field("", description="folder of the run; empty: runs/DATE-TIME-STRATEGY-TASK")
+    resume: bool = Field(False, description="continue the run in `out` from its last finished round")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.clients_per_round > self.clients:
+            raise ValueError(
+                f"clients-per-round = {self.clients_per_round} is not allowed: "
+                f"at most clients = {self.clients} (0: all)"
+            )
+        total = self.clients + self.unseen_clients
+        if self.min_available_nodes > total:
+            raise ValueError(
+                f"min-available-nodes = {self.min_available_nodes} is not allowed: at most {total} "
+                f"(clients + unseen-clients)"
+            )
+        if self.local_steps == 0 and self.local_epochs == 0:
+            raise ValueError("local-steps = 0 is not allowed where local-epochs = 0: one of them must be positive")
+        if self.mandatory_rounds > self.rounds:
+            raise ValueError(
+                f"mandatory-rounds = {self.mandatory_rounds} is not allowed: at most rounds = {self.rounds}"
+            )
+        return self
+
+    def task_settings(self) -> TaskSettings:
+        """Return the part of the settings that decides what is learned, on which data."""
+        return TaskSettings(**{name: getattr(self, name) for name in TaskSettings.model_fields})
+
+    @property
+    def resolved_mandatory_rounds(self) -> int:
+        """Rounds in which clients are asked not to opt out: the setting, or max(10, 5 % of the rounds)."""
+        if self.mandatory_rounds >= 0:
+            return self.mandatory_rounds
+        return min(self.rounds, max(10, math.ceil(0.05 * self.rounds)))
+
+    @property
+    def resolved_min_available_nodes(self) -> int:
+        """Clients to wait for before round 1: the setting, or all."""
+        return self.min_available_nodes or self.clients + self.unseen_clients

@@ -1,0 +1,65 @@
+"""The names on the wire: message keys, decisions, and the records of a message.
+
+Every name that both sides must agree on is spelled here and nowhere else.
+"""
+
+from enum import IntEnum
+
+ARRAYS = "arrays"
+"""ArrayRecord: the global model (down), the locally trained model or the gradient (up)."""
+
+CONFIG = "config"
+"""ConfigRecord of an instruction: everything a client is told besides the model."""
+
+METRICS = "metrics"
+"""MetricRecord of a reply: everything a client tells about itself."""
+
+INFO = "info"
+"""ConfigRecord of a roll-call reply: who the client is (strings, which a MetricRecord cannot hold)."""
+
+# -- config, down ------------------------------------------------------------------------------------
+SERVER_ROUND = "server-round"
+RUN_KEY = "run-key"
+LAYOUT = "layout"
+INITIAL_HASH = "initial-hash"
+LOCAL_RULE = "local-rule"
+MANDATORY = "mandatory"
+SPLIT = "split"
+TUNING_STEPS = "tuning-steps"
+"""Fine-tuning steps before a client judges the model; in a TRAIN it asks for `appeal-weight`."""
+FINAL = "final"
+"""1 on the EVALUATE that ends a run: each client then keeps the model it prefers."""
+
+# -- metrics, up -------------------------------------------------------------------------------------
+NUM_EXAMPLES = "num-examples"
+DECISION = "decision"
+LOSS = "loss"
+ACCURACY = "accuracy"
+APPEALED = "appealed"
+APPEALED_TRAIN = "appealed-train"
+PREFERRED_ACCURACY = "preferred-accuracy"
+APPEAL_WEIGHT = "appeal-weight"
+
+# -- info, up (roll call) ----------------------------------------------------------------------------
+CLIENT_ID = "client-id"
+ROLE = "role"
+PRIORITY = "priority"
+TASK = "task"
+FINGERPRINT = "fingerprint"
+VERSION = "version"
+
+SEEN = "seen"
+"""Role of a client that trains and evaluates."""
+UNSEEN = "unseen"
+"""Role of a client that evaluates and is never asked to train."""
+
+TRAIN_SPLIT = "train"
+TEST_SPLIT = "test"
+
+
+class Decision(IntEnum):
+    """What a client decided when it was asked to train."""
+
+    JOINED = 1
+    SAT_OUT = 0
+    LEFT = -1

@@ -1,0 +1,124 @@
+"""A model on the wire: named arrays packed into one flat array per dtype.
+
+A Flower message is a tree of objects and each object travels in a request of its own, so few large arrays are
+much cheaper than one array per layer. The apps pack here; strategies work on any `ArrayRecord`.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+
+FLAT = "flat"
+"""Name of the packed array that holds all float32 values."""
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+def _packed_name(dtype: np.dtype[np.generic]) -> str:
+    return FLAT if dtype == np.float32 else f"{FLAT}-{dtype.name}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and dtypes of a model's arrays, in the order in which they are packed.
+
+    Attributes:
+        entries: ``(name, shape, dtype name)`` per array.
+    """
+
+    entries: tuple[tuple[str, tuple[int, ...], str], ...]
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> "Layout":
+        """Describe the given named arrays."""
+        return cls(tuple((n, tuple(int(s) for s in a.shape), a.dtype.name) for n, a in arrays.items()))
+
+    @cached_property
+    def hash(self) -> str:
+        """Hash of names, shapes and dtypes: equal exactly where two models can be averaged."""
+        return hashlib.sha256(repr(self.entries).encode()).hexdigest()[:16]
+
+    def pack(self, arrays: Arrays) -> ArrayRecord:
+        """Pack named arrays into one flat array per dtype.
+
+        Raises:
+            ValueError: if the arrays do not have this layout.
+        """
+        if (other := Layout.of(arrays)) != self:
+            raise ValueError(f"model layout {other.hash} does not match the run's layout {self.hash}")
+        groups: dict[str, list[NDArray[np.generic]]] = {}
+        for array in arrays.values():
+            groups.setdefault(_packed_name(array.dtype), []).append(array.reshape(-1))
+        return ArrayRecord({name: Array(np.concatenate(parts)) for name, parts in groups.items()})
+
+    def unpack(self, record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+        """Unpack a record made by `pack` into named arrays (read-only views of the record's bytes).
+
+        Raises:
+            ValueError: if the record does not hold exactly this layout's values.
+        """
+        flats = {name: view(array) for name, array in record.items()}
+        sizes = dict.fromkeys(flats, 0)
+        out: dict[str, NDArray[np.generic]] = {}
+        for name, shape, dtype in self.entries:
+            packed = _packed_name(np.dtype(dtype))
+            start = sizes.get(packed, 0)
+            stop = start + int(np.prod(shape, dtype=np.int64))
+            if packed not in flats or flats[packed].dtype != np.dtype(dtype) or stop > flats[packed].size:
+                raise ValueError(f"array '{packed}' of the message does not hold the model's '{name}'")
+            out[name] = flats[packed][start:stop].reshape(shape)
+            sizes[packed] = stop
+        for packed, size in sizes.items():
+            if size != flats[packed].size:
+                raise ValueError(f"array '{packed}' has {flats[packed].size} values, the model has {size}")
+        return out
+
+
+def view(array: Array) -> NDArray[np.generic]:
+    """Return a read-only view of a Flower array's bytes, without a copy.
+
+    Raises:
+        ValueError: if the bytes are not a NumPy array in C order, or are cut short.
+    """
+    if array.stype != "numpy.ndarray":
+        raise ValueError(f"array has serialization type {array.stype!r}; allowed: 'numpy.ndarray'")
+    data = memoryview(array.data)
+    shape, dtype, offset = _npy_header(data)
+    count = math.prod(shape)
+    if len(data) - offset != count * dtype.itemsize:
+        raise ValueError(f"array of shape {shape} and dtype {dtype} has {len(data) - offset} bytes")
+    return np.frombuffer(data, dtype=dtype, count=count, offset=offset).reshape(shape)
+
+
+def _npy_header(data: memoryview) -> tuple[tuple[int, ...], np.dtype[np.generic], int]:
+    head = BytesIO(data[:4096])
+    try:
+        version = np.lib.format.read_magic(head)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = read(head)
+    except Exception as error:  # NumPy parses the header as Python: a hostile one raises almost anything
+        raise ValueError(f"array has an unreadable header: {type(error).__name__}") from None
+    if dtype.hasobject or (fortran_order and len(shape) > 1):
+        raise ValueError(f"array with dtype {dtype} and fortran_order={fortran_order} is not allowed")
+    return shape, dtype, head.tell()
+
+
+def content_hash(record: ArrayRecord) -> str:
+    """Hash of a record's names and bytes: equal for equal models."""
+    digest = hashlib.sha256()
+    for name, array in record.items():
+        digest.update(name.encode() + b"\x1f")
+        digest.update(array.data)
+    return digest.hexdigest()[:16]
+
+
+def content_bytes(record: ArrayRecord) -> int:
+    """Size in bytes of a record's raw array data."""
+    return sum(len(array.data) for array in record.values())
