@@ -1,0 +1,96 @@
+"""The models: the papers' multi-layer perceptron, logistic regression, and a small convolutional network."""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.draws import draw_seed
+
+MODELS = ("mlp", "logistic", "cnn")
+DROPOUT = 0.2
+"""MaxFL's appendix D.1 names a dropout layer, but not its rate."""
+
+_generator_lock = threading.Lock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let layers draw initial weights from a seed, and put torch's global CPU generator back afterwards.
+
+    ``torch.random.fork_rng`` with ``torch.manual_seed`` would reseed the accelerator's generators as well.
+    """
+    with _generator_lock:
+        before = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(draw_seed(seed, "initial-model"))
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(before)
+
+
+def build(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return a model with freshly drawn weights (see `seeded`) that maps ``(n, *input_shape)`` to logits.
+
+    Args:
+        name: one of `MODELS`.
+        input_shape: shape of one example; the cnn takes ``(channels, height, width)`` of 4x4 or more.
+        num_classes: number of logits.
+
+    Raises:
+        ConfigError: an unknown model, or one that does not fit the shape.
+    """
+    if name == "mlp":
+        return mlp(math.prod(input_shape), num_classes)
+    if name == "logistic":
+        return logistic(math.prod(input_shape), num_classes)
+    if name == "cnn":
+        return cnn(input_shape, num_classes)
+    raise ConfigError(f"model = {name!r} is not allowed: choose from {', '.join(MODELS)}")
+
+
+def mlp(inputs: int, num_classes: int) -> nn.Module:
+    """MaxFL, appendix D.1: hidden layers of 64 and 30 units, dropout after the first."""
+    return nn.Sequential(
+        OrderedDict(
+            flatten=nn.Flatten(),
+            hidden1=nn.Linear(inputs, 64),
+            relu1=nn.ReLU(),
+            dropout=nn.Dropout(DROPOUT),
+            hidden2=nn.Linear(64, 30),
+            relu2=nn.ReLU(),
+            output=nn.Linear(30, num_classes),
+        )
+    )
+
+
+def logistic(inputs: int, num_classes: int) -> nn.Module:
+    """Multinomial logistic regression: convex, which FedALIGN's and ADA-GD's theory asks for."""
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=nn.Linear(inputs, num_classes)))
+
+
+def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Two 3x3 convolutions of 16 and 32 channels, each pooled by 2, and a linear layer; no BatchNorm."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < 4:
+        raise ConfigError(
+            f"model = 'cnn' is not allowed for inputs of shape {input_shape}: "
+            f"it takes (channels, height, width) of 4x4 or more"
+        )
+    channels, height, width = input_shape
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 16, 3, padding=1),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(16, 32, 3, padding=1),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            output=nn.Linear(32 * (height // 4) * (width // 4), num_classes),
+        )
+    )

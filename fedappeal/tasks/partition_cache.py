@@ -1,0 +1,60 @@
+"""Partitions kept on disk: a partition is a pure function, and the library that draws it takes seconds to import.
+
+Kept under ``$XDG_CACHE_HOME/fedappeal`` (``~/.cache/fedappeal``). The file's name is a hash of all that the
+partition depends on, so a kept partition is never out of date; the folder can be deleted at any time.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedappeal import __version__
+from fedappeal.files import read_safetensors, write_safetensors
+from fedappeal.protocol.config import ConfigError
+
+Rows = list[NDArray[np.int64]]
+
+
+def kept_rows(fingerprint: str, labels: NDArray[np.int64], draw: Callable[[], Rows]) -> Rows:
+    """Return the rows of each client: those kept from an earlier draw, or drawn now and kept.
+
+    Args:
+        fingerprint: of the task and its partition settings.
+        labels: the data set's labels, on which a partition depends too.
+        draw: draws the partition; its `ConfigError` goes through.
+    """
+    path = _path(fingerprint, labels)
+    try:
+        arrays, values = read_safetensors(path)
+        flat, sizes = arrays["rows"], arrays["sizes"]
+        if int(values["clients"]) == len(sizes) and int(sizes.sum()) == len(flat):
+            return [part.astype(np.int64) for part in np.split(flat, np.cumsum(sizes)[:-1])]
+    except (ConfigError, KeyError):
+        pass  # not kept yet, or a damaged file: it is drawn again and replaced
+    rows = draw()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_safetensors(
+            path,
+            {"rows": np.concatenate(rows), "sizes": np.array([len(r) for r in rows], dtype=np.int64)},
+            {"clients": len(rows)},
+        )
+    except OSError:
+        pass  # a device without a writable home draws again next time
+    return rows
+
+
+def _path(fingerprint: str, labels: NDArray[np.int64]) -> Path:
+    try:
+        library = version("flwr-datasets")
+    except PackageNotFoundError:
+        library = ""
+    digest = hashlib.blake2b(labels.tobytes(), digest_size=8)
+    digest.update(f"{fingerprint} {__version__} {library}".encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "fedappeal" / f"partition-{digest.hexdigest()}.safetensors"

@@ -1,0 +1,176 @@
+"""The registry, one's own tasks, and what a task agrees on between processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.tasks import check_task, load_task, task_names
+from fedappeal.tasks.task import ClientData, Split
+
+ROOT = Path(__file__).parents[2]
+
+OWN = """
+import torch
+from fedappeal.tasks.task import ClientData, Split, Task
+
+class Line(Task):
+    input_shape = (1,)
+    num_classes = 2
+    def initial_model(self, seed):
+        return torch.nn.Linear(1, 2)
+    def load(self, client):
+        split = Split(torch.ones(2, 1), torch.tensor([0, 1]))
+        return ClientData(split, split)
+
+def broken(settings, data_dir):
+    raise RuntimeError("first\\nsecond")
+
+def wrong(settings, data_dir):
+    return 3
+
+number = 3
+"""
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_line_task.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.delitem(sys.modules, "own_line_task", raising=False)
+    return "own_line_task"
+
+
+def settings(**values: object) -> TaskSettings:
+    return TaskSettings.model_validate(values)
+
+
+def test_names_and_checks_need_no_torch() -> None:
+    out = python(
+        "import sys\n"
+        "from fedappeal.protocol.config import TaskSettings\n"
+        "from fedappeal.tasks import check_task, task_names\n"
+        "check_task(TaskSettings())\n"
+        "print(task_names(), sorted({'torch', 'sklearn', 'flwr_datasets'} & set(sys.modules)))"
+    )
+    assert out.split("\n")[0] == "['digits', 'fmnist'] []"
+    assert task_names() == ["digits", "fmnist"]
+
+
+def test_two_processes_agree() -> None:
+    chosen = "dict(clients=5, unseen_clients=2, flip_share=0.4, dirichlet_alpha=0.3, seed=11)"
+    out = python(
+        "from fedappeal.protocol.config import TaskSettings\n"
+        "from fedappeal.tasks import load_task\n"
+        f"task = load_task(TaskSettings(**{chosen}))\n"
+        "weights = sum(p.double().sum().item() for p in task.initial_model(11).parameters())\n"
+        "print(task.fingerprint, weights, *(task.load(k).fingerprint for k in range(7)))"
+    )
+    task = load_task(TaskSettings(clients=5, unseen_clients=2, flip_share=0.4, dirichlet_alpha=0.3, seed=11))
+    weights = sum(p.double().sum().item() for p in task.initial_model(11).parameters())
+    prints = [task.load(k).fingerprint for k in range(7)]
+    assert out.split() == [task.fingerprint, str(weights), *prints]
+    assert len(set(prints)) == 7
+
+
+def test_the_fingerprint_names_what_must_agree() -> None:
+    def fingerprint(**values: object) -> str:
+        return load_task(settings(**values)).fingerprint
+
+    base = fingerprint()
+    assert len(base) == 16
+    assert int(base, 16) >= 0
+    assert base == fingerprint() == fingerprint(model="logistic")
+    changes = [
+        {"task": "fmnist"},
+        {"seed": 1},
+        {"clients": 9},
+        {"unseen_clients": 1},
+        {"partition": "iid"},
+        {"dirichlet_alpha": 0.6},
+        {"train_share": 0.7},
+        {"flip_share": 0.3},
+        {"flip_on": "train"},
+    ]
+    assert len({base, *(fingerprint(**change) for change in changes)}) == len(changes) + 1
+
+
+def test_data_fingerprints_see_every_part() -> None:
+    one = Split(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
+    flipped = Split(torch.zeros(2, 3), torch.ones(2, dtype=torch.int64))
+    reshaped = Split(torch.zeros(2, 3, 1), torch.zeros(2, dtype=torch.int64))
+    pairs = [(one, one), (one, flipped), (flipped, one), (reshaped, one)]
+    assert len({ClientData(*pair).fingerprint for pair in pairs}) == 4
+    clone = Split(one.x.clone(), one.y.clone())
+    assert ClientData(one, clone).fingerprint == ClientData(one, one).fingerprint
+
+
+def test_a_split_is_checked() -> None:
+    with pytest.raises(ValueError, match=r"float64"):
+        Split(torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="one label an input"):
+        Split(torch.zeros(3, 1), torch.zeros(2, dtype=torch.int64))
+
+
+def test_ones_own_task_is_found_in_the_current_folder(own: str) -> None:
+    chosen = settings(task=f"{own}:Line")
+    check_task(chosen)
+    task = load_task(chosen)
+    assert task.name == f"{own}:Line"
+    assert len(task.load(0).train) == 2
+    assert task.fingerprint != load_task(settings(task=f"{own}:Line", seed=1)).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"),
+    [
+        ("broken", "task = 'own_line_task:broken' failed: RuntimeError: first second"),
+        ("wrong", "task = 'own_line_task:wrong' is not allowed: it returned int, not a fedappeal.tasks.task.Task"),
+        ("number", "task = 'own_line_task:number' is not allowed: number is not callable"),
+        ("nothing", "task = 'own_line_task:nothing' cannot be imported: AttributeError: "),
+        ("", "write your own task as package.module:name"),
+    ],
+)
+def test_what_is_wrong_with_ones_own_task_is_one_line(own: str, attribute: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_task(settings(task=f"{own}:{attribute}"))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("use", [check_task, load_task])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"task": "cifar"}, "task = 'cifar' is not allowed: choose from digits, fmnist, or package.module:name"),
+        ({"task": "no_such_module_at_all:task"}, "cannot be imported: ModuleNotFoundError"),
+        ({"clients": 180}, "clients = 180 is not allowed: the data set's 1797 examples are enough for 179"),
+    ],
+)
+def test_errors_come_before_anything_starts(use: object, values: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        use(settings(**values))  # type: ignore[operator]
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_loss_and_accuracy_by_hand() -> None:
+    task = load_task(settings())
+    logits = torch.tensor([[0.0, 0.0], [0.0, torch.tensor(3.0).log()], [2.0, 0.0]])
+    y = torch.tensor([0, 1, 1])
+    each = task.loss(logits, y, reduction="none")
+    expected = torch.tensor([2.0, 4 / 3, 1 + 2.718281828**2]).log()
+    torch.testing.assert_close(each, expected)
+    torch.testing.assert_close(task.loss(logits, y), expected.mean())
+    torch.testing.assert_close(task.loss(logits, y, reduction="sum"), expected.sum())
+    assert task.metrics(logits, y) == {"accuracy": pytest.approx(2 / 3)}
