@@ -1,0 +1,34 @@
+"""What evaluation replies say together: GM-Appeal and unweighted averages over clients, seen and unseen apart."""
+
+from collections.abc import Iterable
+
+from flwr.app import MetricRecord
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.keys import SEEN
+from strategies.members import Member
+
+_AVERAGED = {
+    "gm_appeal": keys.APPEALED,
+    "gm_appeal_train": keys.APPEALED_TRAIN,
+    "accuracy": keys.ACCURACY,
+    "loss": keys.LOSS,
+    "preferred_accuracy": keys.PREFERRED_ACCURACY,
+}
+
+
+def summarise(replies: Iterable[tuple[Member, MetricRecord]]) -> dict[str, float]:
+    """Average evaluation replies over clients, unweighted (MaxFL, Definition 1 and section 5).
+
+    Returns:
+        ``gm_appeal`` (share of clients with test loss < rho_k), ``gm_appeal_train``, ``accuracy``, ``loss`` and
+        ``preferred_accuracy`` over the seen clients that reported each of them; the same with ``unseen_`` in
+        front over the unseen ones.
+    """
+    values: dict[str, list[float]] = {}
+    for member, metrics in replies:
+        prefix = "" if member.role == SEEN else "unseen_"
+        for name, key in _AVERAGED.items():
+            if key in metrics:
+                values.setdefault(prefix + name, []).append(float(metrics[key]))  # type: ignore[arg-type]
+    return {name: sum(v) / len(v) for name, v in values.items()}

@@ -1,0 +1,134 @@
+"""The round loop: roll call, waves of TRAIN, EVALUATE, and the hooks, for any volunteers' strategy."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.packing import content_bytes
+from strategies.evaluation import summarise
+from strategies.exchange import NO_ANSWER, NOT_SENT, Exchanges, Traffic
+from strategies.fold import Refused
+from strategies.hooks import Hooks
+from strategies.members import Member
+from strategies.replies import read_evaluate
+from strategies.roll_call import RollCall
+from strategies.sampling import waves
+from strategies.shared import default_mandatory_rounds
+
+if TYPE_CHECKING:
+    from strategies.volunteers import VolunteerStrategy
+
+
+class Loop:
+    """One run of one strategy over one grid."""
+
+    def __init__(
+        self,
+        strategy: "VolunteerStrategy",
+        grid: Grid,
+        initial: ArrayRecord,
+        hooks: Hooks,
+        roll_call_config: ConfigRecord,
+    ) -> None:
+        self.strategy = strategy
+        self.hooks = hooks
+        self.exchanges = Exchanges(grid)
+        self.roll_call = RollCall(
+            self.exchanges, strategy.members, initial, roll_call_config, hooks, strategy.start_timeout
+        )
+
+    def run(
+        self,
+        first_round: int,
+        last_round: int,
+        arrays: ArrayRecord,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+    ) -> Result:
+        """Run the rounds; return Flower's result.
+
+        Raises:
+            RollCallError: if too few clients came.
+        """
+        strategy, result = self.strategy, Result()
+        mandatory = strategy.mandatory_rounds
+        last_mandatory = default_mandatory_rounds(last_round) if mandatory is None else mandatory
+        self.roll_call.wait_for(strategy.min_available_nodes, strategy.start_timeout)
+        for server_round in range(first_round, last_round + 1):
+            started = self.exchanges.clock()
+            self.hooks.on_round_start(server_round)
+            self.roll_call.update()
+            nobody_came = strategy.pool_empty and strategy.empty_pool == "ask-all"
+            strategy.open_round(server_round, arrays, server_round <= last_mandatory or nobody_came)
+            arrays = self._train(arrays, train_config)
+            record = strategy.record
+            result.train_metrics_clientapp[server_round] = MetricRecord(dict(record.metrics))
+            every, last = strategy.evaluate_every, server_round == last_round
+            if last or (every and server_round % every == 0):
+                metrics = self._evaluate(arrays, ConfigRecord({**evaluate_config, keys.FINAL: int(last)}))
+                record.metrics |= metrics
+                result.evaluate_metrics_clientapp[server_round] = MetricRecord(dict(metrics))
+            record.seconds = self.exchanges.clock() - started
+            self.hooks.on_round_end(record, arrays)
+        result.arrays = arrays
+        return result
+
+    def _train(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
+        """Ask wave after wave until enough have joined, time is up, or nobody is left to ask."""
+        strategy, record, traffic = self.strategy, self.strategy.record, Traffic()
+        clock = self.exchanges.clock
+        deadline = clock() + strategy.round_timeout
+        order = strategy.order(record.server_round)
+        wanted = strategy.wanted(len(order))
+
+        def missing() -> int:
+            return wanted - record.count("joined")
+
+        for wave in waves(order, max(1, wanted)):
+            if missing() < 1 or clock() >= deadline:
+                break
+            messages = strategy.train_messages(wave, arrays, config, deadline - clock())
+            for member, reason in self._exchange(messages, deadline, traffic, content_bytes(arrays), missing):
+                strategy.failed(member, reason)
+        record.bytes_up += traffic.up
+        record.bytes_down += traffic.down
+        updated = strategy.close_round()
+        return arrays if updated is None else updated
+
+    def _exchange(
+        self,
+        messages: Sequence[tuple[Member, Message]],
+        deadline: float,
+        traffic: Traffic,
+        model_bytes: int,
+        missing: Callable[[], int],
+    ) -> list[tuple[Member, str]]:
+        """Send one wave and fold what comes back; return who did not answer, and why."""
+        pending, unreached = self.exchanges.send(messages, traffic)
+        silent = self.exchanges.collect(
+            pending, deadline, self.strategy.take, traffic, model_bytes=model_bytes, window=missing
+        )
+        return [(m, NOT_SENT) for m in unreached] + [(m, NO_ANSWER) for m in silent]
+
+    def _evaluate(self, arrays: ArrayRecord, config: ConfigRecord) -> dict[str, float]:
+        """Ask every client how the model serves it; return the averages."""
+        strategy, record, traffic = self.strategy, self.strategy.record, Traffic()
+        messages = strategy.evaluate_messages(record.server_round, arrays, config, strategy.round_timeout)
+        answers: list[tuple[Member, MetricRecord]] = []
+
+        def take(member: Member, message: Message) -> None:
+            try:
+                answers.append((member, read_evaluate(message)))
+            except Refused as error:
+                record.failures[member.client_id] = f"evaluation: {error}"
+
+        pending, _ = self.exchanges.send(messages, traffic)
+        self.exchanges.collect(pending, self.exchanges.clock() + strategy.round_timeout, take, traffic)
+        record.expected, record.evaluated = len(messages), len(answers)
+        record.bytes_up += traffic.up
+        record.bytes_down += traffic.down
+        return summarise(sorted(answers, key=lambda answer: answer[0].client_id))

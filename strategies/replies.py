@@ -1,0 +1,123 @@
+"""What the server checks before it believes a reply."""
+
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.keys import Decision
+from strategies.fold import Refused
+from strategies.members import Member
+
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+@dataclass(frozen=True)
+class TrainReply:
+    """A checked reply to TRAIN.
+
+    Attributes:
+        decision: what the client decided.
+        num_examples: training examples it claims, at least 1.
+        metrics: everything it reported; all numbers finite.
+        arrays: its model or gradient, where it joined.
+    """
+
+    decision: Decision
+    num_examples: int
+    metrics: MetricRecord
+    arrays: ArrayRecord | None
+
+
+def _record(message: Message, name: str, kind: type[R]) -> R | None:
+    # Not `content.array_records[name]`: that ties the content into a reference cycle, so that each model would
+    # stay in memory until the garbage collector comes by.
+    record = message.content.get(name)
+    return record if isinstance(record, kind) else None
+
+
+def _content(message: Message) -> MetricRecord:
+    if message.has_error():
+        raise Refused(message.error.reason or f"error code {message.error.code}")
+    if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
+        raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
+    for key, value in metrics.items():
+        if isinstance(value, list) or not math.isfinite(value):
+            raise Refused(f"{key} = {value!r} is not a finite number")
+    return metrics
+
+
+def _num_examples(metrics: MetricRecord) -> int:
+    count = claim(metrics, keys.NUM_EXAMPLES)
+    if count < 1 or count != int(count):
+        raise Refused(f"{keys.NUM_EXAMPLES} = {count} is not allowed: a whole number of at least 1")
+    return int(count)
+
+
+def claim(metrics: MetricRecord, key: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return a number that a client reported, if it is there and inside its bounds.
+
+    Raises:
+        Refused: otherwise.
+    """
+    if key not in metrics:
+        raise Refused(f"reply has no '{key}'")
+    value = float(metrics[key])  # type: ignore[arg-type]
+    if not low <= value <= high:
+        raise Refused(f"{key} = {value} is not allowed: {low} to {high}")
+    return value
+
+
+def read_train(message: Message) -> TrainReply:
+    """Check a reply to TRAIN.
+
+    Raises:
+        Refused: an error reply, an unknown decision, a number that is not finite, a join without a model.
+    """
+    metrics = _content(message)
+    number = claim(metrics, keys.DECISION)
+    if number not in set(Decision):
+        raise Refused(f"{keys.DECISION} = {number} is not allowed: {', '.join(str(int(d)) for d in Decision)}")
+    decision = Decision(int(number))
+    arrays = _record(message, keys.ARRAYS, ArrayRecord)
+    if decision is Decision.JOINED and arrays is None:
+        raise Refused(f"reply joins without the ArrayRecord '{keys.ARRAYS}'")
+    return TrainReply(decision, _num_examples(metrics), metrics, arrays)
+
+
+def read_evaluate(message: Message) -> MetricRecord:
+    """Check a reply to EVALUATE.
+
+    Raises:
+        Refused: an error reply, a number that is not finite, a share outside [0, 1].
+    """
+    metrics = _content(message)
+    _num_examples(metrics)
+    for key in (keys.ACCURACY, keys.APPEALED, keys.APPEALED_TRAIN, keys.PREFERRED_ACCURACY):
+        if key in metrics:
+            claim(metrics, key, 0, 1)
+    return metrics
+
+
+def read_roll_call(message: Message) -> Member:
+    """Check a reply to the roll call.
+
+    Raises:
+        Refused: an error reply (a client that does not fit the run says why), or a reply without an id.
+    """
+    metrics = _content(message)
+    info = _record(message, keys.INFO, ConfigRecord)
+    if info is None or not str(info.get(keys.CLIENT_ID, "")):
+        raise Refused(f"reply has no '{keys.CLIENT_ID}'")
+    role = info.get(keys.ROLE, keys.SEEN)
+    if role not in (keys.SEEN, keys.UNSEEN):
+        raise Refused(f"{keys.ROLE} = {role!r} is not allowed: {keys.SEEN}, {keys.UNSEEN}")
+    return Member(
+        client_id=str(info[keys.CLIENT_ID]),
+        node_id=message.metadata.src_node_id,
+        role=str(role),
+        priority=bool(info.get(keys.PRIORITY, 0)),
+        num_examples=_num_examples(metrics),
+    )

@@ -1,0 +1,95 @@
+"""The roll call: every node is asked once who it is, before round 1 or when it arrives.
+
+The call carries the run's initial model w_0, from which a client warms up its requirement before it trains.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from fedappeal.protocol import keys
+from strategies.exchange import FIRST_POLL, LAST_POLL, Exchanges
+from strategies.fold import Refused
+from strategies.hooks import Hooks
+from strategies.members import Members
+from strategies.replies import read_roll_call
+
+
+class RollCallError(RuntimeError):
+    """Too few clients answered the roll call; the message says how many and why."""
+
+
+@dataclass
+class RollCall:
+    """Enrols nodes as they appear.
+
+    Args:
+        exchanges: how messages travel.
+        members: where clients are enrolled.
+        initial: the run's initial model w_0.
+        config: what every client is told (run-key, layout, fingerprint, version).
+        hooks: told of each arrival and refusal.
+        timeout: seconds that a node may take to answer, its warm-up included.
+    """
+
+    exchanges: Exchanges
+    members: Members
+    initial: ArrayRecord
+    config: ConfigRecord
+    hooks: Hooks
+    timeout: float
+    _called: set[int] = field(default_factory=set)
+    _pending: dict[str, int] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def update(self) -> bool:
+        """Call nodes not called yet and enrol those that answered; return whether anything changed."""
+        grid = self.exchanges.grid
+        online = list(grid.get_node_ids())
+        self.members.set_online(online)
+        fresh = [node for node in online if node not in self._called]
+        sent: dict[str, int] = {}
+        if fresh:
+            content = RecordDict({keys.ARRAYS: self.initial, keys.CONFIG: self.config})
+            ids = grid.push_messages(
+                [Message(content, node, MessageType.QUERY, ttl=self.timeout, group_id="0") for node in fresh]
+            )
+            sent = {i: node for i, node in zip(ids, fresh, strict=False) if i}
+            self._pending |= sent
+            self._called.update(sent.values())
+        answers = list(grid.pull_messages(list(self._pending))) if self._pending else []
+        for message in answers:
+            node = self._pending.pop(message.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            try:
+                member = read_roll_call(message)
+            except Refused as error:
+                self.refused[node] = str(error)
+                self.hooks.on_refused(node, str(error))
+                continue
+            self.members.enrol(member)
+            self.exchanges.absent.discard(member.client_id)
+            self.hooks.on_enrolled(member, len(self.members))
+        return bool(sent or answers)
+
+    def wait_for(self, count: int, start_timeout: float) -> None:
+        """Wait until ``count`` clients are enrolled and everyone called so far has answered.
+
+        Raises:
+            RollCallError: after ``start_timeout`` seconds.
+        """
+        clock: Callable[[], float] = self.exchanges.clock
+        deadline, wait = clock() + start_timeout, FIRST_POLL
+        while len(self.members) < count or self._pending:
+            wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
+            if clock() >= deadline:
+                if len(self.members) >= count:
+                    return
+                reasons = "".join(f"; node {node}: {reason}" for node, reason in self.refused.items())
+                raise RollCallError(
+                    f"{len(self.members)} of {count} clients answered the roll call within {start_timeout:g} s "
+                    f"(min-available-nodes, start-timeout){reasons}"
+                )
+            self.exchanges.sleep(wait)

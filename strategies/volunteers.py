@@ -1,0 +1,304 @@
+"""The volunteers' round loop: a Flower strategy whose clients may join, sit out or leave.
+
+A strategy of this project is a subclass with a few small methods (`train_settings`, `weight`, `update`); sampling
+in waves, waiting, checking, folding, evaluation, state and hooks are here once. It works in two ways:
+
+* ``start`` runs the whole loop: roll call, rounds, evaluation, hooks;
+* Flower's own four methods (``configure_train`` and so on) work with any `Grid` that only knows node ids.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.protocol.keys import SEEN, Decision
+from strategies.evaluation import summarise
+from strategies.fold import Refused, WeightedSum
+from strategies.hooks import Hooks, RoundRecord
+from strategies.loop import Loop
+from strategies.members import Member, Members
+from strategies.replies import TrainReply, read_evaluate, read_train
+from strategies.sampling import sampling_order
+
+log = logging.getLogger("fedappeal")
+
+_NAMES = {Decision.JOINED: "joined", Decision.SAT_OUT: "sat-out", Decision.LEFT: "left"}
+
+
+class VolunteerStrategy(Strategy):
+    """Base of all strategies; see `Shared` for the settings.
+
+    Raises:
+        ConfigError: for a setting that is not allowed.
+    """
+
+    local_rule = "sgd"
+    """The local rule that clients are asked to follow."""
+
+    def __init__(
+        self,
+        *,
+        clients_per_round: int | None = None,
+        min_available_nodes: int = 1,
+        start_timeout: float = 300.0,
+        round_timeout: float = 60.0,
+        seed: int = 0,
+        mandatory_rounds: int | None = None,
+        empty_pool: Literal["ask-all", "keep"] = "ask-all",
+        evaluate_every: int = 1,
+        measure_leavers: bool = True,
+    ) -> None:
+        if clients_per_round is not None and clients_per_round < 1:
+            raise ConfigError(f"clients-per-round = {clients_per_round} is not allowed: at least 1, or None for all")
+        if round_timeout <= 0:
+            raise ConfigError(f"round-timeout = {round_timeout} is not allowed: more than 0 seconds")
+        self.clients_per_round = clients_per_round
+        self.min_available_nodes = min_available_nodes
+        self.start_timeout = start_timeout
+        self.round_timeout = round_timeout
+        self.seed = seed
+        self.mandatory_rounds = mandatory_rounds
+        self.empty_pool = empty_pool
+        self.evaluate_every = evaluate_every
+        self.measure_leavers = measure_leavers
+        self.members = Members()
+        self._gone: set[str] = set()
+        self.pool_empty = False
+        self._fold: WeightedSum | None = None
+        self.record = RoundRecord(0)
+
+    # -- what an algorithm overrides -----------------------------------------------------------------
+
+    def train_settings(self) -> dict[str, Scalar]:
+        """Return what TRAIN carries besides the model, the round and the local rule's settings."""
+        return {}
+
+    def evaluate_settings(self) -> dict[str, Scalar]:
+        """Return what EVALUATE carries besides the model."""
+        return {}
+
+    def weight(self, reply: TrainReply) -> float:
+        """Return a joined client's aggregation weight, at least 0.
+
+        Raises:
+            Refused: if what the client claims is not allowed.
+        """
+        raise NotImplementedError
+
+    def update(self, folded: WeightedSum) -> tuple[ArrayRecord, dict[str, float]]:
+        """Return the next global model from at least one folded reply, and numbers for the history."""
+        raise NotImplementedError
+
+    def state(self) -> RecordDict:
+        """Return all that is carried from round to round, for a checkpoint."""
+        return RecordDict(
+            {"volunteers": ConfigRecord({"gone": sorted(self._gone), "pool-empty": int(self.pool_empty)})}
+        )
+
+    def restore(self, state: RecordDict) -> None:
+        """Take up what `state` returned."""
+        carried = state.config_records["volunteers"]
+        self._gone = set(carried["gone"])  # type: ignore[arg-type]
+        self.pool_empty = bool(carried["pool-empty"])
+
+    # -- Flower's four methods -----------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Open a round and return the messages of its first wave."""
+        self._enrol_bare_nodes(grid)
+        self.open_round(server_round, arrays)
+        order = self.order(server_round)
+        wave = order[: self.wanted(len(order))]
+        return [m for _, m in self.train_messages(wave, arrays, config, self.round_timeout)]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold the mixed replies of a round; None for the model where nobody joined."""
+        for message in replies:
+            node = message.metadata.src_node_id
+            self.take(self.members.of_node(node) or Member(str(node), node), message)
+        arrays = self.close_round()
+        numbers = {k: self.record.count(k) for k in ("joined", "sat-out", "left", "failed", "surplus")}
+        return arrays, MetricRecord({**numbers, **self.record.metrics})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages that ask every client how the model serves it."""
+        self._enrol_bare_nodes(grid)
+        return [m for _, m in self.evaluate_messages(server_round, arrays, config, self.round_timeout)]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average what clients measured, unweighted; None where nobody answered."""
+        answers = []
+        for message in replies:
+            node = message.metadata.src_node_id
+            member = self.members.of_node(node) or Member(str(node), node)
+            try:
+                answers.append((member, read_evaluate(message)))
+            except Refused as error:
+                log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
+        return MetricRecord(dict(summarise(answers))) if answers else None
+
+    def summary(self) -> None:
+        """Log the settings that differ between runs."""
+        log.info(
+            "%s: clients-per-round %s, round-timeout %g s, seed %d",
+            type(self).__name__,
+            self.clients_per_round or "all",
+            self.round_timeout,
+            self.seed,
+        )
+
+    # -- the whole loop ------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: object = None,
+        *,
+        hooks: Hooks | None = None,
+        roll_call_config: ConfigRecord | None = None,
+        arrays: ArrayRecord | None = None,
+        first_round: int = 1,
+    ) -> Result:
+        """Run the federation.
+
+        Args:
+            grid: Flower's grid.
+            initial_arrays: w_0; clients warm up their requirement from it.
+            num_rounds: number of the last round.
+            timeout: not used; ``round_timeout`` is the deadline of each exchange.
+            train_config: the local rule's settings, sent with every TRAIN.
+            evaluate_config: sent with every EVALUATE.
+            evaluate_fn: not supported: the clients evaluate.
+            hooks: told what happens.
+            roll_call_config: what the roll call carries besides w_0.
+            arrays: the model to go on from (a resumed run); None: ``initial_arrays``.
+            first_round: the first round to run.
+
+        Returns:
+            Flower's result: the last model and the metrics by round.
+
+        Raises:
+            RollCallError: if too few clients came.
+        """
+        if evaluate_fn is not None:
+            raise ConfigError("evaluate_fn is not supported: clients evaluate; use hooks for anything else")
+        self.summary()
+        self.members = Members()
+        loop = Loop(self, grid, initial_arrays, hooks or Hooks(), roll_call_config or ConfigRecord())
+        return loop.run(
+            first_round,
+            num_rounds,
+            initial_arrays if arrays is None else arrays,
+            train_config or ConfigRecord(),
+            evaluate_config or ConfigRecord(),
+        )
+
+    # -- one round -----------------------------------------------------------------------------------
+
+    def _enrol_bare_nodes(self, grid: Grid) -> None:
+        for node in grid.get_node_ids():
+            if self.members.of_node(node) is None:
+                self.members.enrol(Member(str(node), node))
+        self.members.set_online(grid.get_node_ids())
+
+    def order(self, server_round: int) -> list[Member]:
+        pool = {m.client_id: m for m in self.members.online(SEEN) if m.client_id not in self._gone}
+        return [pool[client_id] for client_id in sampling_order(self.seed, server_round, list(pool))]
+
+    def wanted(self, available: int) -> int:
+        return min(self.clients_per_round or available, available)
+
+    def open_round(self, server_round: int, arrays: ArrayRecord, mandatory: bool | None = None) -> None:
+        if mandatory is None:
+            mandatory = server_round <= (10 if self.mandatory_rounds is None else self.mandatory_rounds)
+        self.record = RoundRecord(server_round, mandatory=mandatory)
+        self._fold = WeightedSum(arrays)
+
+    def train_messages(
+        self, wave: Sequence[Member], arrays: ArrayRecord, config: ConfigRecord, ttl: float
+    ) -> list[tuple[Member, Message]]:
+        record = self.record
+        sent = ConfigRecord(
+            {
+                keys.LOCAL_RULE: self.local_rule,
+                **config,
+                **self.train_settings(),
+                keys.SERVER_ROUND: record.server_round,
+                keys.MANDATORY: int(record.mandatory),
+            }
+        )
+        return self._messages(wave, arrays, sent, MessageType.TRAIN, ttl)
+
+    def evaluate_messages(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, ttl: float
+    ) -> list[tuple[Member, Message]]:
+        members = [m for m in self.members.online() if self.measure_leavers or m.client_id not in self._gone]
+        sent = ConfigRecord(
+            {
+                keys.SPLIT: keys.TEST_SPLIT,
+                **config,
+                **self.evaluate_settings(),
+                keys.SERVER_ROUND: server_round,
+            }
+        )
+        return self._messages(members, arrays, sent, MessageType.EVALUATE, ttl)
+
+    def _messages(
+        self, members: Sequence[Member], arrays: ArrayRecord, config: ConfigRecord, kind: str, ttl: float
+    ) -> list[tuple[Member, Message]]:
+        content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: config})
+        group = str(config[keys.SERVER_ROUND])
+        return [(m, Message(content, m.node_id, kind, ttl=max(ttl, 0.001), group_id=group)) for m in members]
+
+    def take(self, member: Member, message: Message) -> None:
+        """Check one reply and fold it, or count why not."""
+        record = self.record
+        try:
+            reply = read_train(message)
+            decision = _NAMES[reply.decision]
+            if reply.decision is Decision.LEFT:
+                self._gone.add(member.client_id)
+            elif reply.decision is Decision.JOINED:
+                if self.clients_per_round and record.count("joined") >= self.clients_per_round:
+                    decision = "surplus"
+                else:
+                    self._add(reply)
+            record.decisions[member.client_id] = decision
+        except Refused as error:
+            self.failed(member, str(error))
+
+    def _add(self, reply: TrainReply) -> None:
+        assert self._fold is not None
+        assert reply.arrays is not None
+        self._fold.add(reply.arrays, self.weight(reply))
+
+    def failed(self, member: Member, reason: str) -> None:
+        self.record.decisions[member.client_id] = "failed"
+        self.record.failures[member.client_id] = reason
+        log.warning("round %d: %s left out: %s", self.record.server_round, member.client_id, reason)
+
+    def close_round(self) -> ArrayRecord | None:
+        fold, self._fold = self._fold, None
+        self.pool_empty = self.record.count("joined") == 0
+        if fold is None or fold.count == 0:
+            return None
+        arrays, metrics = self.update(fold)
+        self.record.metrics |= metrics
+        return arrays
