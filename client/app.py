@@ -1,0 +1,152 @@
+"""The ClientApp: what a client answers to the roll call, to TRAIN and to EVALUATE.
+
+The same app runs in the long-lived process, under a stock ``flower-supernode`` and in both simulators. A reply
+that is not a join carries no model; no reply carries rho_k or data.
+"""
+
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import fedappeal
+from client.participant import Arrays, Participant
+from client.rules import LocalWork
+from client.settings import NodeSettings
+from client.state import ContextStore, DiskStore, Store
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.packing import content_hash
+from strategies.maxfl import appeal_weight
+
+app = ClientApp()
+
+Metrics = dict[str, int | float | list[int] | list[float]]
+
+_participants: dict[tuple[RunConfig, NodeSettings], Participant] = {}
+
+
+def _participant(context: Context) -> Participant:
+    """Return this context's participant; its data and model stay loaded between messages."""
+    config = RunConfig.parse(context.run_config)
+    node = NodeSettings.parse(context.node_config)
+    store: Store = DiskStore(Path(node.state_dir)) if node.state_dir else ContextStore(context.state)
+    key = (config, node)
+    if key not in _participants:
+        _participants[key] = Participant(config, node, store)
+    participant = _participants[key]
+    participant.store = store
+    return participant
+
+
+def _model(message: Message, participant: Participant) -> tuple[Arrays, str]:
+    """Return the model that was sent, by name, and its content hash.
+
+    Raises:
+        ValueError: if it is not this task's model.
+    """
+    config = message.content.config_records[keys.CONFIG]
+    layout = str(config.get(keys.LAYOUT, participant.layout.hash))
+    if layout != participant.layout.hash:
+        raise ValueError(
+            f"layout {layout} of the model that was sent does not match this client's {participant.layout.hash} "
+            f"(task {participant.config.task}, model {participant.config.model})"
+        )
+    record: ArrayRecord = message.content.array_records[keys.ARRAYS]
+    return participant.layout.unpack(record), content_hash(record)
+
+
+def _reply(message: Message, metrics: Metrics, arrays: ArrayRecord | None = None) -> Message:
+    content = RecordDict({keys.METRICS: MetricRecord(metrics)})
+    if arrays is not None:
+        content[keys.ARRAYS] = arrays
+    return Message(content, reply_to=message)
+
+
+@app.query()
+def roll_call(message: Message, context: Context) -> Message:
+    """Say who this client is, and make its requirement ready."""
+    config = message.content.config_records[keys.CONFIG]
+    participant = _participant(context)
+    if (theirs := str(config.get(keys.VERSION, fedappeal.__version__))) != fedappeal.__version__:
+        raise ConfigError(f"this client runs fedappeal {fedappeal.__version__}, the run needs {theirs}")
+    if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
+        raise ConfigError(
+            f"this client's task '{participant.config.task}' has fingerprint {participant.task.fingerprint}, "
+            f"the run's has {task}: task and partition settings must be the same"
+        )
+    arrays, _ = _model(message, participant)
+    participant.begin_run(str(config.get(keys.RUN_KEY, "")), arrays)
+    seen = participant.node.partition_id < participant.config.clients
+    info = ConfigRecord(
+        {
+            keys.CLIENT_ID: participant.client_id,
+            keys.ROLE: keys.SEEN if seen else keys.UNSEEN,
+            keys.PRIORITY: int(participant.node.priority),
+            keys.TASK: participant.task.name,
+            keys.FINGERPRINT: participant.task.fingerprint,
+            keys.VERSION: fedappeal.__version__,
+        }
+    )
+    metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
+    return Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Decide, and train where the decision is to join."""
+    participant = _participant(context)
+    config = message.content.config_records[keys.CONFIG]
+    server_round = int(config[keys.SERVER_ROUND])  # type: ignore[arg-type]
+    run_key = str(config.get(keys.RUN_KEY, ""))
+    metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
+    if participant.has_left(run_key, server_round):
+        return _reply(message, metrics | {keys.DECISION: int(Decision.LEFT)})
+
+    arrays, model = _model(message, participant)
+    requirement = participant.requirement(run_key)
+    tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]
+    loss = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps).loss
+    decision = participant.decide(loss, requirement, bool(config.get(keys.MANDATORY, 0)))
+    if decision is Decision.LEFT:
+        participant.leave(run_key, server_round)
+    if decision is not Decision.JOINED:
+        return _reply(message, metrics | {keys.DECISION: int(decision)})
+
+    work = LocalWork.of(config, context.run_config)
+    local = participant.train(arrays, server_round, str(config.get(keys.LOCAL_RULE, "sgd")), work)
+    metrics[keys.DECISION] = int(decision)
+    if keys.TUNING_STEPS in config:
+        metrics[keys.APPEAL_WEIGHT] = appeal_weight(loss, requirement.rho)
+    return _reply(message, metrics, participant.layout.pack(local))
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Report how well the model serves this client; at a run's end, keep the model it prefers."""
+    participant = _participant(context)
+    config = message.content.config_records[keys.CONFIG]
+    run_key = str(config.get(keys.RUN_KEY, ""))
+    split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
+    tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]
+    arrays, model = _model(message, participant)
+    requirement = participant.requirement(run_key)
+
+    measured = participant.judge(arrays, model, split, tuning_steps)
+    on_test = participant.judge(arrays, model, keys.TEST_SPLIT, tuning_steps)
+    on_train = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
+    appealed = on_test.loss < requirement.rho
+    metrics: Metrics = {
+        keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
+        keys.ACCURACY: measured.accuracy,
+        keys.APPEALED: int(appealed),
+        keys.APPEALED_TRAIN: int(on_train.loss < requirement.rho),
+    }
+    if participant.node.report_loss:
+        metrics[keys.LOSS] = measured.loss
+    if (preferred := participant.preferred_accuracy(on_test, requirement)) is not None:
+        metrics[keys.PREFERRED_ACCURACY] = preferred
+    if config.get(keys.FINAL, 0):
+        participant.keep_preferred(arrays, requirement, appealed, run_key)
+    return _reply(message, metrics)

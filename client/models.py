@@ -1,0 +1,40 @@
+"""A torch model as named NumPy arrays, and its loss over a whole data set."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedappeal.tasks.task import Split, Task
+
+EVALUATION_BATCH = 4096
+"""Examples a forward pass of an evaluation; bounds memory, does not change the result."""
+
+
+def arrays_of(model: nn.Module) -> dict[str, NDArray[np.generic]]:
+    """Return copies of all parameters and buffers by name, on the CPU."""
+    return {name: np.array(t.detach().cpu().numpy()) for name, t in model.state_dict().items()}
+
+
+def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+    """Copy named arrays into a model's parameters and buffers.
+
+    Raises:
+        RuntimeError: if names or shapes differ from the model's.
+    """
+    model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
+
+
+@torch.no_grad()
+def evaluate(task: Task, model: nn.Module, data: Split) -> tuple[float, float]:
+    """Return mean loss and accuracy of a model on a data set, in evaluation mode (no dropout)."""
+    model.eval()
+    total, correct = 0.0, 0.0
+    for start in range(0, len(data), EVALUATION_BATCH):
+        x, y = data.x[start : start + EVALUATION_BATCH], data.y[start : start + EVALUATION_BATCH]
+        logits = model(x)
+        total += float(task.loss(logits, y, reduction="sum"))
+        correct += task.metrics(logits, y)["accuracy"] * len(y)
+    return total / len(data), correct / len(data)

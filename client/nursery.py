@@ -1,0 +1,99 @@
+"""Many clients on one machine from one process: PyTorch and the data are loaded once, then each client is forked.
+
+Importing PyTorch costs seconds of CPU and hundreds of megabytes; a fork shares what its parent has loaded. The
+forks happen before any gRPC channel or thread exists, because neither survives one. Run as ``python -m
+client.nursery``: a JSON plan on standard input, one line, then the address of the SuperLink, one line.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+PLAN_KEYS = ("clients", "settings", "logs")
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to end this process when its parent dies (Linux; elsewhere the parent has to do it)."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def main() -> int:
+    """Load everything, fork the clients, and wait until the last has ended or SIGTERM came."""
+    end_with_parent()
+    plan: dict[str, Any] = json.loads(sys.stdin.readline())
+
+    import torch
+
+    torch.set_num_threads(1)
+    from client.app import app  # noqa: F401  (loaded here so that every fork shares it)
+    from client.participant import task_of
+    from client.process import run_client  # noqa: F401
+    from client.settings import Connection, NodeSettings
+    from fedappeal.protocol.config import ConfigError, TaskSettings
+
+    nodes = [NodeSettings.parse(node) for node in plan["clients"]]
+    try:
+        task_of(TaskSettings.parse(plan["settings"]), nodes[0].data_dir).load(nodes[0].partition_id)
+    except ConfigError as error:
+        print(f"fedappeal: {error}", file=sys.stderr)
+        return 2
+    address = sys.stdin.readline().strip()
+    if not address:
+        return 0
+    connection = Connection.parse({"superlink": address, "insecure": True})
+    logs = Path(plan["logs"])
+    logs.mkdir(parents=True, exist_ok=True)
+    children = {_fork(node, connection, logs): node.partition_id for node in nodes}
+    return _wait(children)
+
+
+def _fork(node: Any, connection: Any, logs: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        end_with_parent()
+        log = os.open(logs / f"client-{node.partition_id:04d}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        from client.app import app
+        from client.process import run_client
+
+        code = run_client(node, connection, app)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Not sys.exit: the parent's own clean-up belongs to the parent.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(children: dict[int, int]) -> int:
+    def forward(signum: int, frame: object) -> None:
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGINT, forward)
+    while children:
+        pid, status = os.wait()
+        partition = children.pop(pid, None)
+        if partition is not None and (code := os.waitstatus_to_exitcode(status)):
+            print(f"client {partition} ended with exit code {code}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

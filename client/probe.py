@@ -1,0 +1,84 @@
+"""Why a SuperLink cannot be reached, in one line.
+
+gRPC retries for ever and hides the reason, so it is looked for first, with a plain socket.
+"""
+
+import socket
+import ssl
+
+from client.settings import Connection
+
+# What a gRPC client says first: the HTTP/2 preface and an empty SETTINGS frame.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_TLS_ALERT = 0x15
+_WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_WRONG_TIME = {9, 10}  # not yet valid, expired
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``; an IPv6 host may stand in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def probe(connection: Connection, timeout: float = 3.0) -> str | None:
+    """Find out whether a SuperLink can be spoken to as the settings say.
+
+    Args:
+        connection: where it is and how to speak to it.
+        timeout: seconds to wait for each answer.
+
+    Returns:
+        None if it can; otherwise the reason, one line for a person to read.
+    """
+    address = connection.superlink
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), timeout) as raw:
+            if connection.insecure:
+                return _probe_plaintext(raw, address)
+            return _probe_tls(raw, host, connection)
+    except socket.gaierror:
+        return f"the host name '{host}' is not known"
+    except ConnectionRefusedError:
+        return f"nothing listens at {address}: is the SuperLink running?"
+    except TimeoutError:
+        return f"{address} does not answer (a firewall, or the wrong host?)"
+    except OSError as error:
+        return f"{address} is not reachable: {error.strerror or error}"
+
+
+def _probe_plaintext(raw: socket.socket, address: str) -> str | None:
+    try:
+        raw.sendall(_PREFACE)
+        answer = raw.recv(9)
+    except ConnectionError:
+        answer = b""
+    if answer[:1] == bytes([_TLS_ALERT]):
+        return f"the SuperLink at {address} speaks TLS: give root-certificates instead of insecure"
+    if len(answer) < 4 or answer[3] != 4:  # the first frame of an HTTP/2 server is SETTINGS, type 4
+        return f"what listens at {address} is no Fleet API in plaintext (it may want TLS, or the port is wrong)"
+    return None
+
+
+def _probe_tls(raw: socket.socket, host: str, connection: Connection) -> str | None:
+    address, ca = connection.superlink, connection.root_certificates
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except ssl.SSLError:
+        return f"root-certificates = '{ca}' holds no certificate in PEM format"
+    # gRPC is not as strict about a CA's optional extensions as newer Pythons are.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.wrap_socket(raw, server_hostname=host).close()
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _WRONG_NAME:
+            return f"the certificate of {address} is not for the name '{host}': use a name that it holds"
+        if error.verify_code in _WRONG_TIME:
+            return f"the certificate of {address} is not valid today: {error.verify_message}"
+        trusted = f"root-certificates = '{ca}'" if ca else "this system's certificates (no root-certificates given)"
+        return f"the certificate of {address} is not trusted by {trusted}: {error.verify_message}"
+    except (ssl.SSLError, ConnectionError):
+        return f"what listens at {address} does not speak TLS (plaintext needs insecure)"
+    return None

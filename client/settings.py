@@ -1,0 +1,47 @@
+"""What one client is told by its owner: its share of the data, its device, its limits, its connection.
+
+`NodeSettings` are the keys of Flower's node configuration, so a stock ``flower-supernode --node-config "..."``,
+the simulation runtime and the long-lived process all give a client the same settings.
+"""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from fedappeal.protocol.config import Settings
+
+
+class NodeSettings(Settings):
+    """Settings of one client that its owner decides."""
+
+    partition_id: Annotated[int, Field(ge=-1)] = Field(-1, description="which client of the task this one plays")
+    num_partitions: Annotated[int, Field(ge=-1)] = Field(-1, description="number of clients; -1: not checked")
+    task: str = Field(
+        "any", description="the one task of the owner's own (package.module:name) that may be run; any: all"
+    )
+    client_id: str = Field("", description="stable id; empty: the key's fingerprint, else from the state")
+    state_dir: str = Field("", description="folder of the durable state; empty: in memory")
+    data_dir: str = Field("", description="folder with the data sets (torchvision's layout)")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N")
+    priority: bool = Field(False, description="this client asks to be served with priority")
+    refuse_mandatory: bool = Field(False, description="decide freely in mandatory rounds too")
+    report_loss: bool = Field(True, description="whether replies may carry losses")
+
+
+class Connection(Settings):
+    """How a client reaches the SuperLink's Fleet API."""
+
+    superlink: str = Field(pattern=r"^.+:\d+$", description="HOST:PORT of the Fleet gRPC API")
+    root_certificates: str = Field("", description="CA certificate (PEM); empty: the system's")
+    key: str = Field("", description="private key of the node (OpenSSH, NIST curve)")
+    insecure: bool = Field(False, description="plaintext, for loopback and tests")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name, value in (("root-certificates", self.root_certificates), ("key", self.key)):
+            if value and self.insecure:
+                raise ValueError(f"{name} = '{value}' is not allowed together with insecure")
+            if value and not Path(value).expanduser().is_file():
+                raise ValueError(f"{name} = '{value}' is not allowed: no such file")
+        return self
