@@ -1,0 +1,1 @@
+"""The ServerApp: the run by its settings, checkpoints and resume, the run's folder."""

@@ -1,0 +1,22 @@
+"""The ServerApp: validates the run's settings and runs the strategy."""
+
+import logging
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedappeal.protocol.config import RunConfig
+from server.run import run
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run configuration describes."""
+    log = logging.getLogger("fedappeal")
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
+        log.propagate = False
+    run(grid, RunConfig.parse(context.run_config))

@@ -1,0 +1,127 @@
+"""One run of the server: the strategy by its settings, watched by hooks that fill the run's folder."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+import fedappeal
+from fedappeal.files import read_safetensors, write_safetensors
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.tasks import load_task
+from fedappeal.tasks.task import Task
+from server.checkpoint import Checkpoint
+from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder
+from server.strategies import build_strategy
+from strategies.hooks import Hooks, RoundRecord
+from strategies.members import Member
+from strategies.volunteers import VolunteerStrategy
+
+LOCAL_SETTINGS = ("learning-rate", "batch-size", "local-steps", "local-epochs", "momentum", "weight-decay")
+"""Settings of the local rule, sent with every TRAIN."""
+
+
+class Recorder(Hooks):
+    """Fills the run's folder while the run goes on."""
+
+    def __init__(self, folder: RunFolder, strategy: VolunteerStrategy, layout: Layout, initial: ArrayRecord) -> None:
+        self.folder = folder
+        self.strategy = strategy
+        self.layout = layout
+        self.initial = initial
+
+    def on_enrolled(self, member: Member, enrolled: int) -> None:
+        """Record an arrival."""
+        self.folder.event("enrolled", client=member.client_id, role=member.role, enrolled=enrolled)
+
+    def on_refused(self, node_id: int, reason: str) -> None:
+        """Record a client that does not fit the run, with its reason."""
+        self.folder.event("refused", node=str(node_id), reason=reason)
+
+    def on_round_start(self, server_round: int) -> None:
+        """Record that a round began."""
+        self.folder.event("round", round=server_round)
+
+    def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        """Write the round's lines, then the checkpoint that makes them count."""
+        decisions = [
+            {"round": record.server_round, "client-id": client, "decision": decision}
+            for client, decision in sorted(record.decisions.items())
+        ]
+        self.folder.append(PARTICIPATION, *decisions)
+        self.folder.append(HISTORY, record.as_line())
+        Checkpoint(record.server_round, self.initial, arrays, self.strategy.state()).write(
+            self.folder.path / CHECKPOINT
+        )
+
+
+def initial_arrays(config: RunConfig, task: Task) -> Arrays:
+    """Return w_0 by name: the file that `initial-model` names, or the task's model for the run's seed.
+
+    Raises:
+        ConfigError: if the file does not hold this task's model.
+    """
+    model = {name: t.detach().cpu().numpy() for name, t in task.initial_model(config.seed).state_dict().items()}
+    if not config.initial_model:
+        return model
+    arrays, _ = read_safetensors(Path(config.initial_model))
+    given: dict[str, np.ndarray] = {name: arrays[name] for name in model if name in arrays}
+    if Layout.of(given) != Layout.of(model) or len(arrays) != len(model):
+        raise ConfigError(
+            f"initial-model = '{config.initial_model}' is not allowed: it does not hold the model of task "
+            f"'{config.task}' (model = {config.model})"
+        )
+    return given
+
+
+def run(grid: Grid, config: RunConfig) -> None:
+    """Run, or go on with, the run that the settings describe.
+
+    Raises:
+        ConfigError: for settings that do not fit; RollCallError: if too few clients came.
+    """
+    path = Path(config.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}-{config.task}").absolute()
+    folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config)
+    try:
+        _run(grid, config, folder)
+    except Exception as error:
+        folder.event("failed", reason=str(error))
+        raise
+
+
+def _run(grid: Grid, config: RunConfig, folder: RunFolder) -> None:
+    strategy = build_strategy(config)
+    task = load_task(config.task_settings())
+    named = initial_arrays(config, task)
+    layout = Layout.of(named)
+    start = Checkpoint(0, layout.pack(named), layout.pack(named), strategy.state())
+    if config.resume:
+        if (folder.path / CHECKPOINT).exists():
+            start = Checkpoint.read(folder.path / CHECKPOINT)
+            strategy.restore(start.state)
+        folder.forget_after(start.server_round)
+        folder.event("resumed", round=start.server_round)
+
+    told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
+    settings = config.as_config()
+    result = strategy.start(
+        grid,
+        start.initial,
+        config.rounds,
+        train_config=ConfigRecord({**told, **{key: settings[key] for key in LOCAL_SETTINGS}}),
+        evaluate_config=told,
+        hooks=Recorder(folder, strategy, layout, start.initial),
+        roll_call_config=ConfigRecord(
+            {**told, keys.FINGERPRINT: task.fingerprint, keys.VERSION: fedappeal.__version__}
+        ),
+        arrays=start.arrays,
+        first_round=start.server_round + 1,
+    )
+    write_safetensors(
+        folder.path / MODEL, layout.unpack(result.arrays), {"round": config.rounds, "task": config.task}
+    )
+    folder.event("finished", round=config.rounds)
