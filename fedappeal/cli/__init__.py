@@ -1,0 +1,1 @@
+"""The `fedappeal` command."""

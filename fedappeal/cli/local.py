@@ -1,0 +1,68 @@
+"""`fedappeal local` and `fedappeal resume`: check everything, then start, watch and end the processes."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fedappeal.cli.view import RunView
+from fedappeal.federation.local import LocalRunError, check_port, run_local
+from fedappeal.federation.submit import SubmitError
+from fedappeal.federation.superlink import SuperLinkError
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.tasks import check_task
+from server.run_folder import CHECKPOINT, HISTORY, RunFolder, check_new, read_config, read_lines
+from server.strategies import check_strategy
+
+
+def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: str) -> None:
+    """Start a new run.
+
+    Raises:
+        ConfigError: before anything is started, for a setting that is not allowed.
+    """
+    config = RunConfig.parse(settings)
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}-{config.task.replace(':', '.')}"
+    path = Path(config.out or Path("runs") / name).absolute()
+    _check(config, port, data_dir)
+    check_new(path)
+    _run(config, RunFolder.create(path, config), port, data_dir, device)
+
+
+def resume_local(path: Path, *, port: int, data_dir: str, device: str) -> None:
+    """Go on with a run.
+
+    Raises:
+        ConfigError: before anything is started: no run in the folder, or one that has finished.
+    """
+    path = path.absolute()
+    config = RunConfig.parse(read_config(path)["settings"])
+    rounds = max((int(line["round"]) for line in read_lines(path / HISTORY)), default=0)
+    if rounds >= config.rounds and (path / CHECKPOINT).exists():
+        raise ConfigError(f"'{path}' holds a run that has finished all its {config.rounds} rounds")
+    _check(config, port, data_dir)
+    _run(config, RunFolder.open(path), port, data_dir, device)
+
+
+def _check(config: RunConfig, port: int, data_dir: str) -> None:
+    check_strategy(config.strategy)
+    check_port(port)
+    check_task(config.task_settings(), Path(data_dir) if data_dir else None)
+
+
+def _run(config: RunConfig, folder: RunFolder, port: int, data_dir: str, device: str) -> None:
+    view = RunView(config, folder.path)
+    view.start()
+    try:
+        run_local(config, folder, view.watch, port=port, data_dir=data_dir, device=device)
+    except KeyboardInterrupt:
+        view.stop()
+        folder.event("interrupted")
+        print(f"interrupted; all processes have ended; go on with: fedappeal resume {folder.path}", file=sys.stderr)
+        sys.exit(130)
+    except (LocalRunError, SubmitError, SuperLinkError) as error:
+        view.stop()
+        print(f"fedappeal: {error}", file=sys.stderr)
+        sys.exit(1)
+    view.stop()
+    view.summary()

@@ -1,0 +1,133 @@
+"""How a run looks while it goes on, and at its end."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedappeal.protocol.config import RunConfig
+
+_COLUMNS = (
+    ("round", 6),
+    ("joined", 6),
+    ("sat out", 7),
+    ("left", 4),
+    ("failed", 6),
+    ("GM-Appeal", 9),
+    ("accuracy", 8),
+    ("preferred", 9),
+    ("seconds", 7),
+)
+
+
+class RunView:
+    """Prints a line a round under one heading, then a summary."""
+
+    def __init__(self, config: RunConfig, path: Path, console: Console | None = None) -> None:
+        self.config = config
+        self.path = path
+        self.console = console or Console(highlight=False)
+        self.rounds: list[dict[str, Any]] = []
+        self._started = time.monotonic()
+        self._enrolled = 0
+        self._status = self.console.status("")
+
+    def start(self) -> None:
+        """Say what is about to run."""
+        c = self.config
+        unseen = f" and {c.unseen_clients} unseen" if c.unseen_clients else ""
+        asked = f", {c.clients_per_round} a round" if c.clients_per_round else ""
+        self.console.print(
+            f"[bold]{c.strategy}[/] on [bold]{c.task}[/] ({c.partition}), {c.clients} clients{unseen}{asked}, "
+            f"{c.rounds} rounds ({c.resolved_mandatory_rounds} mandatory), seed {c.seed}"
+        )
+        self._status.start()
+        self._say("starting the SuperLink and the client processes")
+
+    def stop(self) -> None:
+        """Stop showing progress."""
+        self._status.stop()
+
+    def watch(self, kind: str, line: dict[str, Any]) -> None:
+        """Show one new line of the run's folder."""
+        if kind == "round":
+            self._round(line)
+        elif line["event"] == "enrolled":
+            self._enrolled = int(line["enrolled"])
+            total = self.config.clients + self.config.unseen_clients
+            if self._enrolled == total:
+                self.console.print(f"{total} clients enrolled after {self._seconds():.1f} s")
+            self._say(f"{self._enrolled} of {total} clients enrolled")
+        elif line["event"] == "refused":
+            self.console.print(f"[yellow]a client was refused: {line['reason']}[/]", soft_wrap=True)
+        elif line["event"] == "resumed" and line["round"]:
+            self.console.print(f"going on after round {line['round']}")
+        elif line["event"] == "round":
+            self._say(f"round {line['round']} of {self.config.rounds}")
+
+    def summary(self) -> None:
+        """Print the table at the end."""
+        if not self.rounds:
+            self.console.print(f"no rounds were run; the run's folder is {self.path}")
+            return
+        last = self.rounds[-1]
+        table = Table(title=f"after round {last['round']}", title_justify="left")
+        table.add_column("measure")
+        table.add_column("seen clients", justify="right")
+        unseen = "unseen_accuracy" in last
+        if unseen:
+            table.add_column("unseen clients", justify="right")
+        for label, key, share in (
+            ("GM-Appeal (share of clients the model appeals to)", "gm_appeal", False),
+            ("test accuracy", "accuracy", True),
+            ("preferred-model test accuracy", "preferred_accuracy", True),
+            ("test loss", "loss", False),
+        ):
+            cells = [_number(last.get(key), share)]
+            if unseen:
+                cells.append(_number(last.get(f"unseen_{key}"), share))
+            table.add_row(label, *cells)
+        self.console.print(table)
+        seconds = sorted(float(r["seconds"]) for r in self.rounds)
+        joined = sum(int(r["joined"]) for r in self.rounds)
+        asked = sum(int(r["asked"]) for r in self.rounds)
+        up, down = (sum(int(r[k]) for r in self.rounds) / 1e6 for k in ("bytes_up", "bytes_down"))
+        self.console.print(
+            f"{joined} of {asked} requests to train were joined; {up:.1f} MB up, {down:.1f} MB down; "
+            f"median {seconds[len(seconds) // 2]:.2f} s a round; {self._seconds():.1f} s in all"
+        )
+        self.console.print(f"the run's folder: [bold]{self.path}[/]", soft_wrap=True)
+
+    def _round(self, line: dict[str, Any]) -> None:
+        if not self.rounds:
+            self.console.print("[bold]" + "  ".join(name.rjust(width) for name, width in _COLUMNS) + "[/]")
+            self.console.print("[dim](* mandatory: clients are asked not to opt out)[/]")
+        self.rounds.append(line)
+        values = (
+            f"{line['round']}{'*' if line.get('mandatory') else ' '}",
+            str(line["joined"]),
+            str(line["sat_out"]),
+            str(line["left"]),
+            str(line["failed"]),
+            _number(line.get("gm_appeal"), False),
+            _number(line.get("accuracy"), True),
+            _number(line.get("preferred_accuracy"), True),
+            f"{line['seconds']:.2f}",
+        )
+        self.console.print("  ".join(v.rjust(w) for v, (_, w) in zip(values, _COLUMNS, strict=True)))
+        for client, reason in line.get("failures", {}).items():
+            self.console.print(f"[yellow]        {client}: {reason}[/]", soft_wrap=True)
+
+    def _say(self, text: str) -> None:
+        self._status.update(f"{text} ({self._seconds():.0f} s)")
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+
+def _number(value: float | None, share: bool) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if share else f"{value:.3f}"

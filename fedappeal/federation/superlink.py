@@ -1,0 +1,281 @@
+"""A SuperLink on this machine: Flower's server process on loopback, ended with all that it started."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+FLOWER_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""Environment in which Flower sends nothing out."""
+
+_LOOPBACK = "127.0.0.1"
+
+
+class SuperLinkError(RuntimeError):
+    """The SuperLink did not start; the message is for a person to read."""
+
+
+@dataclass(frozen=True)
+class TLS:
+    """Certificates of a SuperLink (PEM files); one certificate serves all its ports.
+
+    The server's certificate must name ``127.0.0.1``: the SuperLink starts its ServerApp against that address.
+    """
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+class SuperLink:
+    """A ``flower-superlink`` process on loopback.
+
+    The system picks its ports; `fleet_address` and `control_address` (``HOST:PORT``) name them after `start`.
+
+    Args:
+        folder: where its log (``superlink.log``) and Flower's files go; made if missing.
+        database: file in which nodes and runs outlive the process; None: in memory, which is faster.
+        tls: certificates; None: plaintext, which is fine on loopback.
+        node_auth: admit registered node keys only (needs ``tls``).
+        fleet_port: port of the Fleet API; 0: the system picks one.
+        environment: further environment of the SuperLink and its ServerApp.
+        ready_timeout: seconds to wait until it answers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        database: Path | None = None,
+        tls: TLS | None = None,
+        node_auth: bool = False,
+        fleet_port: int = 0,
+        environment: dict[str, str] | None = None,
+        ready_timeout: float = 60.0,
+    ) -> None:
+        if node_auth and tls is None:
+            raise ValueError("node_auth = True is not allowed without tls")
+        self.folder = folder
+        self.log_file = folder / "superlink.log"
+        self.fleet_address = ""
+        self.control_address = ""
+        self._fleet_port = fleet_port
+        self._database = database
+        self._tls = tls
+        self._node_auth = node_auth
+        self._environment = environment or {}
+        self._ready_timeout = ready_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running SuperLink."""
+        if self._process is None:
+            raise SuperLinkError("the SuperLink was not started")
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def root_certificates(self) -> bytes | None:
+        """CA certificate (PEM) for its clients, None without TLS."""
+        return self._tls.ca.read_bytes() if self._tls else None
+
+    def start(self) -> Self:
+        """Start the process and wait until it answers.
+
+        Raises:
+            SuperLinkError: if it ends or does not answer in time; names the log and its last line.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # A port that was free a moment ago may be taken by the time the process binds it: pick again then.
+        for attempt in range(3):
+            fleet, control = _free_ports(2)
+            fleet = self._fleet_port or fleet
+            self.fleet_address, self.control_address = f"{_LOOPBACK}:{fleet}", f"{_LOOPBACK}:{control}"
+            with self.log_file.open("ab") as log:
+                start = log.tell()
+                self._process = subprocess.Popen(
+                    self._command(fleet, control),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._env(),
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+            try:
+                self._wait_until_ready(control)
+                return self
+            except SuperLinkError:
+                self.stop()
+                with self.log_file.open("rb") as log:
+                    log.seek(start)
+                    if attempt == 2 or b"already in use" not in log.read():
+                        raise
+        raise AssertionError("unreachable")
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the process and every process that it started; at once where it has ended already."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # Flower gives its executor a session of its own: the process group does not reach the ServerApp.
+        family = [process.pid, *_descendants(process.pid)]
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        # What is left ends itself when its parent is gone (Flower polls for that every 0.2 s).
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline and any(_runs(pid) for pid in family):
+            time.sleep(0.02)
+        for pid in family:
+            if _runs(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        """Start, unless started."""
+        return self if self.alive else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def _command(self, fleet: int, control: int) -> list[str]:
+        command = [sys.executable, "-m", "fedappeal.federation.superlink_main"]
+        command.append("--disable-runtime-dependency-installation")
+        command += [
+            "--fleet-api-address",
+            f"{_LOOPBACK}:{fleet}",
+            "--host",
+            _LOOPBACK,
+            "--port",
+            str(control),
+        ]
+        if self._tls is None:
+            command.append("--insecure")
+        else:
+            command += ["--ssl-ca-certfile", str(self._tls.ca.resolve())]
+            command += ["--ssl-certfile", str(self._tls.certificate.resolve())]
+            command += ["--ssl-keyfile", str(self._tls.key.resolve())]
+        if self._node_auth:
+            command.append("--enable-supernode-auth")
+        if self._database is not None:
+            command += ["--database", str(self._database.resolve())]
+        return command
+
+    def _env(self) -> dict[str, str]:
+        scripts = str(_flower_command("flower-superexec").parent)
+        home = self.folder / "flower"
+        home.mkdir(exist_ok=True)
+        return {
+            **os.environ,
+            **FLOWER_QUIET,
+            # Its executor is found by name, also where the virtual environment is not activated.
+            "PATH": os.pathsep.join((scripts, os.environ.get("PATH", ""))),
+            "FLWR_HOME": str(home.resolve()),
+            # From submission to the ServerApp's start: half of this on average (default 1 s).
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+            "PYTHONPATH": _python_path(),
+            **self._environment,
+        }
+
+    def _wait_until_ready(self, control: int) -> None:
+        deadline = time.monotonic() + self._ready_timeout
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise SuperLinkError(f"the SuperLink ended while starting: {self._last_line()}")
+            # The HTTP port is bound last, after the Fleet API.
+            with socket.socket() as probe:
+                probe.settimeout(1.0)
+                if probe.connect_ex((_LOOPBACK, control)) == 0:
+                    return
+            time.sleep(0.05)
+        raise SuperLinkError(f"the SuperLink did not answer within {self._ready_timeout:g} s; see {self.log_file}")
+
+    def _last_line(self) -> str:
+        lines = self.log_file.read_text(errors="replace").split("\n")
+        return f"{next((line.strip() for line in reversed(lines) if line.strip()), '')} (see {self.log_file})"
+
+
+def _flower_command(name: str) -> Path:
+    """Return a command of the Flower that this Python has installed."""
+    beside = Path(sys.executable).parent / name
+    found = beside if beside.is_file() else shutil.which(name)
+    if not found:
+        raise SuperLinkError(f"the command {name} was not found: install flwr>=1.39,<1.40")
+    return Path(found)
+
+
+def _python_path() -> str:
+    """Return a PYTHONPATH under which the ServerApp finds this very installation, checkouts included."""
+    root = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(part for part in (root, inherited) if part)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return distinct ports of loopback that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((_LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the ids of all processes below one, at any depth."""
+    parents = _parents()
+    below: list[int] = []
+    frontier = {pid}
+    while frontier:
+        frontier = {child for child, parent in parents.items() if parent in frontier}
+        below += sorted(frontier)
+    return below
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of every process: from /proc, or from ``ps`` where there is none (macOS)."""
+    pairs: list[list[str]] = []
+    if Path("/proc/self/stat").exists():
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                pairs.append([stat.parent.name, stat.read_text().rsplit(")", 1)[1].split()[1]])
+    else:
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
+        pairs = [line.split() for line in listing.stdout.splitlines()]
+    return {int(pair[0]): int(pair[1]) for pair in pairs}
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process exists and is not merely waiting to be collected."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return not Path("/proc/self").exists()
