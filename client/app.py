@@ -4,6 +4,7 @@ The same app runs in the long-lived process, under a stock ``flower-supernode`` 
 that is not a join carries no model; no reply carries rho_k or data.
 """
 
+import logging
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -21,6 +22,7 @@ from fedappeal.protocol.packing import content_hash
 from strategies.maxfl import appeal_weight
 
 app = ClientApp()
+log = logging.getLogger("fedappeal.client")
 
 Metrics = dict[str, int | float | list[int] | list[float]]
 
@@ -148,5 +150,7 @@ def evaluate(message: Message, context: Context) -> Message:
     if (preferred := participant.preferred_accuracy(on_test, requirement)) is not None:
         metrics[keys.PREFERRED_ACCURACY] = preferred
     if config.get(keys.FINAL, 0):
-        participant.keep_preferred(arrays, requirement, appealed, run_key)
+        which = participant.keep_preferred(arrays, requirement, appealed, run_key)
+        kept = f", kept in {participant.node.state_dir}/preferred.safetensors" if participant.node.state_dir else ""
+        log.info("the run is over: this client prefers the %s model%s", which, kept)
     return _reply(message, metrics)

@@ -23,7 +23,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Self
 
-from client.fleet_calls import FleetCalls, Identity, MessageDropped, NodeForgotten, NotConnected, Refused
+# First, because it sets the environment that Flower reads when it is imported.
+from client.fleet_calls import AlreadyRegistered, FleetCalls, Identity, MessageDropped, NodeForgotten, NotConnected
 from client.object_cache import ObjectCache
 from client.probe import probe
 from client.settings import Connection
@@ -64,8 +65,6 @@ _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wa
 _MOST_UNCONFIRMED = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
 
-logging.getLogger("flwr").setLevel(logging.WARNING)
-
 
 @dataclass(frozen=True)
 class RunSettings:
@@ -91,6 +90,7 @@ def connect(connection: Connection, identity: Identity | None = None) -> "FleetC
         NotConnected: if it is not there or does not admit the node.
         ValueError: if the key is unfit.
     """
+    logging.getLogger("flwr").setLevel(logging.WARNING)
     identity = identity or Identity.of(connection)
     if reason := probe(connection):
         raise NotConnected(reason)
@@ -246,8 +246,8 @@ class FleetConnection:
 
     def _activate(self, public_key: bytes) -> int:
         if self._own:
-            # Refused where it is known already, after a short loss of the connection: it stays the same node.
-            with contextlib.suppress(Refused):
+            # Known already after a loss of the connection: it stays the same node.
+            with contextlib.suppress(AlreadyRegistered):
                 register = fleet_pb2.RegisterNodeFleetRequest(public_key=public_key)
                 self._calls.call(self._stub.RegisterNode, register)
         activate = fleet_pb2.ActivateNodeRequest(public_key=public_key, heartbeat_interval=HEARTBEAT_INTERVAL)

@@ -50,6 +50,10 @@ class Refused(NotConnected):
     """The SuperLink does not admit this node."""
 
 
+class AlreadyRegistered(Refused):
+    """The SuperLink knows this node's key."""
+
+
 class MessageDropped(RuntimeError):
     """A message or a reply is void (its run has ended, or its time is over); the message says why."""
 
@@ -74,7 +78,7 @@ class Identity:
             ValueError: if the file holds no private key on a NIST curve in OpenSSH format.
         """
         if not connection.key:
-            # Its signature costs the SuperLink far less to check, at every call, than that of Flower's P-384.
+            # The SuperLink checks a signature at every call: 0.7 ms for all of a poll, 1.4 ms with Flower's P-384.
             return cls(ec.generate_private_key(ec.SECP256R1()), own=True)
         wanted = "it must hold an ECDSA key without a passphrase (ssh-keygen -t ecdsa -b 256 -N '')"
         try:
@@ -161,6 +165,13 @@ class FleetCalls:
             return NodeForgotten(f"the SuperLink at {self.address} does not know this node any more")
         if code == grpc.StatusCode.UNAUTHENTICATED and "timestamp" in text:
             return NotConnected(f"this machine's clock and that of the SuperLink at {self.address} differ too much")
+        if known and known.code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
+            return AlreadyRegistered(text)
+        if known and known.code == ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED:
+            return Refused(
+                f"the SuperLink at {self.address} admits registered keys only: give this node one (key), and its "
+                f"public half to the operator (flwr supernode register)"
+            )
         if known and known.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
             return Refused(
                 f"the SuperLink at {self.address} does not admit this node's key: it is not registered there, or a "

@@ -1,7 +1,8 @@
 """How long a client waits: between two looks for a message, and between two attempts to connect.
 
-The SuperLink serves every look with one Python process (about 3 ms of its time each), so the wait grows with the
-time for which nothing came: a look is early by little after a message, and cheap when nothing goes on.
+The SuperLink is one Python process, and a look takes 0.7 ms of its time (4 ms where it keeps a database file). So
+the wait grows with the time for which nothing came: an answer is soon after a message, and little is spent on a
+pause.
 """
 
 SHORTEST = 0.01

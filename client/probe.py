@@ -10,7 +10,6 @@ from client.settings import Connection
 
 # What a gRPC client says first: the HTTP/2 preface and an empty SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-_TLS_ALERT = 0x15
 _WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _WRONG_TIME = {9, 10}  # not yet valid, expired
 
@@ -49,16 +48,29 @@ def probe(connection: Connection, timeout: float = 3.0) -> str | None:
 
 
 def _probe_plaintext(raw: socket.socket, address: str) -> str | None:
+    peer = raw.getpeername()[:2]
     try:
         raw.sendall(_PREFACE)
         answer = raw.recv(9)
     except ConnectionError:
         answer = b""
-    if answer[:1] == bytes([_TLS_ALERT]):
+    if len(answer) >= 4 and answer[3] == 4:  # the first frame of an HTTP/2 server is SETTINGS, type 4
+        return None
+    if _speaks_tls(peer, raw.gettimeout()):
         return f"the SuperLink at {address} speaks TLS: give root-certificates instead of insecure"
-    if len(answer) < 4 or answer[3] != 4:  # the first frame of an HTTP/2 server is SETTINGS, type 4
-        return f"what listens at {address} is no Fleet API in plaintext (it may want TLS, or the port is wrong)"
-    return None
+    return f"what listens at {address} is no Fleet API in plaintext: is the port the right one?"
+
+
+def _speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Only whether it speaks TLS is asked; nothing is sent over this connection.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection(peer, timeout) as raw, context.wrap_socket(raw):
+            return True
+    except OSError:
+        return False
 
 
 def _probe_tls(raw: socket.socket, host: str, connection: Connection) -> str | None:

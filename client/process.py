@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+# First, because it sets the environment that Flower reads when it is imported.
 # isort: split
 from client.fleet import (
     FleetConnection,
@@ -24,6 +25,7 @@ from client.fleet import (
     connect,
 )
 from client.lifetime import Ending, StateInUse, only_process
+from client.owner import PAUSED
 from client.polling import poll_wait, retry_wait
 from client.settings import Connection, NodeSettings
 
@@ -35,8 +37,6 @@ from flwr.common.constant import ErrorCode
 from fedappeal import __version__
 from fedappeal.protocol.keys import CONFIG, DECISION, METRICS, SERVER_ROUND, Decision
 
-PAUSED = "paused"
-"""Name of the file in the state folder that makes the client rest until it is removed."""
 _KEPT_RUNS = 4
 _DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}
 

@@ -37,8 +37,9 @@ class LocalWork(Settings):
             ConfigError: where one is missing or not allowed.
         """
         merged: dict[str, object] = {}
+        names = cls.keys()
         for source in reversed(sources):
-            merged |= {key: source[key] for key in cls.keys() if key in source}
+            merged |= {key: source[key] for key in names if key in source}
         return cls.parse(merged)
 
     def steps(self, num_examples: int) -> int:

@@ -32,13 +32,16 @@ class NodeSettings(Settings):
 class Connection(Settings):
     """How a client reaches the SuperLink's Fleet API."""
 
-    superlink: str = Field(pattern=r"^.+:\d+$", description="HOST:PORT of the Fleet gRPC API")
+    superlink: str = Field(description="HOST:PORT of the Fleet gRPC API")
     root_certificates: str = Field("", description="CA certificate (PEM); empty: the system's")
     key: str = Field("", description="private key of the node (OpenSSH, NIST curve)")
     insecure: bool = Field(False, description="plaintext, for loopback and tests")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        host, _, port = self.superlink.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"superlink = '{self.superlink}' is not allowed: HOST:PORT of the Fleet API")
         for name, value in (("root-certificates", self.root_certificates), ("key", self.key)):
             if value and self.insecure:
                 raise ValueError(f"{name} = '{value}' is not allowed together with insecure")

@@ -83,6 +83,8 @@ class Loop:
         clock = self.exchanges.clock
         deadline = clock() + strategy.round_timeout
         order = strategy.order(record.server_round)
+        if all(member.client_id in self.exchanges.absent for member in order):
+            self.exchanges.absent.clear()  # an outage of everybody must not use up the rounds: wait again
         wanted = strategy.wanted(len(order))
 
         def missing() -> int:

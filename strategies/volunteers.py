@@ -219,13 +219,22 @@ class VolunteerStrategy(Strategy):
         self.members.set_online(grid.get_node_ids())
 
     def order(self, server_round: int) -> list[Member]:
+        """Return the connected seen clients that have not left, in the order in which the round asks them."""
         pool = {m.client_id: m for m in self.members.online(SEEN) if m.client_id not in self._gone}
         return [pool[client_id] for client_id in sampling_order(self.seed, server_round, list(pool))]
 
     def wanted(self, available: int) -> int:
+        """Number of joiners a round is looking for, of so many clients that can be asked."""
         return min(self.clients_per_round or available, available)
 
     def open_round(self, server_round: int, arrays: ArrayRecord, mandatory: bool | None = None) -> None:
+        """Begin a round: nothing folded, nobody counted.
+
+        Args:
+            server_round: counted from 1.
+            arrays: the global model that is sent.
+            mandatory: whether clients are asked not to opt out; None: by the number of the round.
+        """
         if mandatory is None:
             mandatory = server_round <= (10 if self.mandatory_rounds is None else self.mandatory_rounds)
         self.record = RoundRecord(server_round, mandatory=mandatory)
@@ -234,6 +243,7 @@ class VolunteerStrategy(Strategy):
     def train_messages(
         self, wave: Sequence[Member], arrays: ArrayRecord, config: ConfigRecord, ttl: float
     ) -> list[tuple[Member, Message]]:
+        """Return the TRAIN messages of one wave; ``ttl`` in seconds."""
         record = self.record
         sent = ConfigRecord(
             {
@@ -249,6 +259,7 @@ class VolunteerStrategy(Strategy):
     def evaluate_messages(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, ttl: float
     ) -> list[tuple[Member, Message]]:
+        """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
         members = [m for m in self.members.online() if self.measure_leavers or m.client_id not in self._gone]
         sent = ConfigRecord(
             {
@@ -290,11 +301,13 @@ class VolunteerStrategy(Strategy):
         self._fold.add(reply.arrays, self.weight(reply))
 
     def failed(self, member: Member, reason: str) -> None:
+        """Count a client whose reply is left out or did not come, and say why."""
         self.record.decisions[member.client_id] = "failed"
         self.record.failures[member.client_id] = reason
         log.warning("round %d: %s left out: %s", self.record.server_round, member.client_id, reason)
 
     def close_round(self) -> ArrayRecord | None:
+        """End the round; return the next global model, None where nobody joined."""
         fold, self._fold = self._fold, None
         self.pool_empty = self.record.count("joined") == 0
         if fold is None or fold.count == 0:

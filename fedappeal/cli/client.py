@@ -38,9 +38,13 @@ def client(
     if not superlink:
         raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
     from client.process import run_client
-
     from client.settings import Connection, NodeSettings
 
+    connection = Connection.parse(
+        {"superlink": superlink, "root-certificates": root_certificates, "key": key, "insecure": insecure}
+    )
+    if partition_id < 0:
+        raise ConfigError("partition-id = -1 is not allowed: 0 or more, which client of the task this one plays")
     node = NodeSettings.parse(
         {
             "partition-id": partition_id,
@@ -52,11 +56,6 @@ def client(
             "refuse-mandatory": refuse_mandatory,
             "report-loss": report_loss,
         }
-    )
-    if partition_id < 0:
-        raise ConfigError("partition-id = -1 is not allowed: 0 or more, which client of the task this one plays")
-    connection = Connection.parse(
-        {"superlink": superlink, "root-certificates": root_certificates, "key": key, "insecure": insecure}
     )
     from client.app import app
 

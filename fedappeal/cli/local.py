@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from client.settings import NodeSettings
 from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
 from fedappeal.federation.submit import SubmitError
@@ -22,9 +23,11 @@ def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: s
         ConfigError: before anything is started, for a setting that is not allowed.
     """
     config = RunConfig.parse(settings)
+    if config.initial_model:
+        config = config.model_copy(update={"initial_model": str(Path(config.initial_model).absolute())})
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}-{config.task.replace(':', '.')}"
     path = Path(config.out or Path("runs") / name).absolute()
-    _check(config, port, data_dir)
+    _check(config, port, data_dir, device)
     check_new(path)
     _run(config, RunFolder.create(path, config), port, data_dir, device)
 
@@ -40,12 +43,24 @@ def resume_local(path: Path, *, port: int, data_dir: str, device: str) -> None:
     rounds = max((int(line["round"]) for line in read_lines(path / HISTORY)), default=0)
     if rounds >= config.rounds and (path / CHECKPOINT).exists():
         raise ConfigError(f"'{path}' holds a run that has finished all its {config.rounds} rounds")
-    _check(config, port, data_dir)
+    _check(config, port, data_dir, device)
     _run(config, RunFolder.open(path), port, data_dir, device)
 
 
-def _check(config: RunConfig, port: int, data_dir: str) -> None:
+def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
+    """Check all that can be wrong before a process is started.
+
+    Raises:
+        ConfigError: for the first that is.
+    """
     check_strategy(config.strategy)
+    NodeSettings.parse({"device": device})
+    if device not in ("auto", "cpu"):
+        from client.participant import pick_device
+
+        pick_device(device)
+    if config.initial_model and not Path(config.initial_model).is_file():
+        raise ConfigError(f"initial-model = '{config.initial_model}' is not allowed: no such file")
     check_port(port)
     check_task(config.task_settings(), Path(data_dir) if data_dir else None)
 

@@ -14,12 +14,15 @@ _COLUMNS = (
     ("joined", 6),
     ("sat out", 7),
     ("left", 4),
-    ("failed", 6),
     ("GM-Appeal", 9),
     ("accuracy", 8),
     ("preferred", 9),
     ("seconds", 7),
 )
+
+
+_SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+"}
+_MOST_SIGNS = 40
 
 
 class RunView:
@@ -32,6 +35,7 @@ class RunView:
         self.rounds: list[dict[str, Any]] = []
         self._started = time.monotonic()
         self._enrolled = 0
+        self._clients: set[str] = set()
         self._status = self.console.status("")
 
     def start(self) -> None:
@@ -102,23 +106,38 @@ class RunView:
 
     def _round(self, line: dict[str, Any]) -> None:
         if not self.rounds:
-            self.console.print("[bold]" + "  ".join(name.rjust(width) for name, width in _COLUMNS) + "[/]")
-            self.console.print("[dim](* mandatory: clients are asked not to opt out)[/]")
+            self.console.print(
+                "[dim]* clients are asked not to opt out; "
+                + ", ".join(f"{sign} {name}" for name, sign in _SIGNS.items() if name != "surplus")
+                + ", · not asked[/]"
+            )
+            self.console.print(
+                "[bold]" + self._who_width(" clients") + " ".join(n.rjust(w) for n, w in _COLUMNS) + "[/]"
+            )
         self.rounds.append(line)
         values = (
             f"{line['round']}{'*' if line.get('mandatory') else ' '}",
             str(line["joined"]),
             str(line["sat_out"]),
             str(line["left"]),
-            str(line["failed"]),
             _number(line.get("gm_appeal"), False),
             _number(line.get("accuracy"), True),
             _number(line.get("preferred_accuracy"), True),
             f"{line['seconds']:.2f}",
         )
-        self.console.print("  ".join(v.rjust(w) for v, (_, w) in zip(values, _COLUMNS, strict=True)))
+        row = " ".join(v.rjust(w) for v, (_, w) in zip(values, _COLUMNS, strict=True))
+        self.console.print(self._who(line["decisions"]) + row)
         for client, reason in line.get("failures", {}).items():
             self.console.print(f"[yellow]        {client}: {reason}[/]", soft_wrap=True)
+
+    def _who(self, decisions: dict[str, str]) -> str:
+        """One sign a client, in the order of the client-ids."""
+        self._clients |= set(decisions)
+        return self._who_width("".join(_SIGNS.get(decisions.get(c, ""), "·") for c in sorted(self._clients)))
+
+    def _who_width(self, signs: str) -> str:
+        width = self.config.clients
+        return f"{signs:<{max(width, 8)}} " if width <= _MOST_SIGNS else ""
 
     def _say(self, text: str) -> None:
         self._status.update(f"{text} ({self._seconds():.0f} s)")

@@ -16,7 +16,7 @@ from typing import Any
 from fedappeal.federation.submit import RunStatus, SubmitError, build_fab, run_status, stop_run, submit
 from fedappeal.federation.superlink import FLOWER_QUIET, SuperLink
 from fedappeal.protocol.config import ConfigError, RunConfig
-from server.run_folder import CHECKPOINT, EVENTS, HISTORY, RunFolder, read_lines
+from server.run_folder import CHECKPOINT, EVENTS, HISTORY, PARTICIPATION, RunFolder, read_lines
 
 _POLL = 0.1
 _STATUS_EVERY = 1.0
@@ -58,10 +58,11 @@ def run_local(
     done = _finished_rounds(folder)
     with ExitStack() as stack:
         stack.enter_context(_terminate_as_interrupt())
-        nursery = _start_nursery(config, folder.path, data_dir, device, state_dir)
-        stack.callback(_end, nursery)
+        # Ended in the opposite order: the clients say goodbye to a SuperLink that still runs.
         superlink = SuperLink(folder.path / "logs", fleet_port=port)
         stack.callback(superlink.stop)
+        nursery = _start_nursery(config, folder.path, data_dir, device, state_dir)
+        stack.callback(_end, nursery)
         superlink.start()
         assert nursery.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -156,7 +157,10 @@ def _follow(
         lines = [line for line in read_lines(path / HISTORY) if int(line["round"]) > rounds]
         for line in lines:
             rounds = int(line["round"])
-            watch("round", line)
+            decisions = {
+                d["client-id"]: d["decision"] for d in read_lines(path / PARTICIPATION) if d["round"] == rounds
+            }
+            watch("round", {**line, "decisions": decisions})
         if status is not None and status.finished:
             return status
         if nursery.poll() is not None:

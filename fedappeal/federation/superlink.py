@@ -45,6 +45,7 @@ class SuperLink:
         database: file in which nodes and runs outlive the process; None: in memory, which is faster.
         tls: certificates; None: plaintext, which is fine on loopback.
         node_auth: admit registered node keys only (needs ``tls``).
+        simulation: Flower's simulation runtime: no Fleet API, virtual clients on Ray.
         fleet_port: port of the Fleet API; 0: the system picks one.
         environment: further environment of the SuperLink and its ServerApp.
         ready_timeout: seconds to wait until it answers.
@@ -58,6 +59,7 @@ class SuperLink:
         tls: TLS | None = None,
         node_auth: bool = False,
         fleet_port: int = 0,
+        simulation: bool = False,
         environment: dict[str, str] | None = None,
         ready_timeout: float = 60.0,
     ) -> None:
@@ -68,6 +70,7 @@ class SuperLink:
         self.fleet_address = ""
         self.control_address = ""
         self._fleet_port = fleet_port
+        self._simulation = simulation
         self._database = database
         self._tls = tls
         self._node_auth = node_auth
@@ -161,14 +164,11 @@ class SuperLink:
     def _command(self, fleet: int, control: int) -> list[str]:
         command = [sys.executable, "-m", "fedappeal.federation.superlink_main"]
         command.append("--disable-runtime-dependency-installation")
-        command += [
-            "--fleet-api-address",
-            f"{_LOOPBACK}:{fleet}",
-            "--host",
-            _LOOPBACK,
-            "--port",
-            str(control),
-        ]
+        if self._simulation:
+            command.append("--simulation")
+        else:
+            command += ["--fleet-api-address", f"{_LOOPBACK}:{fleet}"]
+        command += ["--host", _LOOPBACK, "--port", str(control)]
         if self._tls is None:
             command.append("--insecure")
         else:

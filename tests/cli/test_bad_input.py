@@ -1,0 +1,120 @@
+"""What bad input gets: one clear line on standard error, exit code 2, and nothing started or written."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedappeal.cli.main import main
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Run the command in an empty folder; check that it was refused there, and return its one line."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+
+    def run(*arguments: str) -> str:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["fedappeal", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert ended.value.code == 2, printed
+        assert not list(folder.iterdir()), "something was written"
+        assert printed.out == ""
+        (line,) = printed.err.splitlines()
+        return line
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--strategy maxfk", "strategy = 'maxfk' is not allowed: fedavg, maxfl (did you mean 'maxfl'?)"),
+        ("--task digit", "task = 'digit' is not allowed: choose from digits, fmnist"),
+        ("--learning-rate -0.1", "learning-rate = -0.1 is not allowed: input should be greater than 0"),
+        ("--clients-per-round 11", "clients-per-round = 11 is not allowed: at most clients = 10"),
+        ("--mandatory-rounds 30", "mandatory-rounds = 30 is not allowed: at most rounds = 20"),
+        ("--local-steps 0", "local-steps = 0 is not allowed where local-epochs = 0"),
+        ("--partition dirichle", "partition = 'dirichle' is not allowed: input should be 'iid', 'dirichlet'"),
+        ("--clients 5000", "clients = 5000 is not allowed"),
+        ("--port 70000", "port = 70000 is not allowed"),
+        ("--initial-model nowhere.safetensors", "nowhere.safetensors' is not allowed: no such file"),
+        ("--device cuda:99", "device = 'cuda:99' is not allowed"),
+        ("--device tpu", "device = 'tpu' is not allowed"),
+    ],
+)
+def test_one_clear_line(arguments: str, expected: str, refused: Refused) -> None:
+    assert expected in refused("local", *arguments.split())
+
+
+def test_a_port_in_use(refused: Refused) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port = {port} is not allowed: Address already in use" in refused("local", "--port", str(port))
+
+
+def test_a_folder_that_already_holds_a_run(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.json").write_text("{}")
+    line = refused("local", "--out", str(tmp_path / "old"))
+    assert "the folder already holds a run" in line
+
+
+def test_resume_of_what_is_no_run(refused: Refused) -> None:
+    assert "is not the folder of a run" in refused("resume", "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", "superlink = '' is not allowed"),
+        ("--superlink nowhere", "superlink = 'nowhere' is not allowed"),
+        ("--superlink 127.0.0.1:1 --insecure", "partition-id = -1 is not allowed"),
+        (
+            "--superlink 127.0.0.1:1 --insecure --partition-id 0 --key k",
+            "key = 'k' is not allowed together with insecure",
+        ),
+        (
+            "--superlink 127.0.0.1:1 --partition-id 0 --root-certificates ca",
+            "root-certificates = 'ca' is not allowed: no such file",
+        ),
+        ("status --state-dir nowhere", "no client has kept state there"),
+    ],
+)
+def test_a_client_with_wrong_settings(arguments: str, expected: str, refused: Refused) -> None:
+    assert expected in refused("client", *arguments.split())
+
+
+def test_a_superlink_that_is_not_there(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [
+        sys.executable,
+        "-m",
+        "fedappeal.cli.main",
+        "client",
+        "--superlink",
+        address,
+        "--insecure",
+        "--partition-id",
+        "0",
+        "--connect-timeout",
+        "1",
+    ]
+    done = subprocess.run(
+        [*command, "--state-dir", str(tmp_path / "state")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert address in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,73 @@
+"""Real processes: started with a mark in their environment, so that a test can see that none is left."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+@dataclass
+class Marked:
+    """Starts commands whose processes, and those they start, carry a mark."""
+
+    home: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "FEDAPPEAL_TEST_MARK": self.mark,
+            "PATH": os.pathsep.join((str(BIN), os.environ["PATH"])),
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "200",
+        }
+
+    def run(self, *command: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def start(self, *command: str, log: Path) -> "subprocess.Popen[bytes]":
+        with log.open("wb") as out:
+            return subprocess.Popen(
+                command, env=self.env, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def alive(self) -> list[psutil.Process]:
+        """Return the processes that carry the mark and have not ended."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if (
+                    process.environ().get("FEDAPPEAL_TEST_MARK") == self.mark
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Iterator[Marked]:
+    processes = Marked(tmp_path / "flower-home")
+    yield processes
+    # Flower's executors notice within seconds that their parent is gone.
+    psutil.wait_procs(processes.alive(), timeout=10)
+    left = processes.alive()
+    for process in left:
+        process.kill()
+    assert not left, f"processes left behind: {left}"

@@ -1,0 +1,82 @@
+"""The same apps under Flower's own runtimes: stock SuperNodes, and the simulation runtime."""
+
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedappeal.federation.submit import build_fab, run_status, submit
+from fedappeal.federation.superlink import SuperLink
+from fedappeal.protocol.config import RunConfig
+from server.run_folder import HISTORY, read_lines
+from tests.e2e.conftest import BIN, ROOT, Marked
+
+pytestmark = pytest.mark.e2e
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_stock_supernodes_and_a_long_lived_client_in_one_run(marked: Marked, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    config = RunConfig.parse({"clients": 2, "rounds": 1, "local-steps": 5, "out": str(folder), "warmup-steps": 10})
+    with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
+        stock = marked.start(
+            str(BIN / "flower-supernode"),
+            *("--insecure", "--superlink", superlink.fleet_address, "--host", "127.0.0.1"),
+            *("--port", str(free_port()), "--node-config", "partition-id=0 num-partitions=2"),
+            log=tmp_path / "supernode.log",
+        )
+        ours = marked.start(
+            str(BIN / "fedappeal"),
+            *("client", "--insecure", "--superlink", superlink.fleet_address, "--partition-id", "1"),
+            *("--state-dir", str(tmp_path / "state")),
+            log=tmp_path / "client.log",
+        )
+        run_id = submit(superlink.control_address, build_fab(config.as_config()))
+        deadline = time.monotonic() + 240
+        while not (status := run_status(superlink.control_address, run_id)).finished:
+            assert time.monotonic() < deadline, (tmp_path / "supernode.log").read_text()[-2000:]
+            time.sleep(0.5)
+        # A stock SuperNode may leave its executor behind for a while.
+        family = [stock, *psutil.Process(stock.pid).children(recursive=True)]
+        for process in (ours, *family):
+            process.terminate()
+        assert ours.wait(20) == 0
+        stock.wait(20)
+        psutil.wait_procs(family[1:], timeout=20)
+        assert status.completed, status
+    rounds = read_lines(folder / HISTORY)
+    assert [(r["joined"], r["evaluated"]) for r in rounds] == [(2, 2)]
+    assert "round 1: joined" in (tmp_path / "client.log").read_text()
+
+
+def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with SuperLink(
+        tmp_path / "superlink", simulation=True, environment={"FEDAPPEAL_TEST_MARK": marked.mark}
+    ) as superlink:
+        marked.home.mkdir()
+        (marked.home / "config.toml").write_text(
+            '[superlink]\ndefault = "sim"\n[superlink.sim]\n'
+            f'address = "{superlink.control_address}"\ninsecure = true\n'
+        )
+        done = marked.run(
+            str(BIN / "flwr"),
+            *("run", str(ROOT), "sim", "--stream"),
+            *("--federation-config", "num-supernodes=3 client-resources-num-cpus=1"),
+            *("-c", f"clients=3 rounds=2 local-steps=5 strategy='fedavg' out='{folder}'"),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        # Ray's processes end a while after the run: the SuperLink and its executor are what stays.
+        deadline = time.monotonic() + 60
+        while any("ray" in p.name() or "simulation" in p.name() for p in marked.alive()):
+            assert time.monotonic() < deadline, marked.alive()
+            time.sleep(0.5)
+    rounds = read_lines(folder / HISTORY)
+    assert [(r["joined"], r["evaluated"]) for r in rounds] == [(3, 3), (3, 3)], done.stdout[-3000:]

@@ -1,0 +1,114 @@
+"""`fedappeal local` with real client processes over gRPC: the whole run, an interrupt, a kill and a resume."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.state import DiskStore
+from fedappeal.files import read_safetensors
+from server.run_folder import HISTORY, PARTICIPATION, read_config, read_lines
+from tests.e2e.conftest import BIN, Marked
+
+pytestmark = pytest.mark.e2e
+FEDAPPEAL = str(BIN / "fedappeal")
+
+
+def wait_for_rounds(folder: Path, rounds: int, timeout: float = 120) -> None:
+    deadline = time.monotonic() + timeout
+    while len(read_lines(folder / HISTORY)) < rounds:
+        assert time.monotonic() < deadline, "the run did not get that far"
+        time.sleep(0.05)
+
+
+def end_all(marked: Marked) -> None:
+    for process in marked.alive():
+        process.kill()
+    deadline = time.monotonic() + 20
+    while marked.alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = "--clients 3 --unseen-clients 1 --rounds 3 --mandatory-rounds 1 --empty-pool keep"
+    done = marked.run(FEDAPPEAL, "local", *options.split(), "--out", str(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    rounds = read_lines(folder / HISTORY)
+    assert [r["round"] for r in rounds] == [1, 2, 3]
+    assert rounds[0]["joined"] == 3
+    # One round is not enough to appeal to anyone: all sit out, and what they upload is small.
+    assert [r["sat_out"] for r in rounds[1:]] == [3, 3]
+    for r in rounds:
+        assert r["asked"] == 3
+        assert r["evaluated"] == r["expected"] == 4
+        assert 0 <= r["unseen_accuracy"] <= 1
+    assert rounds[1]["bytes_up"] / 7 < 2048
+    model_bytes = 4 * (64 * 64 + 64 + 64 * 30 + 30 + 30 * 10 + 10)
+    assert 3 * model_bytes < rounds[0]["bytes_up"] < 3 * model_bytes + 7 * 2048
+    assert rounds[1]["accuracy"] == rounds[0]["accuracy"], "nobody joined: the model stays"
+
+    config = read_config(folder)
+    assert config["settings"]["seed"] == 0
+    assert {"flwr", "torch", "python"} <= set(config["versions"])
+    arrays, _ = read_safetensors(folder / "model.safetensors")
+    assert {a.dtype for a in arrays.values()} == {np.dtype(np.float32)}
+    assert sum(a.size for a in arrays.values()) * 4 == model_bytes
+    for i in range(4):
+        preferred = DiskStore(folder / "clients" / f"{i:04d}").read("preferred")
+        assert preferred is not None
+        assert preferred.values["which"] in ("global", "solo")
+        assert set(preferred.arrays) == set(arrays)
+    assert str(folder) in done.stdout
+    assert "GM-Appeal" in done.stdout
+
+
+def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: Marked, tmp_path: Path) -> None:
+    given = "--clients 5 --clients-per-round 3 --rounds 10 --mandatory-rounds 6 --local-steps 20 --seed 3"
+    options = given.split()
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    done = marked.run(FEDAPPEAL, "local", *options, "--out", str(whole))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    marked.start(FEDAPPEAL, "local", *options, "--out", str(killed), log=tmp_path / "killed.log")
+    wait_for_rounds(killed, 6)
+    end_all(marked)
+    assert 6 <= len(read_lines(killed / HISTORY)) < 10
+    done = marked.run(FEDAPPEAL, "resume", str(killed))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    assert read_lines(killed / PARTICIPATION) == read_lines(whole / PARTICIPATION)
+    assert [r["round"] for r in read_lines(killed / HISTORY)] == list(range(1, 11))
+    ours, _ = read_safetensors(killed / "model.safetensors")
+    theirs, _ = read_safetensors(whole / "model.safetensors")
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+
+    again = marked.run(FEDAPPEAL, "resume", str(killed))
+    assert again.returncode == 2
+    assert "has finished" in again.stderr
+
+
+@pytest.mark.parametrize("after", ["start", "round 1"])
+def test_ctrl_c_ends_every_process_and_leaves_a_readable_folder(marked: Marked, tmp_path: Path, after: str) -> None:
+    folder = tmp_path / "run"
+    run = marked.start(FEDAPPEAL, "local", "--clients", "2", "--out", str(folder), log=tmp_path / "log")
+    if after == "start":
+        deadline = time.monotonic() + 60
+        while not (folder / "config.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.5)
+    else:
+        wait_for_rounds(folder, 1)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(30) == 130
+    assert not marked.alive()
+    assert json.loads((folder / "config.json").read_text())["settings"]["clients"] == 2
+    read_lines(folder / HISTORY)
+    assert f"fedappeal resume {folder}" in (tmp_path / "log").read_text().replace("\n", "")
