@@ -62,7 +62,10 @@ OnEvent = Callable[[Event], None]
 
 
 def _log(event: Event) -> None:
-    problem = event.kind in ("waiting", "failed", "dropped", "given-up")
+    if event.kind == "given-up":
+        print(f"fedappeal: {event.text}", file=sys.stderr)
+        return
+    problem = event.kind in ("waiting", "failed", "dropped")
     LOGGER.log(logging.WARNING if problem else logging.INFO, event.text)
 
 
@@ -90,7 +93,7 @@ def run_client(
         node: the client's own settings.
         connection: how to reach the SuperLink.
         app: what answers messages; an exception of it becomes an error reply, and the client goes on.
-        connect_timeout: seconds to try for when there is no connection; None: for ever.
+        connect_timeout: seconds to try for a first connection; None: for ever. A lost one is tried for ever.
         on_event: told of everything that happens; None: the logger ``fedappeal.client``, by default to standard
             output.
 
@@ -164,6 +167,7 @@ class _Client:
         """Connect, however long it takes; None when asked to end."""
         fleet = self._persist(self._open)
         if fleet is not None:
+            self._connect_timeout = None
             self._tell("connected", f"connected to {self._connection.superlink} as node {fleet.node_id}")
         return fleet
 
@@ -266,7 +270,8 @@ class _Client:
                 raise _GivenUp(f"gave up after {timeout:g} s: {reason}")
             if until is not None and time.time() >= until:
                 raise MessageDropped(f"its time is over: {reason}")
-            if reason != said:
+            # Where an end is in sight, the one line that gives up says the reason.
+            if reason != said and timeout is None:
                 self._tell("waiting", f"{reason} (trying again)")
                 said = reason
             attempt += 1

@@ -6,6 +6,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedappeal.protocol.config import RunConfig
+from server.quick_pull import pull_without_stalls
 from server.run import run
 
 app = ServerApp()
@@ -19,4 +20,5 @@ def main(grid: Grid, context: Context) -> None:
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
         log.propagate = False
+    pull_without_stalls()
     run(grid, RunConfig.parse(context.run_config))

@@ -40,7 +40,7 @@ def appeal_weight(loss: float, requirement: float) -> float:
         symmetric in their gap, and 0 (never NaN) for gaps too large to tell.
     """
     decay = math.exp(-abs(loss - requirement))
-    return decay / (1.0 + decay) ** 2
+    return min(0.25, decay / (1.0 + decay) ** 2)  # rounding can give a hair more, which the server would refuse
 
 
 class MaxFL(VolunteerStrategy):

@@ -30,7 +30,7 @@ def client(
     priority: Annotated[bool, typer.Option(help="ask to be served with priority")] = False,
     refuse_mandatory: Annotated[bool, typer.Option(help="decide freely in mandatory rounds too")] = False,
     report_loss: Annotated[bool, typer.Option(help="whether replies may carry losses")] = True,
-    connect_timeout: Annotated[float, typer.Option(help="give up after so many seconds; 0: never")] = 0.0,
+    connect_timeout: Annotated[float, typer.Option(help="seconds to try for a first connection; 0: for ever")] = 10.0,
 ) -> None:
     """Join a federation as one volunteer, until SIGTERM or Ctrl-C."""
     if context.invoked_subcommand is not None:

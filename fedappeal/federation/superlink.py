@@ -162,8 +162,7 @@ class SuperLink:
         self.stop()
 
     def _command(self, fleet: int, control: int) -> list[str]:
-        command = [sys.executable, "-m", "fedappeal.federation.superlink_main"]
-        command.append("--disable-runtime-dependency-installation")
+        command = [str(_flower_command("flower-superlink")), "--disable-runtime-dependency-installation"]
         if self._simulation:
             command.append("--simulation")
         else:
@@ -182,7 +181,7 @@ class SuperLink:
         return command
 
     def _env(self) -> dict[str, str]:
-        scripts = str(_flower_command("flower-superexec").parent)
+        scripts = str(_flower_command("flower-superlink").parent)
         home = self.folder / "flower"
         home.mkdir(exist_ok=True)
         return {

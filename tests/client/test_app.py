@@ -1,0 +1,245 @@
+"""The ClientApp: what it answers to each message, and what it keeps to itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+import client.app
+import fedappeal
+from client.models import arrays_of
+from client.requirement import Requirement
+from client.state import DiskStore
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.packing import Layout
+from fedappeal.tasks import load_task
+from strategies import appeal_weight
+from strategies.exchange import content_size
+from tests.grid import MemoryGrid
+
+CONFIG = RunConfig(clients=4, unseen_clients=1, warmup_steps=30, batch_size=16, local_steps=4)
+TASK = load_task(CONFIG.task_settings())
+INITIAL = arrays_of(TASK.initial_model(0))
+LAYOUT = Layout.of(INITIAL)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    MemoryGrid()
+    client.app._participants.clear()
+    yield
+    client.app._participants.clear()
+
+
+class Node:
+    """One client that messages are handed to; its state is on disk, so that a test can look at rho_k."""
+
+    def __init__(self, folder: Path, config: RunConfig = CONFIG, **node: Scalar) -> None:
+        settings: dict[str, Scalar] = {"partition-id": 1, "device": "cpu", "state-dir": str(folder), **node}
+        self.folder = folder
+        self.context = Context(7, 3, dict(settings), RecordDict(), config.as_config())
+
+    def __call__(self, kind: str, arrays: ArrayRecord | None = None, **told: Scalar) -> RecordDict:
+        values: dict[str, Scalar] = {keys.RUN_KEY: "k", keys.LAYOUT: LAYOUT.hash}
+        values |= {k.replace("_", "-"): v for k, v in told.items()}
+        record = LAYOUT.pack(INITIAL) if arrays is None else arrays
+        content = RecordDict({keys.ARRAYS: record, keys.CONFIG: ConfigRecord(values)})
+        return client.app.app(Message(content, 3, kind), self.context).content
+
+    @property
+    def requirement(self) -> Requirement:
+        store = DiskStore(self.folder)
+        (name,) = [n for n in store.names() if n.startswith("requirement-")]
+        record = store.read(name)
+        assert record is not None
+        return Requirement(float(record.values["rho"]), dict(record.arrays), float(record.values["solo-accuracy"]))
+
+    def solo(self) -> ArrayRecord:
+        """The solo model: its training loss is rho_k itself, so it never appeals."""
+        return LAYOUT.pack({name: self.requirement.solo[name] for name in INITIAL})
+
+
+def told_by(content: RecordDict) -> dict[str, object]:
+    return dict(content.metric_records[keys.METRICS])
+
+
+def test_the_roll_call_says_who_this_is_and_makes_the_requirement_ready(tmp_path: Path) -> None:
+    node = Node(tmp_path, priority=True)
+    content = node("query", fingerprint=TASK.fingerprint, version=fedappeal.__version__)
+    assert dict(content.config_records[keys.INFO]) == {
+        keys.CLIENT_ID: "client-0001",
+        keys.ROLE: keys.SEEN,
+        keys.PRIORITY: 1,
+        keys.TASK: "digits",
+        keys.FINGERPRINT: TASK.fingerprint,
+        keys.VERSION: fedappeal.__version__,
+    }
+    assert told_by(content) == {keys.NUM_EXAMPLES: len(TASK.load(1).train)}
+    assert node.requirement.rho > 0
+    assert Node(tmp_path / "u", **{"partition-id": 4})("query").config_records[keys.INFO][keys.ROLE] == keys.UNSEEN
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ({"version": "9.9"}, f"this client runs fedappeal {fedappeal.__version__}, the run needs 9.9"),
+        ({"fingerprint": "abc"}, "task and partition settings must be the same"),
+    ],
+)
+def test_a_run_that_does_not_fit_is_one_line(tmp_path: Path, told: dict[str, str], line: str) -> None:
+    with pytest.raises(ConfigError, match=line) as error:
+        Node(tmp_path)("query", **told)
+    assert "\n" not in str(error.value)
+
+
+def test_another_layout_is_one_line_for_every_message(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    for kind in ("query", "train", "evaluate"):
+        with pytest.raises(ValueError, match="layout 0123 of the model") as error:
+            node(kind, layout="0123", server_round=1)
+        assert "\n" not in str(error.value)
+        with pytest.raises(ValueError, match="array 'flat'"):
+            node(kind, ArrayRecord({"flat": Array(np.zeros(3, np.float32))}), server_round=1)
+
+
+def test_a_reply_that_sits_out_is_small_and_carries_no_model(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node("query")
+    content = node("train", node.solo(), server_round=1, mandatory=0, tuning_steps=0)
+    assert told_by(content) == {keys.NUM_EXAMPLES: len(TASK.load(1).train), keys.DECISION: 0}
+    assert list(content) == [keys.METRICS]
+    assert content_size(content) < 2000
+
+
+def test_a_joined_reply_carries_the_local_model_and_the_weight(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node("query")
+    content = node("train", server_round=1, mandatory=1, tuning_steps=0)
+    told = told_by(content)
+    loss = node("evaluate", split="train").metric_records[keys.METRICS][keys.LOSS]
+    assert isinstance(loss, float)
+    assert told == {
+        keys.NUM_EXAMPLES: len(TASK.load(1).train),
+        keys.DECISION: 1,
+        keys.APPEAL_WEIGHT: pytest.approx(appeal_weight(loss, node.requirement.rho), rel=1e-6),
+    }
+    local = LAYOUT.unpack(content.array_records[keys.ARRAYS])
+    assert not np.array_equal(local["output.weight"], INITIAL["output.weight"])
+    again = node("train", server_round=1, mandatory=1, tuning_steps=0)
+    assert again.array_records[keys.ARRAYS] == content.array_records[keys.ARRAYS]
+
+
+def test_only_maxfl_is_told_the_weight(tmp_path: Path) -> None:
+    told = told_by(Node(tmp_path)("train", server_round=1, mandatory=1))
+    assert set(told) == {keys.NUM_EXAMPLES, keys.DECISION}
+
+
+def test_what_the_server_tells_goes_before_the_clients_own_settings(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    sent = {"server_round": 1, "mandatory": 1}
+    own = node("train", **sent)
+    for setting in ({"learning_rate": 0.01}, {"local_steps": 2}, {"batch_size": 3}):
+        assert node("train", **sent, **setting)[keys.ARRAYS] != own[keys.ARRAYS]
+    assert node("train", **sent, learning_rate=0.1, local_steps=4, batch_size=16)[keys.ARRAYS] == own[keys.ARRAYS]
+    with pytest.raises(ConfigError, match="learning-rate = -1"):
+        node("train", **sent, learning_rate=-1)
+
+
+def test_refuse_mandatory(tmp_path: Path) -> None:
+    node = Node(tmp_path, **{"refuse-mandatory": True})
+    node("query")
+    assert told_by(node("train", node.solo(), server_round=1, mandatory=1))[keys.DECISION] == 0
+    assert told_by(Node(tmp_path)("train", node.solo(), server_round=1, mandatory=1))[keys.DECISION] == 1
+
+
+def test_an_evaluation_by_definition_one(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node("query")
+    rho, data = node.requirement.rho, TASK.load(1)
+    model = TASK.initial_model(0)
+    for record, appealed in ((LAYOUT.pack(INITIAL), False), (node.solo(), None)):
+        model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in LAYOUT.unpack(record).items()})
+        model.eval()
+        losses = [TASK.loss(model(s.x), s.y).item() for s in (data.test, data.train)]
+        accuracy = TASK.metrics(model(data.test.x), data.test.y)["accuracy"]
+        told = told_by(node("evaluate", record, split="test"))
+        assert told == {
+            keys.NUM_EXAMPLES: len(data.test),
+            keys.LOSS: pytest.approx(losses[0], rel=1e-5),
+            keys.ACCURACY: pytest.approx(accuracy),
+            keys.APPEALED: int(losses[0] < rho),
+            keys.APPEALED_TRAIN: 0,
+            keys.PREFERRED_ACCURACY: pytest.approx(accuracy if losses[0] < rho else node.requirement.solo_accuracy),
+        }
+        assert appealed is None or told[keys.APPEALED] == int(appealed)
+
+
+def test_report_loss_false_removes_every_loss(tmp_path: Path) -> None:
+    node = Node(tmp_path, **{"report-loss": False})
+    node("query")
+    for content in (node("train", server_round=1, mandatory=1, tuning_steps=0), node("evaluate", split="train")):
+        assert keys.LOSS not in told_by(content)
+
+
+def numbers_in(content: RecordDict) -> list[float]:
+    found: list[float] = []
+    for record in content.values():
+        for value in record.values():
+            found += value.numpy().ravel().tolist() if isinstance(record, ArrayRecord) else [value]  # type: ignore[union-attr]
+    return [v for v in found if isinstance(v, int | float)]
+
+
+def test_no_reply_carries_the_requirement(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    replies = [node("query")]
+    rho = node.requirement.rho
+    for arrays in (None, node.solo()):
+        replies += [
+            node("train", arrays, server_round=r, mandatory=m, tuning_steps=0) for r in (1, 2) for m in (0, 1)
+        ]
+        replies += [node("evaluate", arrays, split="test", final=f) for f in (0, 1)]
+    for content in replies:
+        assert min(abs(v - rho) for v in numbers_in(content)) > 1e-7
+
+
+@pytest.mark.parametrize("appeals", [True, False])
+def test_the_preferred_model_is_kept_at_the_end_only(tmp_path: Path, appeals: bool) -> None:
+    config = CONFIG.model_copy(update={"warmup_steps": 1, "warmup_learning_rate": 1e-6})
+    node = Node(tmp_path, config)  # the requirement is that of the initial model, which is easy to beat
+    node("query")
+    good = node("train", server_round=1, mandatory=1, local_steps=100)[keys.ARRAYS]
+    assert isinstance(good, ArrayRecord)
+    sent = good if appeals else LAYOUT.pack({k: 10 * v for k, v in INITIAL.items()})
+    node("evaluate", sent, split="test", final=0)
+    assert DiskStore(tmp_path).read("preferred") is None
+    assert told_by(node("evaluate", sent, split="test", final=1))[keys.APPEALED] == int(appeals)
+    kept = DiskStore(tmp_path).read("preferred")
+    assert kept is not None
+    assert dict(kept.values) == {"which": "global" if appeals else "solo", "run-key": "k"}
+    expected = LAYOUT.unpack(sent) if appeals else node.requirement.solo
+    assert all(np.array_equal(kept.arrays[name], expected[name]) for name in INITIAL)
+
+
+def test_a_client_that_left_says_so_without_looking_at_the_model(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node("query")
+    (participant,) = client.app._participants.values()
+    participant.leave("k", 2)
+    content = node("train", ArrayRecord(), server_round=3, mandatory=1)
+    assert told_by(content)[keys.DECISION] == -1
+    assert list(content) == [keys.METRICS]
+    assert told_by(node("train", server_round=3, mandatory=1, run_key="other"))[keys.DECISION] == 1
+
+
+def test_the_global_generator_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    node = Node(tmp_path)
+    node("query")
+    node("train", server_round=1, mandatory=1, tuning_steps=2)
+    node("evaluate", split="test", tuning_steps=2)
+    assert torch.equal(torch.get_rng_state(), before)

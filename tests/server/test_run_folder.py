@@ -1,0 +1,82 @@
+"""A run's folder: what it refuses, what a kill leaves behind, what resume forgets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedappeal.protocol.config import ConfigError, RunConfig
+from server.run_folder import CONFIG, EVENTS, HISTORY, PARTICIPATION, RunFolder, check_new, read_config, read_lines
+
+SETTINGS = RunConfig(rounds=3, seed=4)
+
+
+def test_a_new_folder_records_settings_versions_and_a_key(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "deep" / "run", SETTINGS)
+    record = read_config(folder.path)
+    assert RunConfig.parse(record["settings"]) == SETTINGS
+    assert record["run-key"] == folder.run_key
+    assert {"fedappeal", "flwr", "torch", "numpy", "python"} <= set(record["versions"])
+    assert RunFolder.open(folder.path).run_key == folder.run_key
+    assert RunFolder.create(tmp_path / "other", SETTINGS).run_key != folder.run_key
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, SETTINGS)
+    before = (tmp_path / CONFIG).read_bytes()
+    with pytest.raises(ConfigError, match="already holds a run"):
+        RunFolder.create(tmp_path, SETTINGS)
+    assert (tmp_path / CONFIG).read_bytes() == before
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"out = .* is not a folder"):
+        check_new(tmp_path / "file")
+    with pytest.raises(ConfigError, match="out = "):
+        RunFolder.create(tmp_path / "file" / "run", SETTINGS)
+    check_new(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "", "{"])
+def test_a_folder_without_a_run_cannot_be_opened(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / CONFIG).write_text(content)
+    with pytest.raises(ConfigError, match="is not the folder of a run"):
+        RunFolder.open(tmp_path)
+
+
+def cut(path: Path) -> None:
+    """Lose the last bytes, as a kill in the middle of a write does."""
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, SETTINGS)
+    assert read_lines(tmp_path / HISTORY) == []
+    folder.append(HISTORY, {"round": 1}, {"round": 2})
+    folder.append(HISTORY, {"round": 3, "loss": 0.25})
+    assert read_lines(tmp_path / HISTORY) == [{"round": 1}, {"round": 2}, {"round": 3, "loss": 0.25}]
+    cut(tmp_path / HISTORY)
+    assert read_lines(tmp_path / HISTORY) == [{"round": 1}, {"round": 2}]
+
+
+def test_resume_forgets_rounds_after_the_checkpoint_and_lines_cut_short(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, SETTINGS)
+    for server_round in (1, 2, 3):
+        lines = [{"round": server_round, "client-id": c, "decision": "joined"} for c in "ab"]
+        folder.append(PARTICIPATION, *lines)
+        folder.append(HISTORY, {"round": server_round})
+        folder.event("round", round=server_round)
+    for file in (HISTORY, PARTICIPATION, EVENTS):
+        cut(tmp_path / file)
+    folder.forget_after(2)
+    folder.append(HISTORY, {"round": 3})
+    folder.event("resumed", round=2)
+    assert [line["round"] for line in read_lines(tmp_path / HISTORY)] == [1, 2, 3]
+    assert [line["round"] for line in read_lines(tmp_path / PARTICIPATION)] == [1, 1, 2, 2]
+    events = [(e["event"], e["round"]) for e in read_lines(tmp_path / EVENTS)]
+    assert events == [("round", 1), ("round", 2), ("resumed", 2)]
+    assert all(json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines())
+    folder.forget_after(0)
+    assert read_lines(tmp_path / HISTORY) == read_lines(tmp_path / PARTICIPATION) == []

@@ -1,0 +1,144 @@
+"""The roll call: who is enrolled, who is refused, and how long the server waits."""
+
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedappeal.protocol import keys
+from strategies import FedAvg
+from strategies.fold import Refused
+from strategies.replies import read_roll_call
+from strategies.roll_call import RollCallError
+from tests.grid import MemoryGrid, Volunteer, Watch, model, run
+
+
+def test_every_node_is_asked_once_with_the_initial_model() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b")})
+    told = ConfigRecord({keys.RUN_KEY: "k", keys.LAYOUT: "l"})
+    run(FedAvg(min_available_nodes=2), grid, 3, roll_call_config=told)
+    calls = grid.sent("query")
+    assert [m.metadata.dst_node_id for m in calls] == [10, 11]
+    for call in calls:
+        assert call.content.array_records[keys.ARRAYS] == model(0)
+        assert dict(call.content.config_records[keys.CONFIG]) == dict(told)
+
+
+def test_the_server_waits_until_enough_have_answered() -> None:
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}") for k in range(3)})
+    grid.delay = lambda node, message: 20.0 * (node - 10) if message.metadata.message_type == "query" else 0.0
+    watch = Watch(before={1: lambda: times.append(grid.clock())})
+    times: list[float] = []
+    run(FedAvg(min_available_nodes=3), grid, 1, watch)
+    assert times == pytest.approx([40.0], abs=0.5)
+    assert watch.records[0].count("joined") == 3
+
+
+def test_too_few_clients_is_an_error_that_says_why() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b", refuses="this client runs fedappeal 9")})
+    watch = Watch()
+    with pytest.raises(RollCallError) as error:
+        run(FedAvg(min_available_nodes=3, start_timeout=30.0), grid, 1, watch)
+    assert str(error.value) == (
+        "1 of 3 clients answered the roll call within 30 s (min-available-nodes, start-timeout); "
+        "node 11: ValueError: this client runs fedappeal 9"
+    )
+    assert watch.refused == {11: "ValueError: this client runs fedappeal 9"}
+    assert grid.clock() == pytest.approx(30.0, abs=0.5)
+    assert not grid.sent("train")
+
+
+def test_a_refused_client_is_never_asked() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b", refuses="no")})
+    _, watch = run(FedAvg(), grid, 2)
+    assert grid.asked(1) == grid.asked(2) == [10]
+    assert [r.expected for r in watch.records] == [1, 1]
+
+
+def test_a_node_that_could_not_be_reached_is_called_again() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b")})
+    grid.unreachable.add(11)
+    _, watch = run(FedAvg(), grid, 2, Watch(before={2: grid.unreachable.clear}))
+    assert watch.enrolled == [("a", 1), ("b", 2)]
+    assert sorted(grid.asked(2)) == [10, 11]
+
+
+def test_an_unreachable_node_is_not_called_in_a_busy_loop() -> None:
+    grid = MemoryGrid({10: Volunteer("a")})
+    grid.unreachable.add(10)
+    calls = 0
+    push = grid.push_messages
+
+    def counted(messages: list[Message]) -> list[str]:
+        nonlocal calls
+        calls += 1
+        return list(push(messages))
+
+    grid.push_messages = counted  # type: ignore[assignment, method-assign]
+    with pytest.raises(RollCallError):
+        run(FedAvg(start_timeout=30.0), grid, 1)
+    assert calls < 200
+
+
+def test_unseen_clients_evaluate_and_never_train() -> None:
+    def client(name: str, role: str, **told: float) -> Volunteer:
+        return Volunteer(name, role=role, evaluation={k.replace("_", "-"): v for k, v in told.items()})
+
+    grid = MemoryGrid(
+        {
+            10: client("a", keys.SEEN, accuracy=0.5, loss=1.0, appealed=1, appealed_train=0, preferred_accuracy=0.5),
+            11: client("b", keys.SEEN, accuracy=0.8, loss=2.0, appealed=0, appealed_train=0),
+            12: client("c", keys.UNSEEN, accuracy=0.2, loss=4.0, appealed=0, preferred_accuracy=0.9),
+            13: client("d", keys.UNSEEN, accuracy=0.6, appealed=1, preferred_accuracy=0.7),
+            14: client("e", keys.UNSEEN, accuracy=7.0),
+            15: Volunteer("f", role=keys.UNSEEN, evaluation=None),
+        }
+    )
+    _, watch = run(FedAvg(), grid, 2)
+    for record in watch.records:
+        assert sorted(record.decisions) == ["a", "b"]
+        assert record.metrics == pytest.approx(
+            {
+                "gm_appeal": 0.5,
+                "gm_appeal_train": 0.0,
+                "accuracy": 0.65,
+                "loss": 1.5,
+                "preferred_accuracy": 0.5,
+                "unseen_gm_appeal": 0.5,
+                "unseen_accuracy": 0.4,
+                "unseen_loss": 4.0,
+                "unseen_preferred_accuracy": 0.8,
+            }
+        )
+        assert (record.evaluated, record.expected) == (4, 6)
+        assert list(record.failures) == ["e"]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, [7]), (1, [1, 2, 3, 4, 5, 6, 7]), (3, [3, 6, 7])])
+def test_rounds_that_are_evaluated(every: int, expected: list[int]) -> None:
+    grid = MemoryGrid({10: Volunteer("a", evaluation={keys.ACCURACY: 0.5})})
+    result, watch = run(FedAvg(evaluate_every=every), grid, 7)
+    messages = grid.sent("evaluate")
+    assert [int(m.metadata.group_id) for m in messages] == expected
+    finals = [m.content.config_records[keys.CONFIG][keys.FINAL] for m in messages]
+    assert finals == [0] * (len(expected) - 1) + [1]
+    assert list(result.evaluate_metrics_clientapp) == expected
+    assert [r.server_round for r in watch.records if "accuracy" in r.metrics] == expected
+
+
+@pytest.mark.parametrize(
+    ("info", "metrics", "reason"),
+    [
+        ({}, {keys.NUM_EXAMPLES: 5}, "client-id"),
+        ({keys.CLIENT_ID: ""}, {keys.NUM_EXAMPLES: 5}, "client-id"),
+        ({keys.CLIENT_ID: "a", keys.ROLE: "boss"}, {keys.NUM_EXAMPLES: 5}, "role = 'boss' is not allowed"),
+        ({keys.CLIENT_ID: "a"}, {keys.NUM_EXAMPLES: 0}, "num-examples"),
+        ({keys.CLIENT_ID: "a"}, {}, "num-examples"),
+    ],
+)
+def test_an_answer_that_says_too_little_is_refused(
+    info: dict[str, str], metrics: dict[str, float], reason: str
+) -> None:
+    MemoryGrid()
+    call = Message(RecordDict(), 10, "query")
+    content = RecordDict({keys.INFO: ConfigRecord(info), keys.METRICS: MetricRecord(metrics)})  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=reason):
+        read_roll_call(Message(content, reply_to=call))
