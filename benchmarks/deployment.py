@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from fedappeal.federation.local import _end, _start_nursery
+from fedappeal.federation.clients import ClientProcesses
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import FLOWER_QUIET, SuperLink
 from fedappeal.protocol.config import RunConfig
@@ -171,12 +171,14 @@ def main() -> None:
                 pids = start_stock(stack, superlink, root / name)
             else:
                 config = settings(True, 1, root / name, arguments.task)
-                nursery = _start_nursery(config, root / name, "", "cpu", "")
-                stack.callback(_end, nursery)
-                assert nursery.stdin is not None
-                nursery.stdin.write(superlink.fleet_address + "\n")
-                nursery.stdin.flush()
-                pids = [nursery.pid]
+                folder = root / name
+                clients = ClientProcesses(
+                    config, initial=folder / "initial", states=folder / "states", logs=folder / "logs", device="cpu"
+                )
+                stack.callback(clients.end)
+                clients.start()
+                clients.connect(superlink.fleet_address)
+                pids = [clients.pid]
             arms[name] = (superlink, pids)
         for repetition in range(arguments.repetitions):
             for mode in ("train+evaluate", "train"):

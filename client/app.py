@@ -48,14 +48,16 @@ def _model(message: Message, participant: Participant) -> tuple[Arrays, str]:
     Raises:
         ValueError: if it is not this task's model.
     """
-    config = message.content.config_records[keys.CONFIG]
+    config = message.content[keys.CONFIG]
     layout = str(config.get(keys.LAYOUT, participant.layout.hash))
     if layout != participant.layout.hash:
         raise ValueError(
             f"layout {layout} of the model that was sent does not match this client's {participant.layout.hash} "
             f"(task {participant.config.task}, model {participant.config.model})"
         )
-    record: ArrayRecord = message.content.array_records[keys.ARRAYS]
+    record = message.content.get(keys.ARRAYS)
+    if not isinstance(record, ArrayRecord):
+        raise ValueError(f"message has no ArrayRecord '{keys.ARRAYS}'")
     return participant.layout.unpack(record), content_hash(record)
 
 
@@ -69,7 +71,7 @@ def _reply(message: Message, metrics: Metrics, arrays: ArrayRecord | None = None
 @app.query()
 def roll_call(message: Message, context: Context) -> Message:
     """Say who this client is, and make its requirement ready."""
-    config = message.content.config_records[keys.CONFIG]
+    config = message.content[keys.CONFIG]
     participant = _participant(context)
     if (theirs := str(config.get(keys.VERSION, fedappeal.__version__))) != fedappeal.__version__:
         raise ConfigError(f"this client runs fedappeal {fedappeal.__version__}, the run needs {theirs}")
@@ -99,7 +101,7 @@ def roll_call(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Decide, and train where the decision is to join."""
     participant = _participant(context)
-    config = message.content.config_records[keys.CONFIG]
+    config = message.content[keys.CONFIG]
     server_round = int(config[keys.SERVER_ROUND])  # type: ignore[arg-type]
     run_key = str(config.get(keys.RUN_KEY, ""))
     metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
@@ -128,7 +130,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Report how well the model serves this client; at a run's end, keep the model it prefers."""
     participant = _participant(context)
-    config = message.content.config_records[keys.CONFIG]
+    config = message.content[keys.CONFIG]
     run_key = str(config.get(keys.RUN_KEY, ""))
     split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
     tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]

@@ -2,7 +2,9 @@
 
 Importing PyTorch costs seconds of CPU and hundreds of megabytes; a fork shares what its parent has loaded. The
 forks happen before any gRPC channel or thread exists, because neither survives one. Run as ``python -m
-client.nursery``: a JSON plan on standard input, one line, then the address of the SuperLink, one line.
+client.nursery``: a JSON plan on standard input, one line, then the address of the SuperLink, one line. The plan:
+``clients`` (node settings), ``settings`` (the task's), ``logs`` (folder), ``initial`` (where to write w_0, unless it
+is there), ``initial-model`` (a file to take it from, or empty).
 """
 
 import contextlib
@@ -14,8 +16,6 @@ import sys
 import traceback
 from pathlib import Path
 from typing import Any
-
-PLAN_KEYS = ("clients", "settings", "logs")
 
 
 def end_with_parent() -> None:
@@ -37,13 +37,20 @@ def main() -> int:
     from client.participant import task_of
     from client.process import run_client  # noqa: F401
     from client.settings import Connection, NodeSettings
+    from fedappeal.files import write_safetensors
     from fedappeal.protocol.config import ConfigError, TaskSettings
+    from fedappeal.tasks.initial import initial_arrays
 
     nodes = [NodeSettings.parse(node) for node in plan["clients"]]
     try:
-        task_of(TaskSettings.parse(plan["settings"]), nodes[0].data_dir).load(nodes[0].partition_id)
+        task = task_of(TaskSettings.parse(plan["settings"]), nodes[0].data_dir)
+        initial = Path(plan["initial"])
+        if not initial.exists():
+            # Made here, so that the ServerApp need not import torch to make it again.
+            write_safetensors(initial, initial_arrays(task, task.settings.seed, plan["initial-model"]), {})
+        task.load(nodes[0].partition_id)
     except ConfigError as error:
-        print(f"fedappeal: {error}", file=sys.stderr)
+        print(error, flush=True)
         return 2
     address = sys.stdin.readline().strip()
     if not address:

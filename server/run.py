@@ -3,17 +3,15 @@
 import time
 from pathlib import Path
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 import fedappeal
 from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.tasks import load_task
-from fedappeal.tasks.task import Task
+from fedappeal.tasks import load_task, task_fingerprint
 from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder
 from server.strategies import build_strategy
@@ -59,23 +57,17 @@ class Recorder(Hooks):
         )
 
 
-def initial_arrays(config: RunConfig, task: Task) -> Arrays:
-    """Return w_0 by name: the file that `initial-model` names, or the task's model for the run's seed.
+def initial_arrays(config: RunConfig) -> Arrays:
+    """Return w_0 by name. Where a file holds it, no torch is imported: that takes seconds, and clients check it.
 
     Raises:
-        ConfigError: if the file does not hold this task's model.
+        ConfigError: if the file cannot be read.
     """
-    model = {name: t.detach().cpu().numpy() for name, t in task.initial_model(config.seed).state_dict().items()}
-    if not config.initial_model:
-        return model
-    arrays, _ = read_safetensors(Path(config.initial_model))
-    given: dict[str, np.ndarray] = {name: arrays[name] for name in model if name in arrays}
-    if Layout.of(given) != Layout.of(model) or len(arrays) != len(model):
-        raise ConfigError(
-            f"initial-model = '{config.initial_model}' is not allowed: it does not hold the model of task "
-            f"'{config.task}' (model = {config.model})"
-        )
-    return given
+    if config.initial_model:
+        return read_safetensors(Path(config.initial_model))[0]
+    from fedappeal.tasks import initial
+
+    return initial.initial_arrays(load_task(config.task_settings()), config.seed)
 
 
 def run(grid: Grid, config: RunConfig) -> None:
@@ -95,8 +87,7 @@ def run(grid: Grid, config: RunConfig) -> None:
 
 def _run(grid: Grid, config: RunConfig, folder: RunFolder) -> None:
     strategy = build_strategy(config)
-    task = load_task(config.task_settings())
-    named = initial_arrays(config, task)
+    named = initial_arrays(config)
     layout = Layout.of(named)
     start = Checkpoint(0, layout.pack(named), layout.pack(named), strategy.state())
     if config.resume:
@@ -116,7 +107,7 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder) -> None:
         evaluate_config=told,
         hooks=Recorder(folder, strategy, layout, start.initial),
         roll_call_config=ConfigRecord(
-            {**told, keys.FINGERPRINT: task.fingerprint, keys.VERSION: fedappeal.__version__}
+            {**told, keys.FINGERPRINT: task_fingerprint(config.task_settings()), keys.VERSION: fedappeal.__version__}
         ),
         arrays=start.arrays,
         first_round=start.server_round + 1,

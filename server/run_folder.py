@@ -1,8 +1,9 @@
 """What a run leaves behind: one folder with its settings, its history and its models.
 
 ``config.json`` (every setting, seed and version), ``history.jsonl`` (a line a round), ``participation.jsonl``
-(round, client-id, decision), ``events.jsonl`` (arrivals, refusals, failures, the end), ``checkpoint.safetensors``
-(what ``fedappeal resume`` goes on from) and ``model.safetensors`` (the global model by parameter names).
+(round, client-id, decision), ``events.jsonl`` (arrivals, refusals, failures, the end), ``initial.safetensors``
+(w_0, of local runs), ``checkpoint.safetensors`` (what ``fedappeal resume`` goes on from) and ``model.safetensors``
+(the global model by parameter names).
 """
 
 import json
@@ -23,6 +24,7 @@ PARTICIPATION = "participation.jsonl"
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 MODEL = "model.safetensors"
+INITIAL = "initial.safetensors"
 
 _VERSIONED = ("fedappeal", "flwr", "torch", "torchvision", "numpy", "grpcio", "protobuf")
 

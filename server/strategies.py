@@ -2,22 +2,29 @@
 
 import difflib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fedappeal.protocol.config import ConfigError, RunConfig
-from strategies.fedavg import FedAvg
-from strategies.maxfl import MaxFL
-from strategies.shared import Shared
-from strategies.volunteers import VolunteerStrategy
 
-STRATEGIES: dict[str, Callable[[RunConfig, Shared], VolunteerStrategy]] = {
-    "fedavg": lambda config, shared: FedAvg(**shared),
-    "maxfl": lambda config, shared: MaxFL(
-        server_lr=config.server_lr,
-        stabilizer=config.stabilizer,
-        tuning_steps=config.tuning_steps,
-        **shared,
-    ),
-}
+if TYPE_CHECKING:
+    from strategies.shared import Shared
+    from strategies.volunteers import VolunteerStrategy
+
+
+# Each imports its own module: naming the strategies must not take the seconds that importing Flower takes.
+def _fedavg(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.fedavg import FedAvg
+
+    return FedAvg(**shared)
+
+
+def _maxfl(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.maxfl import MaxFL
+
+    return MaxFL(server_lr=config.server_lr, stabilizer=config.stabilizer, tuning_steps=config.tuning_steps, **shared)
+
+
+STRATEGIES: dict[str, Callable[[RunConfig, "Shared"], "VolunteerStrategy"]] = {"fedavg": _fedavg, "maxfl": _maxfl}
 
 
 def check_strategy(name: str) -> None:
@@ -32,7 +39,7 @@ def check_strategy(name: str) -> None:
         raise ConfigError(f"strategy = '{name}' is not allowed: {', '.join(STRATEGIES)}{hint}")
 
 
-def build_strategy(config: RunConfig) -> VolunteerStrategy:
+def build_strategy(config: RunConfig) -> "VolunteerStrategy":
     """Make the run's strategy.
 
     Raises:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedappeal.protocol.packing import content_bytes
@@ -19,6 +20,8 @@ LAST_POLL = 0.2
 """Longest wait between polls."""
 PULLED_AT_ONCE = 64 << 20
 """Bytes of models that may be in memory at once while replies are folded."""
+_LATE_AT_ONCE = 4
+_FROM_CLIENT = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
 NOT_SENT = "the message could not be sent"
 NO_ANSWER = "no answer before the deadline"
 
@@ -127,7 +130,9 @@ class Exchanges:
         traffic: Traffic,
     ) -> bool:
         """Pull replies, hand them over in the order of ``ids``, and keep none; return whether there were any."""
-        late = list(self._late)[:4]
+        late = list(self._late)[:_LATE_AT_ONCE]
+        for message_id in late:  # the others have their turn next time
+            self._late[message_id] = self._late.pop(message_id)
         replies = {m.metadata.reply_to_message_id: m for m in self.grid.pull_messages([*ids, *late])}
         for message_id in (*ids, *late):
             if (message := replies.get(message_id)) is None:
@@ -135,7 +140,8 @@ class Exchanges:
             if (member := left.pop(message_id, None)) is None:
                 self._answered_late(message_id, message)
                 continue
-            self.absent.discard(member.client_id)
+            if _answered(message):
+                self.absent.discard(member.client_id)
             if message.has_content():
                 traffic.up += content_size(message.content)
             handle(member, message)
@@ -143,8 +149,13 @@ class Exchanges:
 
     def _answered_late(self, message_id: str, message: Message) -> None:
         client_id = self._late.pop(message_id, None)
-        if client_id is not None and message.has_content():
+        if client_id is not None and _answered(message):
             self.absent.discard(client_id)
+
+
+def _answered(message: Message) -> bool:
+    """Whether a reply is the client's own, not the SuperLink's word that there is none."""
+    return message.has_content() or message.error.code in _FROM_CLIENT
 
 
 def content_size(content: RecordDict, known: dict[int, int] | None = None) -> int:

@@ -84,6 +84,12 @@ class WeightedSum:
         return views
 
 
+def finite(arrays: ArrayRecord) -> bool:
+    """Whether all floating-point values of a model are finite."""
+    views = [view(array) for array in arrays.values()]
+    return all(_finite(v.reshape(-1)) for v in views if np.issubdtype(v.dtype, np.floating))
+
+
 def _finite(values: NDArray[np.generic]) -> bool:
     # A finite sum has finite terms; only where the sum overflows does each value have to be looked at.
     with np.errstate(over="ignore", invalid="ignore"):

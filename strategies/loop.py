@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Result
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes
 from strategies.evaluation import summarise
-from strategies.exchange import NO_ANSWER, NOT_SENT, Exchanges, Traffic
+from strategies.exchange import FIRST_POLL, LAST_POLL, NO_ANSWER, NOT_SENT, Exchanges, Traffic
 from strategies.fold import Refused
 from strategies.hooks import Hooks
 from strategies.members import Member
@@ -57,11 +57,11 @@ class Loop:
         strategy, result = self.strategy, Result()
         mandatory = strategy.mandatory_rounds
         last_mandatory = default_mandatory_rounds(last_round) if mandatory is None else mandatory
-        self.roll_call.wait_for(strategy.min_available_nodes, strategy.start_timeout)
+        self.roll_call.wait_for(strategy.min_available_nodes, strategy.start_timeout, strategy.round_timeout)
         for server_round in range(first_round, last_round + 1):
             started = self.exchanges.clock()
             self.hooks.on_round_start(server_round)
-            self.roll_call.update()
+            self._wait_for_somebody(server_round)
             nobody_came = strategy.pool_empty and strategy.empty_pool == "ask-all"
             strategy.open_round(server_round, arrays, server_round <= last_mandatory or nobody_came)
             arrays = self._train(arrays, train_config)
@@ -76,6 +76,15 @@ class Loop:
             self.hooks.on_round_end(record, arrays)
         result.arrays = arrays
         return result
+
+    def _wait_for_somebody(self, server_round: int) -> None:
+        """Enrol arrivals; where nobody is online, wait up to one deadline: an outage must not use up the rounds."""
+        strategy, clock, wait = self.strategy, self.exchanges.clock, FIRST_POLL
+        deadline = clock() + strategy.round_timeout
+        self.roll_call.update()
+        while not strategy.order(server_round) and strategy.somebody_may_return() and clock() < deadline:
+            self.exchanges.sleep(wait)
+            wait = FIRST_POLL if self.roll_call.update() else min(LAST_POLL, wait * 1.5)
 
     def _train(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
         """Ask wave after wave until enough have joined, time is up, or nobody is left to ask."""

@@ -62,9 +62,9 @@ class Members:
             key=lambda m: m.client_id,
         )
 
-    def count(self, role: str) -> int:
-        """Number of clients of a role, connected or not."""
-        return sum(m.role == role for m in self._by_client.values())
+    def of_role(self, role: str) -> list[str]:
+        """Return the client-ids of a role, connected or not, sorted."""
+        return sorted(m.client_id for m in self._by_client.values() if m.role == role)
 
     def of_node(self, node_id: int) -> Member | None:
         """Return the client behind a node id, or None."""

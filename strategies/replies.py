@@ -13,6 +13,9 @@ from strategies.members import Member
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
+MOST_EXAMPLES = 10**12
+"""What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
+
 
 @dataclass(frozen=True)
 class TrainReply:
@@ -51,8 +54,8 @@ def _content(message: Message) -> MetricRecord:
 
 def _num_examples(metrics: MetricRecord) -> int:
     count = claim(metrics, keys.NUM_EXAMPLES)
-    if count < 1 or count != int(count):
-        raise Refused(f"{keys.NUM_EXAMPLES} = {count} is not allowed: a whole number of at least 1")
+    if not 1 <= count <= MOST_EXAMPLES or count != int(count):
+        raise Refused(f"{keys.NUM_EXAMPLES} = {count} is not allowed: a whole number, 1 to {MOST_EXAMPLES}")
     return int(count)
 
 

@@ -3,6 +3,7 @@
 The call carries the run's initial model w_0, from which a client warms up its requirement before it trains.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -40,29 +41,37 @@ class RollCall:
     hooks: Hooks
     timeout: float
     _called: set[int] = field(default_factory=set)
-    _pending: dict[str, int] = field(default_factory=dict)
+    _pending: dict[str, tuple[int, float]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
     def update(self) -> bool:
-        """Call nodes not called yet and enrol those that answered; return whether anything changed."""
-        grid = self.exchanges.grid
+        """Call nodes not called yet and enrol those that answered; return whether anything changed.
+
+        A node that did not answer in time (a paused client) is called again.
+        """
+        grid, now = self.exchanges.grid, self.exchanges.clock()
+        for message_id, (node, until) in list(self._pending.items()):
+            if now >= until:
+                del self._pending[message_id]
+                self._called.discard(node)
         online = list(grid.get_node_ids())
         self.members.set_online(online)
         fresh = [node for node in online if node not in self._called]
-        sent: dict[str, int] = {}
+        sent: dict[str, tuple[int, float]] = {}
         if fresh:
             content = RecordDict({keys.ARRAYS: self.initial, keys.CONFIG: self.config})
             ids = grid.push_messages(
                 [Message(content, node, MessageType.QUERY, ttl=self.timeout, group_id="0") for node in fresh]
             )
-            sent = {i: node for i, node in zip(ids, fresh, strict=False) if i}
+            sent = {i: (node, now + self.timeout) for i, node in zip(ids, fresh, strict=False) if i}
             self._pending |= sent
-            self._called.update(sent.values())
+            self._called.update(node for node, _ in sent.values())
         answers = list(grid.pull_messages(list(self._pending))) if self._pending else []
         for message in answers:
-            node = self._pending.pop(message.metadata.reply_to_message_id, None)
-            if node is None:
+            called = self._pending.pop(message.metadata.reply_to_message_id, None)
+            if called is None:
                 continue
+            node = called[0]
             try:
                 member = read_roll_call(message)
             except Refused as error:
@@ -74,19 +83,19 @@ class RollCall:
             self.hooks.on_enrolled(member, len(self.members))
         return bool(sent or answers)
 
-    def wait_for(self, count: int, start_timeout: float) -> None:
-        """Wait until ``count`` clients are enrolled and everyone called so far has answered.
+    def wait_for(self, count: int, start_timeout: float, grace: float) -> None:
+        """Wait until ``count`` clients are enrolled, and then up to ``grace`` seconds for others that were called.
 
         Raises:
             RollCallError: after ``start_timeout`` seconds.
         """
         clock: Callable[[], float] = self.exchanges.clock
-        deadline, wait = clock() + start_timeout, FIRST_POLL
-        while len(self.members) < count or self._pending:
+        deadline, wait, enough = clock() + start_timeout, FIRST_POLL, math.inf
+        while len(self.members) < count or (self._pending and clock() < enough + grace):
             wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
-            if clock() >= deadline:
-                if len(self.members) >= count:
-                    return
+            if len(self.members) >= count:
+                enough = min(enough, clock())
+            elif clock() >= deadline:
                 reasons = "".join(f"; node {node}: {reason}" for node, reason in self.refused.items())
                 raise RollCallError(
                     f"{len(self.members)} of {count} clients answered the roll call within {start_timeout:g} s "

@@ -19,7 +19,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.keys import SEEN, Decision
 from strategies.evaluation import summarise
-from strategies.fold import Refused, WeightedSum
+from strategies.fold import Refused, WeightedSum, finite
 from strategies.hooks import Hooks, RoundRecord
 from strategies.loop import Loop
 from strategies.members import Member, Members
@@ -223,6 +223,10 @@ class VolunteerStrategy(Strategy):
         pool = {m.client_id: m for m in self.members.online(SEEN) if m.client_id not in self._gone}
         return [pool[client_id] for client_id in sampling_order(self.seed, server_round, list(pool))]
 
+    def somebody_may_return(self) -> bool:
+        """Whether a seen client is known that has not left for good."""
+        return any(client not in self._gone for client in self.members.of_role(SEEN))
+
     def wanted(self, available: int) -> int:
         """Number of joiners a round is looking for, of so many clients that can be asked."""
         return min(self.clients_per_round or available, available)
@@ -313,5 +317,10 @@ class VolunteerStrategy(Strategy):
         if fold is None or fold.count == 0:
             return None
         arrays, metrics = self.update(fold)
+        if not finite(arrays):
+            # Finite claims can still be absurd: the federation must not be lost to one of them.
+            log.warning("round %d: the new model is not finite; the old one stays", self.record.server_round)
+            self.record.metrics["not_finite"] = 1.0
+            return None
         self.record.metrics |= metrics
         return arrays

@@ -8,8 +8,6 @@ from typing import Any
 from client.settings import NodeSettings
 from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
-from fedappeal.federation.submit import SubmitError
-from fedappeal.federation.superlink import SuperLinkError
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import check_task
 from server.run_folder import CHECKPOINT, HISTORY, RunFolder, check_new, read_config, read_lines
@@ -75,7 +73,7 @@ def _run(config: RunConfig, folder: RunFolder, port: int, data_dir: str, device:
         folder.event("interrupted")
         print(f"interrupted; all processes have ended; go on with: fedappeal resume {folder.path}", file=sys.stderr)
         sys.exit(130)
-    except (LocalRunError, SubmitError, SuperLinkError) as error:
+    except LocalRunError as error:
         view.stop()
         print(f"fedappeal: {error}", file=sys.stderr)
         sys.exit(1)

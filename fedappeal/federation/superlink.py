@@ -192,7 +192,7 @@ class SuperLink:
             "FLWR_HOME": str(home.resolve()),
             # From submission to the ServerApp's start: half of this on average (default 1 s).
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
-            "PYTHONPATH": _python_path(),
+            "PYTHONPATH": python_path(),
             **self._environment,
         }
 
@@ -223,7 +223,7 @@ def _flower_command(name: str) -> Path:
     return Path(found)
 
 
-def _python_path() -> str:
+def python_path() -> str:
     """Return a PYTHONPATH under which the ServerApp finds this very installation, checkouts included."""
     root = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH", "")

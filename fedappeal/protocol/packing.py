@@ -27,7 +27,7 @@ def _packed_name(dtype: np.dtype[np.generic]) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and dtypes of a model's arrays, in the order in which they are packed.
+    """Names, shapes and dtypes of a model's arrays, sorted by name: the order in which they are packed.
 
     Attributes:
         entries: ``(name, shape, dtype name)`` per array.
@@ -38,7 +38,7 @@ class Layout:
     @classmethod
     def of(cls, arrays: Arrays) -> "Layout":
         """Describe the given named arrays."""
-        return cls(tuple((n, tuple(int(s) for s in a.shape), a.dtype.name) for n, a in arrays.items()))
+        return cls(tuple((n, tuple(int(s) for s in a.shape), a.dtype.name) for n, a in sorted(arrays.items())))
 
     @cached_property
     def hash(self) -> str:
@@ -54,7 +54,8 @@ class Layout:
         if (other := Layout.of(arrays)) != self:
             raise ValueError(f"model layout {other.hash} does not match the run's layout {self.hash}")
         groups: dict[str, list[NDArray[np.generic]]] = {}
-        for array in arrays.values():
+        for name, _, _ in self.entries:
+            array = arrays[name]
             groups.setdefault(_packed_name(array.dtype), []).append(array.reshape(-1))
         return ArrayRecord({name: Array(np.concatenate(parts)) for name, parts in groups.items()})
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol.config import ConfigError, TaskSettings
-from fedappeal.tasks.source import Source
+from fedappeal.tasks.source import Source, fingerprint
 
 if TYPE_CHECKING:
     from fedappeal.tasks.task import Task
 
-__all__ = ["check_task", "load_task", "task_names"]
+__all__ = ["check_task", "load_task", "task_fingerprint", "task_names"]
 
 _MODULES = {"digits": "fedappeal.tasks.digits", "fmnist": "fedappeal.tasks.fmnist"}
 
@@ -81,6 +81,14 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None) -> "Task":
             f"not a fedappeal.tasks.task.Task"
         )
     return task
+
+
+def task_fingerprint(settings: TaskSettings, data_dir: Path | None = None) -> str:
+    """Return the task's fingerprint; imports torch only for a task of one's own. Arguments as `load_task`."""
+    if ":" in settings.task:
+        return load_task(settings, data_dir).fingerprint
+    source = _source(settings.task)
+    return fingerprint(settings, source.name, source.input_shape, source.num_classes)
 
 
 def _source(name: str) -> Source:

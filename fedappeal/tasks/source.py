@@ -1,11 +1,15 @@
 """A data set to be partitioned: where it comes from and what it looks like. No torch here."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedappeal.protocol.config import TaskSettings
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -39,3 +43,12 @@ class Source:
     default_model: str
     check: Callable[[Path | None], None]
     read: Callable[[Path | None], tuple[Pixels, Labels]]
+
+
+def fingerprint(settings: TaskSettings, name: str, input_shape: tuple[int, ...], num_classes: int) -> str:
+    """Return what server and client must agree on, 16 hex digits: name, shape, classes, partition and seed."""
+    agreed = {field: getattr(settings, field) for field in TaskSettings.model_fields}
+    # The model has a check of its own: the layout of the arrays that are sent.
+    del agreed["model"]
+    agreed |= {"task": name, "input_shape": list(input_shape), "num_classes": num_classes}
+    return hashlib.blake2b(json.dumps(agreed, sort_keys=True).encode(), digest_size=8).hexdigest()

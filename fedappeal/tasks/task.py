@@ -1,7 +1,6 @@
 """What a task is: a model, each client's data, a loss and metrics. Derive from `Task` for one of your own."""
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedappeal.protocol.config import TaskSettings
+from fedappeal.tasks.source import fingerprint
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,4 @@ class Task(ABC):
     @property
     def fingerprint(self) -> str:
         """What server and client must agree on, 16 hex digits: name, shape, classes, partition and seed."""
-        agreed = {name: getattr(self.settings, name) for name in TaskSettings.model_fields}
-        # The model has a check of its own: the layout of the arrays that are sent.
-        del agreed["model"]
-        agreed |= {"task": self.name, "input_shape": list(self.input_shape), "num_classes": self.num_classes}
-        return hashlib.blake2b(json.dumps(agreed, sort_keys=True).encode(), digest_size=8).hexdigest()
+        return fingerprint(self.settings, self.name, self.input_shape, self.num_classes)

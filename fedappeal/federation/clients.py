@@ -1,0 +1,126 @@
+"""The client processes of a federation on this machine: one process loads PyTorch and the data and forks them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fedappeal.federation.superlink import FLOWER_QUIET, python_path
+from fedappeal.protocol.config import RunConfig
+
+
+class ClientsEnded(RuntimeError):
+    """The client processes ended although the run goes on; the message is one line."""
+
+
+class ClientProcesses:
+    """One process for each of a run's clients, forked from one parent (`client.nursery`).
+
+    Args:
+        config: the run's settings; its seen and unseen clients are started.
+        initial: file for the run's initial model w_0, which the parent writes if it is not there.
+        states: folder of the clients' durable states, one folder each.
+        logs: folder of their logs.
+        data_dir: folder with the data sets.
+        device: where they train.
+    """
+
+    def __init__(
+        self, config: RunConfig, *, initial: Path, states: Path, logs: Path, data_dir: str = "", device: str = "auto"
+    ) -> None:
+        total = config.clients + config.unseen_clients
+        self._initial = initial
+        self._log = logs / "clients.log"
+        self._plan = {
+            "clients": [
+                {
+                    "partition-id": i,
+                    "num-partitions": total,
+                    "task": config.task,
+                    "state-dir": str((states / f"{i:04d}").absolute()),
+                    "data-dir": data_dir,
+                    "device": device,
+                }
+                for i in range(total)
+            ],
+            "settings": config.task_settings().as_config(),
+            "initial": str(initial.absolute()),
+            "initial-model": config.initial_model,
+            "logs": str(logs.absolute()),
+        }
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the parent of all clients."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the parent, which loads everything; the clients follow on `connect`."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "client.nursery"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                # One thread a client: they share the processor, and a fork must not find a pool of threads.
+                env={**os.environ, **FLOWER_QUIET, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()},
+            )
+        self._write(json.dumps(self._plan))
+
+    def connect(self, fleet_address: str) -> None:
+        """Let the clients connect to a SuperLink's Fleet API, as soon as everything is loaded."""
+        self._write(fleet_address)
+
+    def wait_until_loaded(self) -> None:
+        """Wait until the initial model is written.
+
+        Raises:
+            ClientsEnded: if the processes ended instead.
+        """
+        while not self._initial.exists():
+            self.check()
+            time.sleep(0.02)
+
+    def check(self) -> None:
+        """Check that the processes run.
+
+        Raises:
+            ClientsEnded: if they do not; with what they said last.
+        """
+        if self._process is None or self._process.poll() is None:
+            return
+        said = self._log.read_text(errors="replace").strip().splitlines()
+        reason = said[-1] if said else f"exit code {self._process.returncode}"
+        raise ClientsEnded(f"the client processes ended: {reason} (see {self._log})")
+
+    def end(self, timeout: float = 5.0) -> None:
+        """End all clients: politely, then for certain."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        process.terminate()
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _write(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `check` says why it ended
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
