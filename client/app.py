@@ -5,16 +5,19 @@ that is not a join carries no model; no reply carries rho_k or data.
 """
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedappeal
-from client.participant import Arrays, Participant
-from client.rules import LocalWork
+from client.participant import Arrays, Evaluation, Participant
+from client.requirement import Requirement
 from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore, Store
+from client.training import Job, trained
+from client.work import LocalWork
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.keys import Decision
@@ -61,11 +64,8 @@ def _model(message: Message, participant: Participant) -> tuple[Arrays, str]:
     return participant.layout.unpack(record), content_hash(record)
 
 
-def _reply(message: Message, metrics: Metrics, arrays: ArrayRecord | None = None) -> Message:
-    content = RecordDict({keys.METRICS: MetricRecord(metrics)})
-    if arrays is not None:
-        content[keys.ARRAYS] = arrays
-    return Message(content, reply_to=message)
+def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord] | None = None) -> Message:
+    return Message(RecordDict({keys.METRICS: MetricRecord(metrics), **(records or {})}), reply_to=message)
 
 
 @app.query()
@@ -80,6 +80,8 @@ def roll_call(message: Message, context: Context) -> Message:
             f"this client's task '{participant.config.task}' has fingerprint {participant.task.fingerprint}, "
             f"the run's has {task}: task and partition settings must be the same"
         )
+    if config.get(keys.NEEDS_LOSS, 0) and not participant.reports_loss:
+        raise ConfigError("report-loss = False is not allowed in this run: its strategy needs the clients' losses")
     arrays, _ = _model(message, participant)
     participant.begin_run(str(config.get(keys.RUN_KEY, "")), arrays)
     seen = participant.node.partition_id < participant.config.clients
@@ -87,7 +89,7 @@ def roll_call(message: Message, context: Context) -> Message:
         {
             keys.CLIENT_ID: participant.client_id,
             keys.ROLE: keys.SEEN if seen else keys.UNSEEN,
-            keys.PRIORITY: int(participant.node.priority),
+            keys.PRIORITY: int(participant.priority(None)),
             keys.TASK: participant.task.name,
             keys.FINGERPRINT: participant.task.fingerprint,
             keys.VERSION: fedappeal.__version__,
@@ -111,19 +113,44 @@ def train(message: Message, context: Context) -> Message:
     arrays, model = _model(message, participant)
     requirement = participant.requirement(run_key)
     tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]
-    loss = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps).loss
-    decision = participant.decide(loss, requirement, bool(config.get(keys.MANDATORY, 0)))
+    measured = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
+    decision = participant.decide(measured, requirement, config)
     if decision is Decision.LEFT:
         participant.leave(run_key, server_round)
+    metrics[keys.DECISION] = int(decision)
     if decision is not Decision.JOINED:
-        return _reply(message, metrics | {keys.DECISION: int(decision)})
+        return _reply(message, metrics)
 
     work = LocalWork.of(config, context.run_config)
-    local = participant.train(arrays, server_round, str(config.get(keys.LOCAL_RULE, "sgd")), work)
-    metrics[keys.DECISION] = int(decision)
+    job = Job(participant, message.content, arrays, server_round, run_key, work)
+    records = trained(str(config.get(keys.LOCAL_RULE, "sgd")), job)
     if keys.TUNING_STEPS in config:
-        metrics[keys.APPEAL_WEIGHT] = appeal_weight(loss, requirement.rho)
-    return _reply(message, metrics, participant.layout.pack(local))
+        metrics[keys.APPEAL_WEIGHT] = appeal_weight(measured.loss, requirement.rho)
+    metrics |= _reports(participant, measured, requirement, config)
+    return _reply(message, metrics, records)
+
+
+def _reports(
+    participant: Participant, measured: Evaluation, requirement: Requirement, config: ConfigRecord
+) -> Metrics:
+    """Return what the server asked a joined reply to report besides.
+
+    Raises:
+        ConfigError: if it asked for a loss, and this client reports none.
+    """
+    reports: Metrics = {}
+    for name in filter(None, str(config.get(keys.REPORT, "")).split(",")):
+        if name == keys.LOSS:
+            if not participant.reports_loss:
+                raise ConfigError("report-loss = False is not allowed in this run: its strategy needs the losses")
+            reports[name] = measured.measure(str(config.get(keys.MATCH_ON, "loss")))
+        elif name == keys.PRIORITY:
+            reports[name] = int(participant.priority(config.get(keys.PRIORITY)))  # type: ignore[arg-type]
+        elif name == keys.SATISFIED:
+            reports[name] = int(measured.loss < requirement.rho)
+        else:
+            raise ValueError(f"{keys.REPORT} = '{name}' is not known to this client")
+    return reports
 
 
 @app.evaluate()
@@ -147,7 +174,7 @@ def evaluate(message: Message, context: Context) -> Message:
         keys.APPEALED: int(appealed),
         keys.APPEALED_TRAIN: int(on_train.loss < requirement.rho),
     }
-    if participant.node.report_loss:
+    if participant.reports_loss:
         metrics[keys.LOSS] = measured.loss
     if (preferred := participant.preferred_accuracy(on_test, requirement)) is not None:
         metrics[keys.PREFERRED_ACCURACY] = preferred

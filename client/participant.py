@@ -4,7 +4,9 @@ Everything here is the client's own side of a message; what a message looks like
 """
 
 import copy
+import math
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,9 +18,11 @@ from numpy.typing import NDArray
 from client.models import arrays_of, evaluate, load_arrays
 from client.participation import POLICIES, Situation
 from client.requirement import Requirement, read_requirement, requirement_key, stored_requirement
-from client.rules import RULES, LocalWork, seeded_noise
+from client.rules import RULES, draws_a_step, seeded_noise
 from client.settings import NodeSettings
 from client.state import Record, Store
+from client.work import LocalWork
+from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, TaskSettings
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.keys import TRAIN_SPLIT, Decision
@@ -40,6 +44,10 @@ class Evaluation:
 
     loss: float
     accuracy: float
+
+    def measure(self, on: str) -> float:
+        """Return what FedALIGN compares: the loss, or ``1 - accuracy`` for ``error``."""
+        return 1.0 - self.accuracy if on == "error" else self.loss
 
 
 def client_identity(node: NodeSettings, store: Store) -> str:
@@ -196,12 +204,42 @@ class Participant:
             self._evaluations[key] = Evaluation(*evaluate(self.task, self._model, data))
         return self._evaluations[key]
 
-    def decide(self, loss: float, requirement: Requirement, mandatory: bool) -> Decision:
-        """Decide by the run's participation policy and this client's own settings."""
-        asked = mandatory and not self.node.refuse_mandatory
-        return POLICIES[self.config.participation](Situation(loss, requirement.rho, asked))
+    def priority(self, granted: Scalar | None) -> bool:
+        """Whether this client is served with priority: as the server says, else as it asks itself."""
+        if granted is not None:
+            return bool(granted)
+        return self.node.priority or 0 <= self.node.partition_id < self.config.resolved_priority_clients
 
-    def train(self, arrays: Arrays, server_round: int, rule: str, work: LocalWork) -> Arrays:
+    @property
+    def reports_loss(self) -> bool:
+        """Whether replies may carry losses: by the run's settings and by the owner's."""
+        return self.config.report_loss and self.node.report_loss
+
+    def decide(self, measured: Evaluation, requirement: Requirement, told: Mapping[str, object]) -> Decision:
+        """Decide by the run's participation policy and this client's own settings.
+
+        Args:
+            measured: the model that was sent, on the training data.
+            requirement: what this client requires.
+            told: the config of the TRAIN message.
+        """
+        most = math.inf
+        if keys.GLOBAL_LOSS in told:
+            most = float(told[keys.GLOBAL_LOSS]) + float(told[keys.EPSILON])  # type: ignore[arg-type]
+        situation = Situation(
+            loss=measured.loss,
+            requirement=requirement.rho,
+            mandatory=bool(told.get(keys.MANDATORY, 0)) and not self.node.refuse_mandatory,
+            priority=self.priority(told.get(keys.PRIORITY)),  # type: ignore[arg-type]
+            measure=measured.measure(str(told.get(keys.MATCH_ON, "loss"))),
+            most=most,
+            precision=self.config.precision,
+        )
+        return POLICIES[self.config.resolved_participation](situation)
+
+    def train(
+        self, arrays: Arrays, server_round: int, rule: str, work: LocalWork, correction: Sequence[torch.Tensor] = ()
+    ) -> Arrays:
         """Train the model that was sent on this client's own data, and return the local model.
 
         Raises:
@@ -210,17 +248,24 @@ class Participant:
         if rule not in RULES:
             raise ValueError(f"local-rule = '{rule}' is not known to this client; it has {', '.join(RULES)}")
         load_arrays(self._model, arrays)
-        self._train(work, server_round=server_round, rule=rule, purpose="batches")
+        self._train(work, server_round=server_round, rule=rule, purpose="batches", correction=correction)
         return arrays_of(self._model)
 
-    def _train(self, work: LocalWork, *, server_round: int, rule: str, purpose: str) -> None:
+    def _train(
+        self,
+        work: LocalWork,
+        *,
+        server_round: int,
+        rule: str,
+        purpose: str,
+        correction: Sequence[torch.Tensor] = (),
+    ) -> None:
         data, seed = self.data.train, self.config.seed
-        batches = batch_indices(
-            seed, self.client_id, server_round, len(data), work.steps(len(data)), work.batch_size, purpose
-        )
+        draws = work.steps(len(data)) * draws_a_step(rule, work)
+        batches = batch_indices(seed, self.client_id, server_round, len(data), draws, work.batch_size, purpose)
         self._model.train()
         with seeded_noise(seed, f"{self.client_id}/{purpose}", server_round, self.device):
-            RULES[rule](self._model, self._loss, data.x, data.y, batches, work)
+            RULES[rule](self._model, self._loss, data.x, data.y, batches, work, correction)
 
     def _loss(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return self.task.loss(logits, y)

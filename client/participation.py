@@ -3,8 +3,12 @@
 * ``always``: the assumption of ordinary federated learning.
 * ``appeal``: MaxFL's appeal-based flexible participation (Cho et al., section 3): after the mandatory rounds a
   client sits out while the global model is no better than what it trained alone, ``F_k(w) >= rho_k``.
+* ``match``: FedALIGN's loss matching (Algorithm 1): a non-priority client joins only if the model already suits it,
+  ``F_k(w) <= F(w) + epsilon``; a priority client always joins.
+* ``defect``: ADA-GD's rational agents (section 2): a client leaves for good once ``F_m(w) <= epsilon``.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,11 +23,19 @@ class Situation:
         loss: F_k(w), the training loss of the model that was sent, in evaluation mode.
         requirement: rho_k.
         mandatory: whether this round asks clients not to opt out, and the client accepts that.
+        priority: whether the client is served with priority.
+        measure: what FedALIGN compares: F_k(w), or 1 - accuracy.
+        most: ``F(w) + epsilon``, the most that measure may be; infinite where no F(w) was sent.
+        precision: ADA-GD's epsilon.
     """
 
     loss: float
     requirement: float
     mandatory: bool
+    priority: bool = False
+    measure: float = math.nan
+    most: float = math.inf
+    precision: float = 0.0
 
 
 Policy = Callable[[Situation], Decision]
@@ -41,4 +53,16 @@ def appeal(situation: Situation) -> Decision:
     return Decision.SAT_OUT
 
 
-POLICIES: dict[str, Policy] = {"always": always, "appeal": appeal}
+def match(situation: Situation) -> Decision:
+    """Join with priority, or where the model suits this client as well as those with priority."""
+    if situation.priority or situation.most == math.inf or situation.measure <= situation.most:
+        return Decision.JOINED
+    return Decision.SAT_OUT
+
+
+def defect(situation: Situation) -> Decision:
+    """Leave for good, satisfied, once the loss is at most the precision."""
+    return Decision.LEFT if situation.loss <= situation.precision else Decision.JOINED
+
+
+POLICIES: dict[str, Policy] = {"always": always, "appeal": appeal, "match": match, "defect": defect}

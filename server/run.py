@@ -14,12 +14,15 @@ from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task, task_fingerprint
 from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder
-from server.strategies import build_strategy
+from server.strategies import STRATEGIES, build_strategy
 from strategies.hooks import Hooks, RoundRecord
 from strategies.members import Member
 from strategies.volunteers import VolunteerStrategy
 
-LOCAL_SETTINGS = ("learning-rate", "batch-size", "local-steps", "local-epochs", "momentum", "weight-decay")
+LOCAL_SETTINGS = (
+    *("learning-rate", "batch-size", "local-steps", "local-epochs", "momentum", "weight-decay", "proximal-mu"),
+    *("gradient-batch", "gradient-steps"),
+)
 """Settings of the local rule, sent with every TRAIN."""
 
 
@@ -89,6 +92,7 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder) -> None:
     strategy = build_strategy(config)
     named = initial_arrays(config)
     layout = Layout.of(named)
+    strategy.check_layout(layout.names)
     start = Checkpoint(0, layout.pack(named), layout.pack(named), strategy.state())
     if config.resume:
         if (folder.path / CHECKPOINT).exists():
@@ -99,20 +103,30 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder) -> None:
 
     told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
     settings = config.as_config()
+    local = {key: settings[key] for key in LOCAL_SETTINGS}
+    if config.local_rule != "auto":
+        local[keys.LOCAL_RULE] = config.local_rule
     result = strategy.start(
         grid,
         start.initial,
         config.rounds,
-        train_config=ConfigRecord({**told, **{key: settings[key] for key in LOCAL_SETTINGS}}),
+        train_config=ConfigRecord({**told, **local}),
         evaluate_config=told,
         hooks=Recorder(folder, strategy, layout, start.initial),
         roll_call_config=ConfigRecord(
-            {**told, keys.FINGERPRINT: task_fingerprint(config.task_settings()), keys.VERSION: fedappeal.__version__}
+            {
+                **told,
+                keys.FINGERPRINT: task_fingerprint(config.task_settings()),
+                keys.VERSION: fedappeal.__version__,
+                keys.NEEDS_LOSS: int(STRATEGIES[config.strategy].needs_loss),
+            }
         ),
         arrays=start.arrays,
         first_round=start.server_round + 1,
     )
     write_safetensors(
-        folder.path / MODEL, layout.unpack(result.arrays), {"round": config.rounds, "task": config.task}
+        folder.path / MODEL,
+        layout.unpack(result.arrays),
+        {"round": strategy.record.server_round or start.server_round, "task": config.task},
     )
-    folder.event("finished", round=config.rounds)
+    folder.event("finished", round=strategy.record.server_round or start.server_round, reason=strategy.finished)

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedappeal.protocol.config import ConfigError, RunConfig
@@ -18,13 +19,118 @@ def _fedavg(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
     return FedAvg(**shared)
 
 
+def _fedprox(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.fedprox import FedProx
+
+    return FedProx(proximal_mu=config.proximal_mu, **shared)
+
+
 def _maxfl(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
     from strategies.maxfl import MaxFL
 
     return MaxFL(server_lr=config.server_lr, stabilizer=config.stabilizer, tuning_steps=config.tuning_steps, **shared)
 
 
-STRATEGIES: dict[str, Callable[[RunConfig, "Shared"], "VolunteerStrategy"]] = {"fedavg": _fedavg, "maxfl": _maxfl}
+def _fedalign(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.fedalign import FedALIGN, epsilon_schedule
+
+    return FedALIGN(
+        epsilon=epsilon_schedule(
+            config.epsilon_schedule, config.epsilon, config.rounds, config.epsilon_decay, config.epsilon_drop
+        ),
+        warmup_share=config.warmup_share,
+        match_on=config.match_on,
+        global_loss=config.global_loss,
+        max_non_priority_weight=config.max_non_priority_weight or None,
+        priority_ids=[name.strip() for name in config.priority_ids.split(",") if name.strip()],
+        **shared,
+    )
+
+
+def _adagd(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.adagd import AdaGD
+
+    return AdaGD(
+        step_size=config.step_size,
+        precision=config.precision,
+        slack=config.slack,
+        on_missing=config.on_missing,
+        **shared,
+    )
+
+
+def _scaffold(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.scaffold import Scaffold
+
+    return Scaffold(server_lr=config.server_lr, **shared)
+
+
+def _qfedavg(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.qfedavg import QFedAvg
+
+    return QFedAvg(q=config.fairness_q, learning_rate=config.learning_rate, **shared)
+
+
+def _mwfed(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.mwfed import MWFed
+
+    return MWFed(local_steps=config.local_steps, **shared)
+
+
+def _perfedavg(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.perfedavg import PerFedAvg
+
+    return PerFedAvg(
+        maml_learning_rate=config.maml_learning_rate,
+        maml_order=config.maml_order,
+        adaptation_steps=config.adaptation_steps,
+        **shared,
+    )
+
+
+def _pfedme(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
+    from strategies.pfedme import PFedMe
+
+    return PFedMe(
+        moreau_lambda=config.moreau_lambda,
+        moreau_steps=config.moreau_steps,
+        personal_learning_rate=config.personal_learning_rate,
+        server_mixing=config.server_lr,
+        **shared,
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One strategy that a run can name.
+
+    Attributes:
+        build: makes it from the run's settings.
+        needs_loss: whether it cannot do without the clients' losses.
+        own_rule: whether it prescribes the local rule.
+        one_model: whether a reply is one locally trained model, so that Flower's client mods can go around training.
+        everybody: whether each round needs all clients.
+    """
+
+    build: Callable[[RunConfig, "Shared"], "VolunteerStrategy"]
+    needs_loss: bool = False
+    own_rule: bool = False
+    one_model: bool = True
+    everybody: bool = False
+
+
+STRATEGIES = {
+    "maxfl": Entry(_maxfl),
+    "fedalign": Entry(_fedalign, needs_loss=True),
+    "adagd": Entry(_adagd, needs_loss=True, own_rule=True, one_model=False, everybody=True),
+    "fedavg": Entry(_fedavg),
+    "fedprox": Entry(_fedprox, own_rule=True),
+    "scaffold": Entry(_scaffold, own_rule=True, one_model=False),
+    "qfedavg": Entry(_qfedavg, needs_loss=True),
+    "mwfed": Entry(_mwfed),
+    "perfedavg": Entry(_perfedavg, own_rule=True),
+    "pfedme": Entry(_pfedme, own_rule=True),
+}
 
 
 def check_strategy(name: str) -> None:
@@ -39,13 +145,41 @@ def check_strategy(name: str) -> None:
         raise ConfigError(f"strategy = '{name}' is not allowed: {', '.join(STRATEGIES)}{hint}")
 
 
+def check_settings(config: RunConfig) -> None:
+    """Check the settings that only some strategies allow.
+
+    Raises:
+        ConfigError: for an unknown strategy, or a setting that it does not go with.
+    """
+    check_strategy(config.strategy)
+    entry, name = STRATEGIES[config.strategy], config.strategy
+    if entry.needs_loss and not config.report_loss:
+        raise ConfigError(f"report-loss = False is not allowed with strategy = '{name}': it needs the clients' losses")
+    if entry.own_rule and config.local_rule != "auto":
+        raise ConfigError(
+            f"local-rule = '{config.local_rule}' is not allowed with strategy = '{name}': it has a rule of its own"
+        )
+    if entry.everybody and config.clients_per_round:
+        raise ConfigError(
+            f"clients-per-round = {config.clients_per_round} is not allowed with strategy = '{name}': "
+            "every round needs all clients (0)"
+        )
+    for key, value in (("clipping-norm", config.clipping_norm), ("dp-epsilon", config.dp_epsilon)):
+        if value and not entry.one_model:
+            raise ConfigError(
+                f"{key} = {value:g} is not allowed with strategy = '{name}': a reply is not one trained model (0)"
+            )
+    if config.dp_epsilon and not config.clipping_norm:
+        raise ConfigError(f"clipping-norm = 0 is not allowed with dp-epsilon = {config.dp_epsilon:g}: more than 0")
+
+
 def build_strategy(config: RunConfig) -> "VolunteerStrategy":
     """Make the run's strategy.
 
     Raises:
         ConfigError: for an unknown name or a setting that is not allowed.
     """
-    check_strategy(config.strategy)
+    check_settings(config)
     shared: Shared = {
         "clients_per_round": config.clients_per_round or None,
         "min_available_nodes": config.resolved_min_available_nodes,
@@ -57,4 +191,4 @@ def build_strategy(config: RunConfig) -> "VolunteerStrategy":
         "evaluate_every": config.evaluate_every,
         "measure_leavers": config.measure_leavers,
     }
-    return STRATEGIES[config.strategy](config, shared)
+    return STRATEGIES[config.strategy].build(config, shared)

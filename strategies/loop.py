@@ -59,6 +59,8 @@ class Loop:
         last_mandatory = default_mandatory_rounds(last_round) if mandatory is None else mandatory
         self.roll_call.wait_for(strategy.min_available_nodes, strategy.start_timeout, strategy.round_timeout)
         for server_round in range(first_round, last_round + 1):
+            if strategy.finished:
+                break
             started = self.exchanges.clock()
             self.hooks.on_round_start(server_round)
             self._wait_for_somebody(server_round)
@@ -67,7 +69,7 @@ class Loop:
             arrays = self._train(arrays, train_config)
             record = strategy.record
             result.train_metrics_clientapp[server_round] = MetricRecord(dict(record.metrics))
-            every, last = strategy.evaluate_every, server_round == last_round
+            every, last = strategy.evaluate_every, server_round == last_round or bool(strategy.finished)
             if last or (every and server_round % every == 0):
                 metrics = self._evaluate(arrays, ConfigRecord({**evaluate_config, keys.FINAL: int(last)}))
                 record.metrics |= metrics
@@ -94,13 +96,14 @@ class Loop:
         order = strategy.order(record.server_round)
         if all(member.client_id in self.exchanges.absent for member in order):
             self.exchanges.absent.clear()  # an outage of everybody must not use up the rounds: wait again
+        self._survey(arrays, config, deadline, traffic)
         wanted = strategy.wanted(len(order))
 
         def missing() -> int:
             return wanted - record.count("joined")
 
         for wave in waves(order, max(1, wanted)):
-            if missing() < 1 or clock() >= deadline:
+            if missing() < 1 or clock() >= deadline or (record.decisions and not strategy.asks_on):
                 break
             messages = strategy.train_messages(wave, arrays, config, deadline - clock())
             for member, reason in self._exchange(messages, deadline, traffic, content_bytes(arrays), missing):
@@ -109,6 +112,20 @@ class Loop:
         record.bytes_down += traffic.down
         updated = strategy.close_round()
         return arrays if updated is None else updated
+
+    def _survey(self, arrays: ArrayRecord, config: ConfigRecord, deadline: float, traffic: Traffic) -> None:
+        """Have the strategy's questions answered before anybody is asked to train."""
+        strategy, record = self.strategy, self.strategy.record
+
+        def take(member: Member, message: Message) -> None:
+            try:
+                strategy.take_survey(member, read_evaluate(message))
+            except Refused as error:
+                record.failures[member.client_id] = f"survey: {error}"
+
+        if questions := strategy.survey(arrays, config, deadline - self.exchanges.clock()):
+            pending, _ = self.exchanges.send(questions, traffic)
+            self.exchanges.collect(pending, deadline, take, traffic)
 
     def _exchange(
         self,

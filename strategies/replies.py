@@ -1,7 +1,8 @@
 """What the server checks before it believes a reply."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -26,12 +27,14 @@ class TrainReply:
         num_examples: training examples it claims, at least 1.
         metrics: everything it reported; all numbers finite.
         arrays: its model or gradient, where it joined.
+        records: the further ArrayRecords that were asked for, where it joined.
     """
 
     decision: Decision
     num_examples: int
     metrics: MetricRecord
     arrays: ArrayRecord | None
+    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
 
 
 def _record(message: Message, name: str, kind: type[R]) -> R | None:
@@ -73,8 +76,8 @@ def claim(metrics: MetricRecord, key: str, low: float = -math.inf, high: float =
     return value
 
 
-def read_train(message: Message) -> TrainReply:
-    """Check a reply to TRAIN.
+def read_train(message: Message, also: Iterable[str] = ()) -> TrainReply:
+    """Check a reply to TRAIN; ``also`` names ArrayRecords that a joined one carries besides the model.
 
     Raises:
         Refused: an error reply, an unknown decision, a number that is not finite, a join without a model.
@@ -84,10 +87,14 @@ def read_train(message: Message) -> TrainReply:
     if number not in set(Decision):
         raise Refused(f"{keys.DECISION} = {number} is not allowed: {', '.join(str(int(d)) for d in Decision)}")
     decision = Decision(int(number))
-    arrays = _record(message, keys.ARRAYS, ArrayRecord)
-    if decision is Decision.JOINED and arrays is None:
-        raise Refused(f"reply joins without the ArrayRecord '{keys.ARRAYS}'")
-    return TrainReply(decision, _num_examples(metrics), metrics, arrays)
+    records: dict[str, ArrayRecord] = {}
+    if decision is Decision.JOINED:
+        for name in (keys.ARRAYS, *also):
+            if (found := _record(message, name, ArrayRecord)) is None:
+                raise Refused(f"reply joins without the ArrayRecord '{name}'")
+            records[name] = found
+    arrays = records.pop(keys.ARRAYS, None)
+    return TrainReply(decision, _num_examples(metrics), metrics, arrays, records)
 
 
 def read_evaluate(message: Message) -> MetricRecord:

@@ -1,7 +1,7 @@
 """The volunteers' round loop: a Flower strategy whose clients may join, sit out or leave.
 
-A strategy of this project is a subclass with a few small methods (`train_settings`, `weight`, `update`); sampling
-in waves, waiting, checking, folding, evaluation, state and hooks are here once. It works in two ways:
+A strategy of this project is a subclass with a few small methods (see `Algorithm`); sampling in waves, waiting,
+checking, evaluation, state and hooks are here once. It works in two ways:
 
 * ``start`` runs the whole loop: roll call, rounds, evaluation, hooks;
 * Flower's own four methods (``configure_train`` and so on) work with any `Grid` that only knows node ids.
@@ -18,12 +18,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.keys import SEEN, Decision
+from strategies.algorithm import Algorithm
 from strategies.evaluation import summarise
-from strategies.fold import Refused, WeightedSum, finite
+from strategies.fold import Refused, finite
 from strategies.hooks import Hooks, RoundRecord
 from strategies.loop import Loop
 from strategies.members import Member, Members
-from strategies.replies import TrainReply, read_evaluate, read_train
+from strategies.replies import read_evaluate, read_train
 from strategies.sampling import sampling_order
 
 log = logging.getLogger("fedappeal")
@@ -31,15 +32,12 @@ log = logging.getLogger("fedappeal")
 _NAMES = {Decision.JOINED: "joined", Decision.SAT_OUT: "sat-out", Decision.LEFT: "left"}
 
 
-class VolunteerStrategy(Strategy):
-    """Base of all strategies; see `Shared` for the settings.
+class VolunteerStrategy(Algorithm, Strategy):
+    """Base of all strategies: the rounds of volunteers around an `Algorithm`; see `Shared` for the settings.
 
     Raises:
         ConfigError: for a setting that is not allowed.
     """
-
-    local_rule = "sgd"
-    """The local rule that clients are asked to follow."""
 
     def __init__(
         self,
@@ -70,35 +68,22 @@ class VolunteerStrategy(Strategy):
         self.members = Members()
         self._gone: set[str] = set()
         self.pool_empty = False
-        self._fold: WeightedSum | None = None
+        self.finished = ""
+        """Why the run is over before its last round; empty while it is not."""
+        self.num_rounds = 0
+        """Rounds of the run, known once `start` was called."""
         self.record = RoundRecord(0)
 
-    # -- what an algorithm overrides -----------------------------------------------------------------
-
-    def train_settings(self) -> dict[str, Scalar]:
-        """Return what TRAIN carries besides the model, the round and the local rule's settings."""
-        return {}
-
-    def evaluate_settings(self) -> dict[str, Scalar]:
-        """Return what EVALUATE carries besides the model."""
-        return {}
-
-    def weight(self, reply: TrainReply) -> float:
-        """Return a joined client's aggregation weight, at least 0.
-
-        Raises:
-            Refused: if what the client claims is not allowed.
-        """
-        raise NotImplementedError
-
-    def update(self, folded: WeightedSum) -> tuple[ArrayRecord, dict[str, float]]:
-        """Return the next global model from at least one folded reply, and numbers for the history."""
-        raise NotImplementedError
+    # -- what is carried from round to round ---------------------------------------------------------
 
     def state(self) -> RecordDict:
         """Return all that is carried from round to round, for a checkpoint."""
         return RecordDict(
-            {"volunteers": ConfigRecord({"gone": sorted(self._gone), "pool-empty": int(self.pool_empty)})}
+            {
+                "volunteers": ConfigRecord(
+                    {"gone": sorted(self._gone), "pool-empty": int(self.pool_empty), "finished": self.finished}
+                )
+            }
         )
 
     def restore(self, state: RecordDict) -> None:
@@ -106,6 +91,7 @@ class VolunteerStrategy(Strategy):
         carried = state.config_records["volunteers"]
         self._gone = set(carried["gone"])  # type: ignore[arg-type]
         self.pool_empty = bool(carried["pool-empty"])
+        self.finished = str(carried["finished"])
 
     # -- Flower's four methods -----------------------------------------------------------------------
 
@@ -201,6 +187,7 @@ class VolunteerStrategy(Strategy):
             raise ConfigError("evaluate_fn is not supported: clients evaluate; use hooks for anything else")
         self.summary()
         self.members = Members()
+        self.num_rounds = num_rounds
         loop = Loop(self, grid, initial_arrays, hooks or Hooks(), roll_call_config or ConfigRecord())
         return loop.run(
             first_round,
@@ -242,51 +229,53 @@ class VolunteerStrategy(Strategy):
         if mandatory is None:
             mandatory = server_round <= (10 if self.mandatory_rounds is None else self.mandatory_rounds)
         self.record = RoundRecord(server_round, mandatory=mandatory)
-        self._fold = WeightedSum(arrays)
+        self.gather(arrays)
 
     def train_messages(
         self, wave: Sequence[Member], arrays: ArrayRecord, config: ConfigRecord, ttl: float
     ) -> list[tuple[Member, Message]]:
         """Return the TRAIN messages of one wave; ``ttl`` in seconds."""
         record = self.record
-        sent = ConfigRecord(
-            {
-                keys.LOCAL_RULE: self.local_rule,
-                **config,
-                **self.train_settings(),
-                keys.SERVER_ROUND: record.server_round,
-                keys.MANDATORY: int(record.mandatory),
-            }
-        )
-        return self._messages(wave, arrays, sent, MessageType.TRAIN, ttl)
+        sent: dict[str, Scalar] = {
+            keys.LOCAL_RULE: self.local_rule,
+            **config,  # type: ignore[dict-item]
+            **self.train_settings(),
+            keys.SERVER_ROUND: record.server_round,
+            keys.MANDATORY: int(record.mandatory),
+        }
+        to_all, content = ConfigRecord(dict(sent)), {keys.ARRAYS: arrays, **self.train_records()}
+        messages = []
+        for member in wave:
+            own = self.client_settings(member)
+            told = ConfigRecord({**sent, **own}) if own else to_all
+            messages.append((member, self.message(member, MessageType.TRAIN, {**content, keys.CONFIG: told}, ttl)))
+        return messages
 
     def evaluate_messages(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, ttl: float
     ) -> list[tuple[Member, Message]]:
         """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
         members = [m for m in self.members.online() if self.measure_leavers or m.client_id not in self._gone]
-        sent = ConfigRecord(
-            {
-                keys.SPLIT: keys.TEST_SPLIT,
-                **config,
-                **self.evaluate_settings(),
-                keys.SERVER_ROUND: server_round,
-            }
-        )
-        return self._messages(members, arrays, sent, MessageType.EVALUATE, ttl)
+        sent = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.evaluate_settings(), keys.SERVER_ROUND: server_round}
+        return self.questions(members, arrays, ConfigRecord(sent), ttl)
 
-    def _messages(
-        self, members: Sequence[Member], arrays: ArrayRecord, config: ConfigRecord, kind: str, ttl: float
+    def questions(
+        self, members: Sequence[Member], arrays: ArrayRecord, config: ConfigRecord, ttl: float
     ) -> list[tuple[Member, Message]]:
-        content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: config})
-        group = str(config[keys.SERVER_ROUND])
-        return [(m, Message(content, m.node_id, kind, ttl=max(ttl, 0.001), group_id=group)) for m in members]
+        """Return EVALUATE messages; ``config`` holds all that they carry, ``ttl`` in seconds."""
+        content = {keys.ARRAYS: arrays, keys.CONFIG: config}
+        return [(m, self.message(m, MessageType.EVALUATE, content, ttl)) for m in members]
+
+    def message(self, member: Member, kind: str, content: dict[str, ArrayRecord | ConfigRecord], ttl: float) -> Message:
+        """Return one message of this round; ``ttl`` in seconds."""
+        group = str(content[keys.CONFIG][keys.SERVER_ROUND])
+        return Message(RecordDict(dict(content)), member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)
 
     def take(self, member: Member, message: Message) -> None:
         """Check one reply and fold it, or count why not."""
         record = self.record
         try:
-            reply = read_train(message)
+            reply = read_train(message, self.reply_records)
             decision = _NAMES[reply.decision]
             if reply.decision is Decision.LEFT:
                 self._gone.add(member.client_id)
@@ -294,15 +283,10 @@ class VolunteerStrategy(Strategy):
                 if self.clients_per_round and record.count("joined") >= self.clients_per_round:
                     decision = "surplus"
                 else:
-                    self._add(reply)
+                    self.accept(member, reply)
             record.decisions[member.client_id] = decision
         except Refused as error:
             self.failed(member, str(error))
-
-    def _add(self, reply: TrainReply) -> None:
-        assert self._fold is not None
-        assert reply.arrays is not None
-        self._fold.add(reply.arrays, self.weight(reply))
 
     def failed(self, member: Member, reason: str) -> None:
         """Count a client whose reply is left out or did not come, and say why."""
@@ -312,15 +296,12 @@ class VolunteerStrategy(Strategy):
 
     def close_round(self) -> ArrayRecord | None:
         """End the round; return the next global model, None where nobody joined."""
-        fold, self._fold = self._fold, None
         self.pool_empty = self.record.count("joined") == 0
-        if fold is None or fold.count == 0:
-            return None
-        arrays, metrics = self.update(fold)
-        if not finite(arrays):
+        arrays, metrics = self.conclude()
+        self.record.metrics |= metrics
+        if arrays is not None and not finite(arrays):
             # Finite claims can still be absurd: the federation must not be lost to one of them.
             log.warning("round %d: the new model is not finite; the old one stays", self.record.server_round)
             self.record.metrics["not_finite"] = 1.0
             return None
-        self.record.metrics |= metrics
         return arrays

@@ -11,7 +11,7 @@ from fedappeal.federation.local import LocalRunError, check_port, run_local
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import check_task
 from server.run_folder import CHECKPOINT, HISTORY, RunFolder, check_new, read_config, read_lines
-from server.strategies import check_strategy
+from server.strategies import check_settings
 
 
 def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: str) -> None:
@@ -51,7 +51,7 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
     Raises:
         ConfigError: for the first that is.
     """
-    check_strategy(config.strategy)
+    check_settings(config)
     NodeSettings.parse({"device": device})
     if device not in ("auto", "cpu"):
         from client.participant import pick_device

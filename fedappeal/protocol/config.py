@@ -105,7 +105,9 @@ class RunConfig(TaskSettings):
     evaluate_every: CountOrZero = Field(1, description="evaluate every so many rounds; 0: after the last only")
     measure_leavers: bool = Field(True, description="clients that left still answer evaluation")
 
-    participation: Literal["always", "appeal"] = Field("appeal", description="how a client decides")
+    participation: Literal["auto", "always", "appeal", "match", "defect"] = Field(
+        "auto", description="how a client decides; auto: FedALIGN's match, ADA-GD's defect, else appeal"
+    )
     mandatory_rounds: Annotated[int, Field(ge=-1)] = Field(
         -1, description="rounds in which clients are asked not to opt out; -1: max(10, 5 %% of the rounds)"
     )
@@ -124,11 +126,75 @@ class RunConfig(TaskSettings):
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="local SGD momentum")
     weight_decay: NonNegative = Field(0.0, description="local SGD weight decay")
 
+    local_rule: Literal["auto", "sgd", "prox"] = Field(
+        "auto", description="local training; auto: the strategy's own, the others for strategies that leave it open"
+    )
+    proximal_mu: NonNegative = Field(0.01, description="mu of FedProx's proximal term (local-rule = prox)")
+    report_loss: bool = Field(True, description="whether replies may carry losses; FedALIGN, ADA-GD and q-FFL need them")
+    clipping_norm: NonNegative = Field(0.0, description="clients clip their update to this l2 norm; 0: no clipping")
+    dp_epsilon: NonNegative = Field(0.0, description="epsilon of local differential privacy; 0: none")
+    dp_delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="its delta")
+    dp_sensitivity: Positive = Field(1.0, description="its sensitivity, in units of the model's parameters")
+
     tuning_steps: CountOrZero = Field(
         0, description="local fine-tuning steps before MaxFL's weight is computed, and at evaluation"
     )
-    server_lr: Positive = Field(1.0, description="MaxFL: eta_g")
+    server_lr: Positive = Field(1.0, description="MaxFL: eta_g; SCAFFOLD: eta_g; pFedMe: beta")
     stabilizer: Positive = Field(1e-3, description="MaxFL: epsilon in the denominator")
+
+    priority_clients: Annotated[int, Field(ge=-1)] = Field(
+        -1, description="FedALIGN: the first so many clients ask for priority; -1: half of them"
+    )
+    priority_ids: str = Field("", description="FedALIGN: client-ids with priority, by commas; empty: those who ask")
+    epsilon: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        0.2, description="FedALIGN: how close a non-priority client's loss must be to F; below 0: none is"
+    )
+    epsilon_schedule: Literal["constant", "linear", "exponential", "step"] = Field(
+        "constant", description="FedALIGN: epsilon over the rounds; linear: to 0 at the last one"
+    )
+    epsilon_decay: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.99, description="FedALIGN: factor a round, for epsilon-schedule = exponential"
+    )
+    epsilon_drop: Share = Field(
+        0.5, description="FedALIGN: share of the rounds after which epsilon is 0, for epsilon-schedule = step"
+    )
+    warmup_share: Share = Field(0.1, description="FedALIGN: share of the rounds with priority clients only")
+    match_on: Literal["loss", "error"] = Field("loss", description="FedALIGN: what is compared; error: 1 - accuracy")
+    global_loss: Literal["fresh", "stale"] = Field(
+        "fresh", description="FedALIGN: F of the model that is sent (one more exchange), or of the one before"
+    )
+    max_non_priority_weight: NonNegative = Field(
+        0.0, description="FedALIGN: most a non-priority client's p_k may be; 0: no limit"
+    )
+
+    precision: Positive = Field(0.3, description="ADA-GD: epsilon, the loss at which a rational client leaves")
+    step_size: Positive = Field(0.1, description="ADA-GD: eta")
+    slack: Positive = Field(2.0, description="ADA-GD: D holds clients whose predicted loss is at most slack * epsilon")
+    on_missing: Literal["wait", "proceed"] = Field(
+        "wait", description="ADA-GD: where a reply is missing the model stays, or goes on (outside the theory)"
+    )
+    gradient_batch: CountOrZero = Field(
+        0, description="ADA-GD: examples a gradient; 0: all (others are outside the theory)"
+    )
+    gradient_steps: Count = Field(1, description="ADA-GD: local steps a gradient; above 1 is outside the theory")
+
+    fairness_q: NonNegative = Field(1.0, description="q-FFL: q; 0 is unweighted FedAvg")
+    maml_learning_rate: Positive = Field(0.01, description="PerFedAvg: alpha, the inner step")
+    maml_order: Literal["first", "second"] = Field("second", description="PerFedAvg: HF (second order) or FO (first)")
+    adaptation_steps: CountOrZero = Field(1, description="PerFedAvg: inner steps before the second evaluation")
+    moreau_lambda: Positive = Field(15.0, description="pFedMe: lambda, strength of the Moreau envelope")
+    moreau_steps: Count = Field(5, description="pFedMe: K, inner steps a minibatch")
+    personal_learning_rate: Positive = Field(0.05, description="pFedMe: learning rate of the inner steps")
+
+    byzantine_share: Share = Field(0.0, description="experiments: share of clients that attack, MaxFL Table 2")
+    byzantine_attack: Literal["inflate", "claim"] = Field(
+        "inflate", description="experiments: the weight is computed from an inflated loss, or made up"
+    )
+    byzantine_inflation: Positive = Field(10.0, description="experiments: factor on an attacker's loss")
+    byzantine_claim: float = Field(0.25, allow_inf_nan=False, description="experiments: the weight it makes up")
+    byzantine_noise: NonNegative = Field(
+        1.0, description="experiments: noise on an attacker's model, in standard deviations of its update"
+    )
 
     initial_model: str = Field("", description="safetensors file to start from; empty: the task's initial model")
     out: str = Field("", description="folder of the run; empty: runs/DATE-TIME-STRATEGY-TASK")
@@ -149,6 +215,10 @@ class RunConfig(TaskSettings):
             )
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps = 0 is not allowed where local-epochs = 0: one of them must be positive")
+        if self.priority_clients > self.clients:
+            raise ValueError(
+                f"priority-clients = {self.priority_clients} is not allowed: at most clients = {self.clients}"
+            )
         if self.mandatory_rounds > self.rounds:
             raise ValueError(
                 f"mandatory-rounds = {self.mandatory_rounds} is not allowed: at most rounds = {self.rounds}"
@@ -165,6 +235,18 @@ class RunConfig(TaskSettings):
         if self.mandatory_rounds >= 0:
             return self.mandatory_rounds
         return min(self.rounds, max(10, math.ceil(0.05 * self.rounds)))
+
+    @property
+    def resolved_participation(self) -> str:
+        """How a client decides: the setting, or what the strategy's paper assumes."""
+        if self.participation != "auto":
+            return self.participation
+        return {"fedalign": "match", "adagd": "defect"}.get(self.strategy, "appeal")
+
+    @property
+    def resolved_priority_clients(self) -> int:
+        """How many of the first clients ask for priority: the setting, or half."""
+        return -(-self.clients // 2) if self.priority_clients < 0 else self.priority_clients
 
     @property
     def resolved_min_available_nodes(self) -> int:

@@ -40,6 +40,11 @@ class Layout:
         """Describe the given named arrays."""
         return cls(tuple((n, tuple(int(s) for s in a.shape), a.dtype.name) for n, a in sorted(arrays.items())))
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the arrays, in order."""
+        return [name for name, _, _ in self.entries]
+
     @cached_property
     def hash(self) -> str:
         """Hash of names, shapes and dtypes: equal exactly where two models can be averaged."""
