@@ -131,7 +131,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _reports(
-    participant: Participant, measured: Evaluation, requirement: Requirement, config: ConfigRecord
+    participant: Participant, measured: Evaluation, requirement: Requirement, config: Mapping[str, object]
 ) -> Metrics:
     """Return what the server asked a joined reply to report besides.
 

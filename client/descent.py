@@ -9,8 +9,14 @@ from torch import Tensor, nn
 
 from client.work import LocalWork, LossFunction
 
+
 def sgd(
-    model: nn.Module, loss: LossFunction, x: Tensor, y: Tensor, batches: NDArray[np.int64], work: LocalWork,
+    model: nn.Module,
+    loss: LossFunction,
+    x: Tensor,
+    y: Tensor,
+    batches: NDArray[np.int64],
+    work: LocalWork,
     correction: Sequence[Tensor] = (),
 ) -> None:
     """Minibatch SGD, MaxFL equation 5 (and FedAvg's local update): ``w <- w - eta_l g(w, xi)``.

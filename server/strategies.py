@@ -154,7 +154,9 @@ def check_settings(config: RunConfig) -> None:
     check_strategy(config.strategy)
     entry, name = STRATEGIES[config.strategy], config.strategy
     if entry.needs_loss and not config.report_loss:
-        raise ConfigError(f"report-loss = False is not allowed with strategy = '{name}': it needs the clients' losses")
+        raise ConfigError(
+            f"report-loss = False is not allowed with strategy = '{name}': it needs the clients' losses"
+        )
     if entry.own_rule and config.local_rule != "auto":
         raise ConfigError(
             f"local-rule = '{config.local_rule}' is not allowed with strategy = '{name}': it has a rule of its own"

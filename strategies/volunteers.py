@@ -8,7 +8,7 @@ checking, evaluation, state and hooks are here once. It works in two ways:
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -243,12 +243,12 @@ class VolunteerStrategy(Algorithm, Strategy):
             keys.SERVER_ROUND: record.server_round,
             keys.MANDATORY: int(record.mandatory),
         }
-        to_all, content = ConfigRecord(dict(sent)), {keys.ARRAYS: arrays, **self.train_records()}
+        to_all, records = ConfigRecord(dict(sent)), {keys.ARRAYS: arrays, **self.train_records()}
         messages = []
         for member in wave:
             own = self.client_settings(member)
             told = ConfigRecord({**sent, **own}) if own else to_all
-            messages.append((member, self.message(member, MessageType.TRAIN, {**content, keys.CONFIG: told}, ttl)))
+            messages.append((member, self.message(member, MessageType.TRAIN, records, told, ttl)))
         return messages
 
     def evaluate_messages(
@@ -263,13 +263,15 @@ class VolunteerStrategy(Algorithm, Strategy):
         self, members: Sequence[Member], arrays: ArrayRecord, config: ConfigRecord, ttl: float
     ) -> list[tuple[Member, Message]]:
         """Return EVALUATE messages; ``config`` holds all that they carry, ``ttl`` in seconds."""
-        content = {keys.ARRAYS: arrays, keys.CONFIG: config}
-        return [(m, self.message(m, MessageType.EVALUATE, content, ttl)) for m in members]
+        return [(m, self.message(m, MessageType.EVALUATE, {keys.ARRAYS: arrays}, config, ttl)) for m in members]
 
-    def message(self, member: Member, kind: str, content: dict[str, ArrayRecord | ConfigRecord], ttl: float) -> Message:
-        """Return one message of this round; ``ttl`` in seconds."""
-        group = str(content[keys.CONFIG][keys.SERVER_ROUND])
-        return Message(RecordDict(dict(content)), member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)
+    def message(
+        self, member: Member, kind: str, records: Mapping[str, ArrayRecord], told: ConfigRecord, ttl: float
+    ) -> Message:
+        """Return one message of this round; ``told`` is its config, ``ttl`` in seconds."""
+        content = RecordDict({**records, keys.CONFIG: told})
+        group = str(told[keys.SERVER_ROUND])
+        return Message(content, member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)
 
     def take(self, member: Member, message: Message) -> None:
         """Check one reply and fold it, or count why not."""

@@ -130,7 +130,7 @@ class RunConfig(TaskSettings):
         "auto", description="local training; auto: the strategy's own, the others for strategies that leave it open"
     )
     proximal_mu: NonNegative = Field(0.01, description="mu of FedProx's proximal term (local-rule = prox)")
-    report_loss: bool = Field(True, description="whether replies may carry losses; FedALIGN, ADA-GD and q-FFL need them")
+    report_loss: bool = Field(True, description="replies may carry losses; FedALIGN, ADA-GD and q-FFL need them")
     clipping_norm: NonNegative = Field(0.0, description="clients clip their update to this l2 norm; 0: no clipping")
     dp_epsilon: NonNegative = Field(0.0, description="epsilon of local differential privacy; 0: none")
     dp_delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="its delta")
@@ -169,7 +169,9 @@ class RunConfig(TaskSettings):
 
     precision: Positive = Field(0.3, description="ADA-GD: epsilon, the loss at which a rational client leaves")
     step_size: Positive = Field(0.1, description="ADA-GD: eta")
-    slack: Positive = Field(2.0, description="ADA-GD: D holds clients whose predicted loss is at most slack * epsilon")
+    slack: Positive = Field(
+        2.0, description="ADA-GD: D holds clients with a predicted loss of at most slack * epsilon"
+    )
     on_missing: Literal["wait", "proceed"] = Field(
         "wait", description="ADA-GD: where a reply is missing the model stays, or goes on (outside the theory)"
     )

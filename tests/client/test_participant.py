@@ -10,9 +10,10 @@ from flwr.app import RecordDict
 from client.models import arrays_of, evaluate
 from client.participant import Evaluation, Participant, client_identity, pick_device
 from client.requirement import Requirement
-from client.rules import LocalWork
 from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore
+from client.work import LocalWork
+from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT, Decision
 
@@ -119,12 +120,12 @@ def test_an_owner_may_refuse_mandatory_rounds() -> None:
     requirement = Requirement(0.5, {}, 0.0)
     willing = participant()
     unwilling = participant(node=NodeSettings(partition_id=1, device="cpu", refuse_mandatory=True))
-    assert willing.decide(0.9, requirement, mandatory=True) is Decision.JOINED
-    assert unwilling.decide(0.9, requirement, mandatory=True) is Decision.SAT_OUT
-    assert unwilling.decide(0.4, requirement, mandatory=True) is Decision.JOINED
-    assert willing.decide(0.9, requirement, mandatory=False) is Decision.SAT_OUT
+    assert willing.decide(Evaluation(0.9, 0.5), requirement, {keys.MANDATORY: 1}) is Decision.JOINED
+    assert unwilling.decide(Evaluation(0.9, 0.5), requirement, {keys.MANDATORY: 1}) is Decision.SAT_OUT
+    assert unwilling.decide(Evaluation(0.4, 0.5), requirement, {keys.MANDATORY: 1}) is Decision.JOINED
+    assert willing.decide(Evaluation(0.9, 0.5), requirement, {keys.MANDATORY: 0}) is Decision.SAT_OUT
     always = participant(config=CONFIG.model_copy(update={"participation": "always"}))
-    assert always.decide(0.9, requirement, mandatory=False) is Decision.JOINED
+    assert always.decide(Evaluation(0.9, 0.5), requirement, {keys.MANDATORY: 0}) is Decision.JOINED
 
 
 def test_having_left_belongs_to_one_run_and_survives(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.participation import POLICIES, Situation, always, appeal
+from client.participation import POLICIES, Situation, always, appeal, defect, match
 from fedappeal.protocol.keys import Decision
 
 numbers = st.floats(allow_nan=True)
@@ -38,4 +38,4 @@ def test_everybody_joins_a_mandatory_round_and_nobody_ever_leaves(loss: float, r
 
 
 def test_policies_by_name() -> None:
-    assert {"always": always, "appeal": appeal} == POLICIES
+    assert {"always": always, "appeal": appeal, "match": match, "defect": defect} == POLICIES

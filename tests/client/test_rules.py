@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from client.rules import RULES, LocalWork, seeded_noise, sgd
+from client.descent import sgd
+from client.rules import RULES, seeded_noise
+from client.work import LocalWork
 from fedappeal.protocol.config import ConfigError
 
 CPU = torch.device("cpu")

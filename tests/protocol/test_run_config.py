@@ -49,7 +49,10 @@ def test_pyproject_lists_exactly_the_defaults() -> None:
         ({"rounds": 5, "mandatory-rounds": 6}, "mandatory-rounds = 6 is not allowed: at most rounds = 5"),
         ({"train-share": 1.0}, "train-share = 1.0 is not allowed: input should be less than 1"),
         ({"momentum": 1.0}, "momentum = 1.0 is not allowed: input should be less than 1"),
-        ({"participation": "maybe"}, "participation = 'maybe' is not allowed: input should be 'always' or 'appeal'"),
+        (
+            {"participation": "maybe"},
+            "participation = 'maybe' is not allowed: input should be 'auto', 'always', 'appeal', 'match' or 'defect'",
+        ),
         ({"empty-pool": "ask"}, "empty-pool = 'ask' is not allowed: input should be 'ask-all' or 'keep'"),
         ({"stabilizer": 0.0}, "stabilizer = 0.0 is not allowed: input should be greater than 0"),
         ({"server-lr": float("inf")}, "server-lr = inf is not allowed: input should be a finite number"),
