@@ -21,7 +21,7 @@ LAST_POLL = 0.2
 PULLED_AT_ONCE = 64 << 20
 """Bytes of models that may be in memory at once while replies are folded."""
 _LATE_AT_ONCE = 4
-_FROM_CLIENT = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
+_FROM_SUPERLINK = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 NOT_SENT = "the message could not be sent"
 NO_ANSWER = "no answer before the deadline"
 
@@ -140,7 +140,7 @@ class Exchanges:
             if (member := left.pop(message_id, None)) is None:
                 self._answered_late(message_id, message)
                 continue
-            if _answered(message):
+            if answered(message):
                 self.absent.discard(member.client_id)
             if message.has_content():
                 traffic.up += content_size(message.content)
@@ -149,13 +149,13 @@ class Exchanges:
 
     def _answered_late(self, message_id: str, message: Message) -> None:
         client_id = self._late.pop(message_id, None)
-        if client_id is not None and _answered(message):
+        if client_id is not None and answered(message):
             self.absent.discard(client_id)
 
 
-def _answered(message: Message) -> bool:
+def answered(message: Message) -> bool:
     """Whether a reply is the client's own, not the SuperLink's word that there is none."""
-    return message.has_content() or message.error.code in _FROM_CLIENT
+    return message.has_content() or message.error.code not in _FROM_SUPERLINK
 
 
 def content_size(content: RecordDict, known: dict[int, int] | None = None) -> int:

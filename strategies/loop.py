@@ -57,7 +57,8 @@ class Loop:
         strategy, result = self.strategy, Result()
         mandatory = strategy.mandatory_rounds
         last_mandatory = default_mandatory_rounds(last_round) if mandatory is None else mandatory
-        self.roll_call.wait_for(strategy.min_available_nodes, strategy.start_timeout, strategy.round_timeout)
+        if first_round <= last_round and not strategy.finished:  # else there is nothing left to do
+            self.roll_call.wait_for(strategy.min_available_nodes, strategy.start_timeout, strategy.round_timeout)
         for server_round in range(first_round, last_round + 1):
             if strategy.finished:
                 break
@@ -94,7 +95,7 @@ class Loop:
         clock = self.exchanges.clock
         deadline = clock() + strategy.round_timeout
         order = strategy.order(record.server_round)
-        if all(member.client_id in self.exchanges.absent for member in order):
+        if strategy.waits_for_all or all(member.client_id in self.exchanges.absent for member in order):
             self.exchanges.absent.clear()  # an outage of everybody must not use up the rounds: wait again
         self._survey(arrays, config, deadline, traffic)
         wanted = strategy.wanted(len(order))
@@ -114,8 +115,10 @@ class Loop:
         return arrays if updated is None else updated
 
     def _survey(self, arrays: ArrayRecord, config: ConfigRecord, deadline: float, traffic: Traffic) -> None:
-        """Have the strategy's questions answered before anybody is asked to train."""
+        """Have the strategy's questions answered before anybody is asked to train, in half of the time at most."""
         strategy, record = self.strategy, self.strategy.record
+        now = self.exchanges.clock()
+        until = now + (deadline - now) / 2  # one silent client must not use up the round
 
         def take(member: Member, message: Message) -> None:
             try:
@@ -123,9 +126,11 @@ class Loop:
             except Refused as error:
                 record.failures[member.client_id] = f"survey: {error}"
 
-        if questions := strategy.survey(arrays, config, deadline - self.exchanges.clock()):
-            pending, _ = self.exchanges.send(questions, traffic)
-            self.exchanges.collect(pending, deadline, take, traffic)
+        if questions := strategy.survey(arrays, config, until - now):
+            pending, unreached = self.exchanges.send(questions, traffic)
+            silent = self.exchanges.collect(pending, until, take, traffic)
+            for member, reason in [(m, NOT_SENT) for m in unreached] + [(m, NO_ANSWER) for m in silent]:
+                record.failures[member.client_id] = f"survey: {reason}"
 
     def _exchange(
         self,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedappeal.protocol import keys
-from strategies.exchange import FIRST_POLL, LAST_POLL, Exchanges
+from strategies.exchange import FIRST_POLL, LAST_POLL, Exchanges, answered
 from strategies.fold import Refused
 from strategies.hooks import Hooks
 from strategies.members import Members
@@ -72,6 +72,9 @@ class RollCall:
             if called is None:
                 continue
             node = called[0]
+            if not answered(message):
+                self._called.discard(node)  # it went offline before it could answer: called again when it is back
+                continue
             try:
                 member = read_roll_call(message)
             except Refused as error:

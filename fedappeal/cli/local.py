@@ -10,7 +10,7 @@ from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import check_task
-from server.run_folder import CHECKPOINT, HISTORY, RunFolder, check_new, read_config, read_lines
+from server.run_folder import CHECKPOINT, EVENTS, HISTORY, RunFolder, check_new, read_config, read_lines
 from server.strategies import check_settings
 
 
@@ -41,6 +41,11 @@ def resume_local(path: Path, *, port: int, data_dir: str, device: str) -> None:
     rounds = max((int(line["round"]) for line in read_lines(path / HISTORY)), default=0)
     if rounds >= config.rounds and (path / CHECKPOINT).exists():
         raise ConfigError(f"'{path}' holds a run that has finished all its {config.rounds} rounds")
+    ends = [line for line in read_lines(path / EVENTS) if line["event"] == "finished" and line.get("reason")]
+    if ends:
+        raise ConfigError(
+            f"'{path}' holds a run that has finished in round {ends[-1]['round']}: {ends[-1]['reason']}"
+        )
     _check(config, port, data_dir, device)
     _run(config, RunFolder.open(path), port, data_dir, device)
 
@@ -54,7 +59,7 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
     check_settings(config)
     NodeSettings.parse({"device": device})
     if device not in ("auto", "cpu"):
-        from client.participant import pick_device
+        from client.loaded import pick_device
 
         pick_device(device)
     if config.initial_model and not Path(config.initial_model).is_file():

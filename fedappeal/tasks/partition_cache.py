@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedappeal import __version__
 from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.config import ConfigError
 
 Rows = list[NDArray[np.int64]]
 
@@ -26,27 +25,32 @@ def kept_rows(fingerprint: str, labels: NDArray[np.int64], draw: Callable[[], Ro
     Args:
         fingerprint: of the task and its partition settings.
         labels: the data set's labels, on which a partition depends too.
-        draw: draws the partition; its `ConfigError` goes through.
+        draw: draws the partition; what it raises goes through.
     """
     path = _path(fingerprint, labels)
     try:
         arrays, values = read_safetensors(path)
         flat, sizes = arrays["rows"], arrays["sizes"]
-        if int(values["clients"]) == len(sizes) and int(sizes.sum()) == len(flat):
-            return [part.astype(np.int64) for part in np.split(flat, np.cumsum(sizes)[:-1])]
-    except (ConfigError, KeyError):
+        if values["digest"] == _digest(flat, sizes):
+            return list(np.split(flat, np.cumsum(sizes)[:-1]))
+    except (KeyError, TypeError, ValueError):
         pass  # not kept yet, or a damaged file: it is drawn again and replaced
     rows = draw()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_safetensors(
-            path,
-            {"rows": np.concatenate(rows), "sizes": np.array([len(r) for r in rows], dtype=np.int64)},
-            {"clients": len(rows)},
-        )
+        flat, sizes = np.concatenate(rows), np.array([len(r) for r in rows], dtype=np.int64)
+        write_safetensors(path, {"rows": flat, "sizes": sizes}, {"digest": _digest(flat, sizes)})
     except OSError:
         pass  # a device without a writable home draws again next time
     return rows
+
+
+def _digest(*arrays: NDArray[np.generic]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def _path(fingerprint: str, labels: NDArray[np.int64]) -> Path:

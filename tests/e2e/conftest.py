@@ -1,10 +1,11 @@
 """Real processes: started with a mark in their environment, so that a test can see that none is left."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
+
+
+def each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
+    """Do something to each process; one that has ended by itself meanwhile is left out."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            act(process)
 
 
 @dataclass
@@ -49,7 +57,7 @@ class Marked:
     def alive(self) -> list[psutil.Process]:
         """Return the processes that carry the mark and have not ended."""
         found = []
-        for process in psutil.process_iter():
+        for process in psutil.process_iter(["name"]):  # their names stay known when they have ended
             try:
                 if (
                     process.environ().get("FEDAPPEAL_TEST_MARK") == self.mark
@@ -68,6 +76,5 @@ def marked(tmp_path: Path) -> Iterator[Marked]:
     # Flower's executors notice within seconds that their parent is gone.
     psutil.wait_procs(processes.alive(), timeout=10)
     left = processes.alive()
-    for process in left:
-        process.kill()
+    each(left, psutil.Process.kill)
     assert not left, f"processes left behind: {left}"

@@ -11,7 +11,7 @@ from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.protocol.config import RunConfig
 from server.run_folder import HISTORY, read_lines
-from tests.e2e.conftest import BIN, ROOT, Marked
+from tests.e2e.conftest import BIN, ROOT, Marked, each
 
 pytestmark = pytest.mark.e2e
 
@@ -43,13 +43,15 @@ def test_stock_supernodes_and_a_long_lived_client_in_one_run(marked: Marked, tmp
         while not (status := run_status(superlink.control_address, run_id)).finished:
             assert time.monotonic() < deadline, (tmp_path / "supernode.log").read_text()[-2000:]
             time.sleep(0.5)
-        # A stock SuperNode may leave its executor behind for a while.
-        family = [stock, *psutil.Process(stock.pid).children(recursive=True)]
-        for process in (ours, *family):
-            process.terminate()
+        assert (stock.poll(), ours.poll()) == (None, None)
+        # A stock SuperNode may leave its executor behind for a while; the executor may end by itself at any moment.
+        executors = psutil.Process(stock.pid).children(recursive=True)
+        ours.terminate()
+        stock.terminate()
+        each(executors, psutil.Process.terminate)
         assert ours.wait(20) == 0
         stock.wait(20)
-        psutil.wait_procs(family[1:], timeout=20)
+        psutil.wait_procs(executors, timeout=20)
         assert status.completed, status
     rounds = read_lines(folder / HISTORY)
     assert [(r["joined"], r["evaluated"]) for r in rounds] == [(2, 2)]
@@ -75,7 +77,7 @@ def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> N
         assert done.returncode == 0, done.stdout + done.stderr
         # Ray's processes end a while after the run: the SuperLink and its executor are what stays.
         deadline = time.monotonic() + 60
-        while any("ray" in p.name() or "simulation" in p.name() for p in marked.alive()):
+        while any("ray" in p.info["name"] or "simulation" in p.info["name"] for p in marked.alive()):
             assert time.monotonic() < deadline, marked.alive()
             time.sleep(0.5)
     rounds = read_lines(folder / HISTORY)

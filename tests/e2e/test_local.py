@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from client.state import DiskStore
 from fedappeal.files import read_safetensors
 from server.run_folder import HISTORY, PARTICIPATION, read_config, read_lines
-from tests.e2e.conftest import BIN, Marked
+from tests.e2e.conftest import BIN, Marked, each
 
 pytestmark = pytest.mark.e2e
 FEDAPPEAL = str(BIN / "fedappeal")
@@ -25,8 +26,7 @@ def wait_for_rounds(folder: Path, rounds: int, timeout: float = 120) -> None:
 
 
 def end_all(marked: Marked) -> None:
-    for process in marked.alive():
-        process.kill()
+    each(marked.alive(), psutil.Process.kill)
     deadline = time.monotonic() + 20
     while marked.alive():
         assert time.monotonic() < deadline

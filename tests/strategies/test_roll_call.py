@@ -1,7 +1,7 @@
 """The roll call: who is enrolled, who is refused, and how long the server waits."""
 
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
 from strategies import FedAvg
@@ -46,9 +46,59 @@ def test_too_few_clients_is_an_error_that_says_why() -> None:
     assert not grid.sent("train")
 
 
+@pytest.mark.parametrize(("grace", "began", "joined"), [(60.0, 30.0, ["c0", "c1", "c2"]), (10.0, 15.0, ["c0", "c1"])])
+def test_others_that_were_called_have_a_grace(grace: float, began: float, joined: list[str]) -> None:
+    # Two of three are enough, and are there after 5 s: the third, which needs 30 s, has until 5 s + the grace.
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}") for k in range(3)})
+    delays = {11: 5.0, 12: 30.0}
+    grid.delay = lambda node, message: delays.get(node, 0.0) if message.metadata.message_type == "query" else 0.0
+    times: list[float] = []
+    watch = Watch(before={1: lambda: times.append(grid.clock())})
+    _, watch = run(FedAvg(min_available_nodes=2, round_timeout=grace), grid, 1, watch)
+    assert times == pytest.approx([began], abs=0.5)
+    assert sorted(watch.records[0].decisions) == joined
+
+
+def test_there_is_no_grace_for_a_client_that_was_refused() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b", refuses="no")})
+    run(FedAvg(round_timeout=60.0, evaluate_every=0), grid, 1)
+    assert grid.clock() < 1.0
+
+
+def test_a_node_that_stays_silent_is_called_again_after_the_timeout() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b")})
+    calls: list[float] = []
+
+    def delay(node: int, message: Message) -> float:
+        if message.metadata.message_type == "query" and node == 11:
+            calls.append(grid.clock())
+            return 1000.0 if len(calls) == 1 else 0.0
+        return 4.0 if message.metadata.message_type == "train" else 0.0
+
+    grid.delay = delay
+    strategy = FedAvg(start_timeout=30.0, round_timeout=5.0, evaluate_every=0)
+    _, watch = run(strategy, grid, 10)
+    # Round 1 begins after the grace of 5 s, each takes 4 s: round 8 begins at 33 s, the first after 30 s.
+    assert calls == pytest.approx([0.0, 33.0], abs=1.0)
+    assert watch.enrolled == [("a", 1), ("b", 2)]
+    assert [11 in grid.asked(r) for r in range(1, 11)] == [False] * 7 + [True] * 3
+    assert not watch.refused
+
+
+@pytest.mark.parametrize("code", [3, 4, 5])
+def test_a_node_that_went_offline_before_it_could_answer_is_called_again(code: int) -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: lambda message: Message(Error(code, "gone"), reply_to=message)})
+    back = Volunteer("b")
+    _, watch = run(FedAvg(), grid, 3, Watch(before={2: lambda: grid.nodes.update({11: back})}))
+    assert not watch.refused
+    assert watch.enrolled == [("a", 1), ("b", 2)]
+    assert [11 in grid.asked(r) for r in (1, 2, 3)] == [False, True, True]
+
+
 def test_a_refused_client_is_never_asked() -> None:
     grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b", refuses="no")})
     _, watch = run(FedAvg(), grid, 2)
+    assert len(grid.sent("query")) == 2
     assert grid.asked(1) == grid.asked(2) == [10]
     assert [r.expected for r in watch.records] == [1, 1]
 

@@ -1,0 +1,120 @@
+"""The server's run around a strategy: what it checks first, and a strategy that ends the run early."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+
+import server.run
+from fedappeal.cli.main import main
+from fedappeal.files import read_safetensors, write_safetensors
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, RunConfig
+from server.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, RunFolder, read_lines
+from strategies import FedAvg
+from tests.grid import MemoryGrid, Volunteer, time_of
+
+ARRAYS = {"layer.weight": np.zeros((2, 3), np.float32), "layer.bias": np.zeros(2, np.float32)}
+
+
+class Toy(FedAvg):
+    """Refuses layers of one name, and is done after a round."""
+
+    refused = "none"
+    last = 99
+
+    def check_layout(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        if self.refused in names:
+            raise ConfigError(f"model = 'auto' is not allowed: layer '{self.refused}' cannot be trained")
+
+    def conclude(self) -> tuple[ArrayRecord | None, dict[str, float]]:
+        concluded = super().conclude()
+        if self.record.server_round == self.last:
+            self.finished = "all are satisfied"
+        return concluded
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    write_safetensors(tmp_path / "initial.safetensors", ARRAYS, {})
+    initial = str(tmp_path / "initial.safetensors")
+    return RunConfig(clients=2, rounds=6, out=str(tmp_path / "run"), initial_model=initial, start_timeout=20.0)
+
+
+def federate(strategy: FedAvg, config: RunConfig, monkeypatch: pytest.MonkeyPatch, nodes: int = 2) -> MemoryGrid:
+    monkeypatch.setattr(server.run, "build_strategy", lambda config: strategy)
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={keys.ACCURACY: 0.5}) for k in range(nodes)})
+    with time_of(grid):
+        server.run.run(grid, config)
+    return grid
+
+
+def test_the_strategy_sees_the_models_names_before_anything_starts(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = Toy()
+    federate(strategy, config, monkeypatch)
+    assert strategy.names == ["layer.bias", "layer.weight"]
+    strategy.refused = "layer.bias"
+    other = config.model_copy(update={"out": config.out + "-2"})
+    monkeypatch.setattr(Toy, "start", None)
+    with pytest.raises(ConfigError, match=r"^model = 'auto' is not allowed: layer 'layer.bias' cannot be trained$"):
+        federate(strategy, other, monkeypatch)
+    (event,) = read_lines(Path(other.out) / EVENTS)
+    assert (event["event"], event["reason"]) == (
+        "failed",
+        "model = 'auto' is not allowed: layer 'layer.bias' cannot be trained",
+    )
+
+
+def test_a_run_that_its_strategy_ends_says_why_and_is_not_started_again(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(config.out)
+    strategy = Toy()
+    strategy.last = 3
+    federate(strategy, config, monkeypatch)
+    assert [line["round"] for line in read_lines(path / HISTORY)] == [1, 2, 3]
+    end = read_lines(path / EVENTS)[-1]
+    assert (end["event"], end["round"], end["reason"]) == ("finished", 3, "all are satisfied")
+    arrays, values = read_safetensors(path / MODEL)
+    assert values["round"] == 3
+    assert arrays["layer.weight"].tolist() == [[3.0] * 3] * 2
+
+    # Killed after the last round's checkpoint, before its model was written: everybody may be gone.
+    (path / MODEL).unlink()
+    again = Toy()
+    grid = federate(again, config.model_copy(update={"resume": True}), monkeypatch, nodes=0)
+    assert grid.pushed == []
+    assert again.finished == "all are satisfied"
+    assert read_safetensors(path / MODEL)[0]["layer.bias"].tolist() == [3.0, 3.0]
+    assert len(read_lines(path / HISTORY)) == 3
+    events = [(e["event"], e["round"]) for e in read_lines(path / EVENTS) if e["event"] in ("resumed", "finished")]
+    assert events == [("finished", 3), ("resumed", 3), ("finished", 3)]
+    assert read_lines(path / EVENTS)[-1]["reason"] == "all are satisfied"
+
+
+def test_the_command_does_not_resume_a_run_that_its_strategy_ended(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strategy = Toy()
+    strategy.last = 2
+    federate(strategy, config, monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["fedappeal", "resume", config.out])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"fedappeal: '{config.out}' holds a run that has finished in round 2: all are satisfied"
+
+
+def test_an_ordinary_end_has_no_reason(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    federate(Toy(), config, monkeypatch)
+    end = read_lines(Path(config.out) / EVENTS)[-1]
+    assert (end["event"], end["round"], end["reason"]) == ("finished", 6, "")
+    assert (Path(config.out) / CHECKPOINT).exists()
+    assert RunFolder.open(Path(config.out)).run_key
