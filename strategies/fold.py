@@ -31,6 +31,14 @@ class WeightedSum:
         self.weight = 0.0
         self.count = 0
 
+    def check(self, arrays: ArrayRecord) -> None:
+        """Check a model without adding it.
+
+        Raises:
+            Refused: if `add` would refuse it.
+        """
+        self._checked(arrays)
+
     def add(self, arrays: ArrayRecord, weight: float) -> None:
         """Add one model.
 
@@ -46,6 +54,13 @@ class WeightedSum:
             _multiply_add(self._sums[name], values, weight)
         self.weight += weight
         self.count += 1
+
+    def merge(self, other: "WeightedSum", factor: float) -> None:
+        """Add ``factor`` times another sum over models of the same layout."""
+        for name, total in other._sums.items():
+            _multiply_add(self._sums.setdefault(name, np.zeros_like(total)), total, factor)
+        self.weight += factor * other.weight
+        self.count += other.count
 
     def combine(self, keep: float, scale: float) -> ArrayRecord:
         """Return ``keep * model_sent + scale * sum`` in the layout of the model that was sent.

@@ -15,7 +15,8 @@ class RoundRecord:
     Attributes:
         server_round: counted from 1.
         decisions: what became of each client that was asked: ``joined``, ``sat-out``, ``left``, ``surplus``
-            (joined after enough had), or ``failed``.
+            (joined after enough had), ``refused`` (joined, but FedALIGN's server has no use for its update), or
+            ``failed``.
         failures: for each that failed, why.
         metrics: numbers for the history (evaluation, and what the strategy adds).
         evaluated: clients that answered the evaluation; ``expected``: clients that were asked.

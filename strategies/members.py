@@ -66,6 +66,10 @@ class Members:
         """Return the client-ids of a role, connected or not, sorted."""
         return sorted(m.client_id for m in self._by_client.values() if m.role == role)
 
+    def of_client(self, client_id: str) -> Member | None:
+        """Return the client with an id, or None."""
+        return self._by_client.get(client_id)
+
     def of_node(self, node_id: int) -> Member | None:
         """Return the client behind a node id, or None."""
         return next((m for m in self._by_client.values() if m.node_id == node_id), None)

@@ -21,7 +21,7 @@ _COLUMNS = (
 )
 
 
-_SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+"}
+_SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
 
 
@@ -38,7 +38,7 @@ class RunView:
         self._clients: set[str] = set()
         self._status = self.console.status("")
 
-    def start(self) -> None:
+    def heading(self) -> None:
         """Say what is about to run."""
         c = self.config
         unseen = f" and {c.unseen_clients} unseen" if c.unseen_clients else ""
@@ -47,6 +47,10 @@ class RunView:
             f"[bold]{c.strategy}[/] on [bold]{c.task}[/] ({c.partition}), {c.clients} clients{unseen}{asked}, "
             f"{c.rounds} rounds ({c.resolved_mandatory_rounds} mandatory), seed {c.seed}"
         )
+
+    def start(self) -> None:
+        """Say what is about to run, and begin to show progress."""
+        self.heading()
         self._status.start()
         self._say("starting the SuperLink and the client processes")
 
@@ -106,9 +110,10 @@ class RunView:
 
     def _round(self, line: dict[str, Any]) -> None:
         if not self.rounds:
+            unused = {"surplus"} if self.config.strategy == "fedalign" else {"surplus", "refused"}
             self.console.print(
                 "[dim]* clients are asked not to opt out; "
-                + ", ".join(f"{sign} {name}" for name, sign in _SIGNS.items() if name != "surplus")
+                + ", ".join(f"{sign} {name}" for name, sign in _SIGNS.items() if name not in unused)
                 + ", · not asked[/]"
             )
             self.console.print(
