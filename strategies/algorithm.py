@@ -23,6 +23,8 @@ class Algorithm:
     """ArrayRecords that a joined reply carries besides the model."""
     asks_on = True
     """Whether those who sit out are replaced by others, wave after wave."""
+    waits_for_all = False
+    """Whether a round is in vain without every client: one that missed a deadline is waited for in the next, too."""
     _fold: WeightedSum | None = None
 
     def train_settings(self) -> dict[str, Scalar]:

@@ -105,7 +105,13 @@ def read_evaluate(message: Message) -> MetricRecord:
     """
     metrics = _content(message)
     _num_examples(metrics)
-    for key in (keys.ACCURACY, keys.APPEALED, keys.APPEALED_TRAIN, keys.PREFERRED_ACCURACY):
+    for key in (
+        keys.ACCURACY,
+        keys.APPEALED,
+        keys.APPEALED_TRAIN,
+        keys.PREFERRED_ACCURACY,
+        keys.ADAPTED_ACCURACY,
+    ):
         if key in metrics:
             claim(metrics, key, 0, 1)
     return metrics

@@ -42,6 +42,8 @@ ADAPTATION_STEPS = "adaptation-steps"
 """Steps of PerFedAvg's adaptation before a second evaluation, reported as `adapted-loss` and `adapted-accuracy`."""
 CONTROL = "control"
 """ArrayRecord: SCAFFOLD's server control variate c (down)."""
+CONTROL_ROUND = "control-round"
+"""The last round whose `control-delta` of this client went into c; 0: none did."""
 CONTROL_DELTA = "control-delta"
 """ArrayRecord: the change of a client's control variate c_k (up)."""
 
