@@ -8,16 +8,17 @@ from contextlib import contextmanager
 
 import torch
 
-from client.descent import sgd
+from client.descent import prox, scaffold, sgd
+from client.personalised import maml, minibatches, moreau
 from client.work import LocalRule, LocalWork
 from fedappeal.protocol.draws import draw_seed
 
-RULES: dict[str, LocalRule] = {"sgd": sgd}
+RULES: dict[str, LocalRule] = {"sgd": sgd, "prox": prox, "scaffold": scaffold, "maml": maml, "moreau": moreau}
 
 
 def draws_a_step(rule: str, work: LocalWork) -> int:
     """Number of minibatches that one local step of a rule takes."""
-    return 1
+    return minibatches(rule, work)
 
 
 @contextmanager

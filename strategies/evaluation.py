@@ -14,6 +14,8 @@ _AVERAGED = {
     "accuracy": keys.ACCURACY,
     "loss": keys.LOSS,
     "preferred_accuracy": keys.PREFERRED_ACCURACY,
+    "adapted_accuracy": keys.ADAPTED_ACCURACY,
+    "adapted_loss": keys.ADAPTED_LOSS,
 }
 
 
@@ -21,9 +23,9 @@ def summarise(replies: Iterable[tuple[Member, MetricRecord]]) -> dict[str, float
     """Average evaluation replies over clients, unweighted (MaxFL, Definition 1 and section 5).
 
     Returns:
-        ``gm_appeal`` (share of clients with test loss < rho_k), ``gm_appeal_train``, ``accuracy``, ``loss`` and
-        ``preferred_accuracy`` over the seen clients that reported each of them; the same with ``unseen_`` in
-        front over the unseen ones.
+        ``gm_appeal`` (share of clients with test loss < rho_k), ``gm_appeal_train``, ``accuracy``, ``loss``,
+        ``preferred_accuracy``, ``adapted_accuracy`` and ``adapted_loss`` over the seen clients that reported each of
+        them; the same with ``unseen_`` in front over the unseen ones.
     """
     values: dict[str, list[float]] = {}
     for member, metrics in replies:

@@ -1,0 +1,178 @@
+"""Per-FedAvg: rounds over two quadratic clients whose fixed point is known, and the server's side by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import nn
+
+from client.rules import RULES, draws_a_step
+from client.work import LocalWork
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, RunConfig
+from server.strategies import build_strategy, check_settings
+from strategies import PerFedAvg
+from tests.grid import Handler, MemoryGrid, Volunteer, model, run, values_of
+from tests.strategies.test_mixed_replies import asked, mixed, reply
+
+
+class Quadratic(nn.Module):
+    """Predicts the parameter w, whatever x is."""
+
+    def __init__(self, w: np.ndarray) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(w))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w.expand(len(x))
+
+
+def quadratic_client(h: float, a: float, steps: int, beta: float) -> Handler:
+    """A client with f(w) = h/2 (w - a)^2 that trains by the rule and the settings that TRAIN names."""
+
+    def answer(message: Message) -> Message:
+        told = message.content.config_records[keys.CONFIG]
+        rule = str(told[keys.LOCAL_RULE])
+        work = LocalWork.of(dict(told), {"learning-rate": beta, "batch-size": 1, "local-steps": steps})
+        local = Quadratic(message.content.array_records[keys.ARRAYS]["w"].numpy())
+        batches = np.zeros((steps * draws_a_step(rule, work), 1), dtype=np.int64)
+        x, y = torch.zeros(1, 1), torch.tensor([a], dtype=torch.float64)
+        RULES[rule](local, lambda out, target: h * ((out - target) ** 2).mean() / 2, x, y, batches, work)
+        metrics = MetricRecord({keys.NUM_EXAMPLES: int(100 * h), keys.DECISION: 1})
+        record = ArrayRecord({"w": Array(local.w.detach().numpy())})
+        return Message(RecordDict({keys.METRICS: metrics, keys.ARRAYS: record}), reply_to=message)
+
+    return answer
+
+
+def after(strategy: Any, clients: list[Handler], rounds: int, start: float = 5.0) -> float:
+    """The model after some rounds, through Flower's own methods."""
+    grid = MemoryGrid(dict(enumerate(clients, 10)))
+    arrays = ArrayRecord({"w": Array(np.array([start]))})
+    for server_round in range(1, rounds + 1):
+        replies = grid.send_and_receive(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
+        found, _ = strategy.aggregate_train(server_round, replies)
+        assert found is not None
+        arrays = found
+    return values_of(arrays)[0]
+
+
+CLIENTS = ((1.0, 0.0), (4.0, 3.0))  # h and a
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        # alpha = 0.2: meta gradient m (w - a) with m = (1 - alpha h)^2 h: 0.64 and 0.04 * 4 = 0.16, so that
+        # w = 0.16 * 3 / 0.8. FedAvg would stop at 4 * 3 / 5 = 2.4: a steep client adapts well by itself.
+        ("second", 0.6),
+        # m = (1 - alpha h) h: 0.8 and 0.2 * 4 = 0.8
+        ("first", 1.5),
+    ],
+)
+def test_two_quadratic_clients_meet_where_the_meta_gradients_cancel(order: str, expected: float) -> None:
+    strategy = PerFedAvg(maml_learning_rate=0.2, maml_order=order)  # type: ignore[arg-type]
+    clients = [quadratic_client(h, a, 1, 1.0) for h, a in CLIENTS]
+    # one round by hand: each moves by -m (w - a), from w = 5
+    m = {"second": (0.64, 0.16), "first": (0.8, 0.8)}[order]
+    assert after(strategy, clients, 1) == pytest.approx(5 - (m[0] * 5 + m[1] * 2) / 2, rel=1e-12)
+    assert after(strategy, clients, 50) == pytest.approx(expected, rel=1e-9)
+
+
+def test_several_local_steps_have_their_own_fixed_point() -> None:
+    # after s steps a client is at a + (1 - beta m)^s (w - a); m = 0.64, 0.16, beta = 0.5, s = 3
+    moved = [1 - (1 - 0.5 * m) ** 3 for m in (0.64, 0.16)]
+    expected = moved[1] * 3 / sum(moved)
+    clients = [quadratic_client(h, a, 3, 0.5) for h, a in CLIENTS]
+    assert after(PerFedAvg(maml_learning_rate=0.2), clients, 60) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_mixed_replies_the_good_joins_are_averaged_without_weights(backwards: bool) -> None:
+    strategy = PerFedAvg()
+    replies, bad = mixed(asked(strategy))  # (2, 0) with 1 example, (0, 4) with 3
+    arrays, metrics = strategy.aggregate_train(11, replies[::-1] if backwards else replies)
+    assert values_of(arrays) == pytest.approx([1.0, 2.0], rel=1e-6)
+    assert metrics is not None
+    counts = {name: metrics[name] for name in ("joined", "sat-out", "left", "failed", "surplus")}
+    assert counts == {"joined": 2, "sat-out": 1, "left": 1, "failed": bad, "surplus": 0}
+
+
+def test_the_order_of_the_replies_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    models = rng.normal(size=(6, 3)).astype(np.float32)
+    found = []
+    for order in (range(6), reversed(range(6)), (3, 0, 5, 1, 4, 2)):
+        strategy = PerFedAvg()
+        grid = MemoryGrid({node: Volunteer(str(node)) for node in range(10, 16)})
+        messages = list(strategy.configure_train(1, model(0, 0, 0), ConfigRecord(), grid))
+        replies = [reply(messages[k], model(*models[k]), decision=1) for k in order]
+        found.append(values_of(strategy.aggregate_train(1, replies)[0]))
+    np.testing.assert_allclose(found, [models.mean(axis=0, dtype=float)] * 3, rtol=1e-6, atol=1e-7)
+
+
+def test_nobody_joining_leaves_the_model() -> None:
+    strategy = PerFedAvg()
+    assert strategy.aggregate_train(11, [reply(m, decision=0) for m in asked(strategy)])[0] is None
+    assert PerFedAvg().aggregate_train(1, [])[0] is None
+
+
+def test_what_is_sent() -> None:
+    grid = MemoryGrid({10: Volunteer("a")})
+    strategy = build_strategy(
+        RunConfig(strategy="perfedavg", maml_learning_rate=0.3, maml_order="first", adaptation_steps=4)
+    )
+    (train,) = strategy.configure_train(1, model(1), ConfigRecord(), grid)
+    (evaluate,) = strategy.configure_evaluate(1, model(1), ConfigRecord(), grid)
+    told = dict(train.content.config_records[keys.CONFIG])
+    told = {k: told[k] for k in (keys.LOCAL_RULE, "maml-learning-rate", "maml-order")}
+    assert told == {keys.LOCAL_RULE: "maml", "maml-learning-rate": 0.3, "maml-order": "first"}
+    told = dict(evaluate.content.config_records[keys.CONFIG])
+    told = {k: told[k] for k in (keys.SPLIT, keys.ADAPTATION_STEPS, "maml-learning-rate")}
+    assert told == {keys.SPLIT: keys.TEST_SPLIT, keys.ADAPTATION_STEPS: 4, "maml-learning-rate": 0.3}
+
+
+def test_the_model_is_reported_as_sent_and_adapted() -> None:
+    def says(accuracy: float, adapted: float, loss: float) -> dict[str, float]:
+        return {keys.ACCURACY: accuracy, keys.ADAPTED_ACCURACY: adapted, keys.ADAPTED_LOSS: loss}
+
+    grid = MemoryGrid(
+        {
+            10: Volunteer("a", evaluation=says(0.5, 0.75, 1.0)),
+            11: Volunteer("b", evaluation=says(0.25, 0.5, 2.0)),
+            12: Volunteer("c", evaluation={keys.ACCURACY: 0.75}),
+            13: Volunteer("liar", evaluation=says(0.5, 1.5, 1.0)),
+            14: Volunteer("unseen", evaluation=says(0.5, 0.875, 3.0), role=keys.UNSEEN),
+        }
+    )
+    _, watch = run(PerFedAvg(min_available_nodes=5), grid, 1)
+    metrics = watch.records[0].metrics
+    assert metrics["accuracy"] == pytest.approx(0.5)  # of a, b and c
+    assert metrics["adapted_accuracy"] == pytest.approx(0.625)  # of a and b, which reported it
+    assert metrics["adapted_loss"] == pytest.approx(1.5)
+    assert metrics["unseen_adapted_accuracy"] == pytest.approx(0.875)
+    assert "adapted-accuracy = 1.5 is not allowed" in watch.records[0].failures["liar"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"maml_learning_rate": 0.0}, "maml-learning-rate = 0.0 is not allowed: more than 0"),
+        ({"maml_order": "third"}, "maml-order = 'third' is not allowed: first, second"),
+        ({"adaptation_steps": -1}, "adaptation-steps = -1 is not allowed: at least 0"),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_one_line(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        PerFedAvg(**settings)
+    assert str(error.value) == line
+
+
+@pytest.mark.parametrize("strategy", ["perfedavg", "pfedme"])
+@pytest.mark.parametrize("key", ["momentum", "weight_decay"])
+def test_momentum_and_weight_decay_are_refused_at_the_start(strategy: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key.replace('_', '-')} = 0.5 is not allowed with strategy"):
+        check_settings(RunConfig(strategy=strategy, **{key: 0.5}))  # type: ignore[arg-type]
+    check_settings(RunConfig(strategy="fedavg", **{key: 0.5}))  # type: ignore[arg-type]
