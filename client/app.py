@@ -6,20 +6,22 @@ that is not a join carries no model; no reply carries rho_k or data.
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedappeal
-from client.participant import Arrays, Evaluation, Participant
+from client.arithmetic import Arrays, Evaluation
+from client.byzantine import attacks, falsified
+from client.participant import Participant
+from client.personalised import adaptation
+from client.privacy import protected
+from client.registry import participant_of
 from client.requirement import Requirement
-from client.settings import NodeSettings
-from client.state import ContextStore, DiskStore, Store
 from client.training import Job, trained
 from client.work import LocalWork
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import content_hash
 from strategies.maxfl import appeal_weight
@@ -28,21 +30,6 @@ app = ClientApp()
 log = logging.getLogger("fedappeal.client")
 
 Metrics = dict[str, int | float | list[int] | list[float]]
-
-_participants: dict[tuple[RunConfig, NodeSettings], Participant] = {}
-
-
-def _participant(context: Context) -> Participant:
-    """Return this context's participant; its data and model stay loaded between messages."""
-    config = RunConfig.parse(context.run_config)
-    node = NodeSettings.parse(context.node_config)
-    store: Store = DiskStore(Path(node.state_dir)) if node.state_dir else ContextStore(context.state)
-    key = (config, node)
-    if key not in _participants:
-        _participants[key] = Participant(config, node, store)
-    participant = _participants[key]
-    participant.store = store
-    return participant
 
 
 def _model(message: Message, participant: Participant) -> tuple[Arrays, str]:
@@ -72,7 +59,7 @@ def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord
 def roll_call(message: Message, context: Context) -> Message:
     """Say who this client is, and make its requirement ready."""
     config = message.content[keys.CONFIG]
-    participant = _participant(context)
+    participant = participant_of(context)
     if (theirs := str(config.get(keys.VERSION, fedappeal.__version__))) != fedappeal.__version__:
         raise ConfigError(f"this client runs fedappeal {fedappeal.__version__}, the run needs {theirs}")
     if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
@@ -102,7 +89,7 @@ def roll_call(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Decide, and train where the decision is to join."""
-    participant = _participant(context)
+    participant = participant_of(context)
     config = message.content[keys.CONFIG]
     server_round = int(config[keys.SERVER_ROUND])  # type: ignore[arg-type]
     run_key = str(config.get(keys.RUN_KEY, ""))
@@ -114,7 +101,8 @@ def train(message: Message, context: Context) -> Message:
     requirement = participant.requirement(run_key)
     tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]
     measured = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
-    decision = participant.decide(measured, requirement, config)
+    attacking = attacks(participant.config, participant.node.partition_id)
+    decision = Decision.JOINED if attacking else participant.decide(measured, requirement, config)
     if decision is Decision.LEFT:
         participant.leave(run_key, server_round)
     metrics[keys.DECISION] = int(decision)
@@ -123,11 +111,15 @@ def train(message: Message, context: Context) -> Message:
 
     work = LocalWork.of(config, context.run_config)
     job = Job(participant, message.content, arrays, server_round, run_key, work)
-    records = trained(str(config.get(keys.LOCAL_RULE, "sgd")), job)
+    rule = str(config.get(keys.LOCAL_RULE, "sgd"))
+    train_locally = protected(participant, rule, lambda message, _: _reply(message, metrics, trained(rule, job)))
     if keys.TUNING_STEPS in config:
         metrics[keys.APPEAL_WEIGHT] = appeal_weight(measured.loss, requirement.rho)
     metrics |= _reports(participant, measured, requirement, config)
-    return _reply(message, metrics, records)
+    reply = train_locally(message, context)
+    if attacking:
+        return falsified(reply, message, participant.config, participant.client_id, measured.loss, requirement.rho)
+    return reply
 
 
 def _reports(
@@ -156,7 +148,7 @@ def _reports(
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Report how well the model serves this client; at a run's end, keep the model it prefers."""
-    participant = _participant(context)
+    participant = participant_of(context)
     config = message.content[keys.CONFIG]
     run_key = str(config.get(keys.RUN_KEY, ""))
     split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
@@ -176,6 +168,11 @@ def evaluate(message: Message, context: Context) -> Message:
     }
     if participant.reports_loss:
         metrics[keys.LOSS] = measured.loss
+    if (adapting := adaptation(config, context.run_config)) is not None:
+        adapted = participant.judge(arrays, model, split, adaptation=adapting)
+        metrics[keys.ADAPTED_ACCURACY] = adapted.accuracy
+        if participant.reports_loss:
+            metrics[keys.ADAPTED_LOSS] = adapted.loss
     if (preferred := participant.preferred_accuracy(on_test, requirement)) is not None:
         metrics[keys.PREFERRED_ACCURACY] = preferred
     if config.get(keys.FINAL, 0):

@@ -34,7 +34,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     from client.app import app  # noqa: F401  (loaded here so that every fork shares it)
-    from client.participant import task_of
+    from client.loaded import task_of
     from client.process import run_client  # noqa: F401
     from client.settings import Connection, NodeSettings
     from fedappeal.files import write_safetensors

@@ -3,51 +3,36 @@
 Everything here is the client's own side of a message; what a message looks like is in `client.app`.
 """
 
-import copy
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import nn
 
-from client.models import arrays_of, evaluate, load_arrays
+from client.arithmetic import Arithmetic, Arrays, Evaluation, Measuring, Training
+from client.loaded import data_of, initial_of, pick_device, task_of, workbench
+from client.models import arrays_of, load_arrays
 from client.participation import POLICIES, Situation
-from client.requirement import Requirement, read_requirement, requirement_key, stored_requirement
-from client.rules import RULES, draws_a_step, seeded_noise
+from client.personalised import Adaptation
+from client.requirement import (
+    Requirement,
+    read_requirement,
+    requirement_key,
+    requirement_settings,
+    stored_requirement,
+)
+from client.rules import RULES, draws_a_step
 from client.settings import NodeSettings
 from client.state import Record, Store
 from client.work import LocalWork
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, TaskSettings
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
-from fedappeal.protocol.keys import TRAIN_SPLIT, Decision
+from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Layout, content_hash
-from fedappeal.tasks import load_task
-from fedappeal.tasks.task import ClientData, Split, Task
-
-Arrays = dict[str, NDArray[np.generic]]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What a client measured of one model.
-
-    Attributes:
-        loss: mean loss on the split.
-        accuracy: on the split, in [0, 1].
-    """
-
-    loss: float
-    accuracy: float
-
-    def measure(self, on: str) -> float:
-        """Return what FedALIGN compares: the loss, or ``1 - accuracy`` for ``error``."""
-        return 1.0 - self.accuracy if on == "error" else self.loss
+from fedappeal.tasks.task import ClientData
 
 
 def client_identity(node: NodeSettings, store: Store) -> str:
@@ -61,37 +46,6 @@ def client_identity(node: NodeSettings, store: Store) -> str:
     return fresh
 
 
-def pick_device(wanted: str) -> torch.device:
-    """Return the device to train on; ``auto`` takes CUDA where it is available.
-
-    Raises:
-        ConfigError: if the device was named and is not there.
-    """
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }[wanted.partition(":")[0]]
-    if not available:
-        raise ConfigError(f"device = '{wanted}' is not allowed: PyTorch finds no such device here (auto, cpu)")
-    return torch.device(wanted)
-
-
-@lru_cache(maxsize=4)
-def task_of(settings: TaskSettings, data_dir: str) -> Task:
-    """Return the task, loaded once a process."""
-    return load_task(settings, Path(data_dir) if data_dir else None)
-
-
-@lru_cache(maxsize=256)
-def data_of(settings: TaskSettings, data_dir: str, partition_id: int, device: torch.device) -> ClientData:
-    """Return one client's data on its device, loaded once a process."""
-    data = task_of(settings, data_dir).load(partition_id)
-    return ClientData(*(Split(s.x.to(device), s.y.to(device)) for s in (data.train, data.test)))
-
-
 class Participant:
     """One client of one run.
 
@@ -101,8 +55,22 @@ class Participant:
         layout: layout of the task's model.
     """
 
-    def __init__(self, config: RunConfig, node: NodeSettings, store: Store) -> None:
-        """Load the client's data and build its model.
+    def __init__(
+        self,
+        config: RunConfig,
+        node: NodeSettings,
+        store: Store,
+        arithmetic: Arithmetic | None = None,
+        data: ClientData | None = None,
+    ) -> None:
+        """Load the client's data, unless they are given.
+
+        Args:
+            config: the run's settings.
+            node: the owner's settings.
+            store: where the client remembers.
+            arithmetic: trains and measures; None: one client at a time.
+            data: the client's data on its device; None: those of its partition.
 
         Raises:
             ConfigError: where the owner's settings do not fit the run's.
@@ -125,17 +93,29 @@ class Participant:
             )
         self.config = config
         self.node = node
+        self._required = requirement_settings(config, node.fixed_requirement)
         self.store = store
         self.client_id = client_identity(node, store)
         self.device = pick_device(node.device)
         settings = config.task_settings()
         self.task = task_of(settings, node.data_dir)
-        self.data = data_of(settings, node.data_dir, node.partition_id, self.device)
-        self._initial = self.task.initial_model(config.seed)
-        self._model = copy.deepcopy(self._initial).to(self.device)
+        self.data = data or data_of(settings, node.data_dir, node.partition_id, self.device)
+        self._arithmetic = arithmetic or Arithmetic()
+        self._initial = initial_of(settings, node.data_dir, config.seed)
+        self._model = workbench(settings, node.data_dir, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self._initial))
-        self._evaluations: dict[tuple[str, str, int], Evaluation] = {}
+        self._evaluations: dict[tuple[str, Adaptation | None], Evaluation] = {}
         self._judged = ""
+
+    @property
+    def trainable(self) -> list[str]:
+        """Names of the trainable parameters, in the order in which a local rule takes its correction."""
+        return [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+
+    def holding(self, arrays: Arrays) -> nn.Module:
+        """Return the model with these arrays in it, for use at once: whoever trains or measures next takes it."""
+        load_arrays(self._model, arrays)
+        return self._model
 
     # -- requirement ---------------------------------------------------------------------------------
 
@@ -147,7 +127,7 @@ class Participant:
     def begin_run(self, run_key: str, initial: Arrays) -> Requirement:
         """Make the requirement ready for a run that starts from the model ``initial`` (w_0)."""
         key = requirement_key(
-            self.config,
+            self._required,
             self.task.fingerprint,
             self.data_fingerprint,
             self.layout.hash,
@@ -160,48 +140,50 @@ class Participant:
 
     def requirement(self, run_key: str) -> Requirement:
         """Return this run's requirement; where there was no roll call, w_0 is the task's initial model."""
+        if self.node.fixed_requirement is not None:  # at once, where the owner has set it since the roll call
+            return Requirement.fixed(self.node.fixed_requirement)
         key = str(self._memory(run_key)["requirement"])
         if key and (stored := read_requirement(self.store, key)) is not None:
             return stored
         return self.begin_run(run_key, arrays_of(self._initial))
 
     def _warm_up(self, initial: Arrays) -> Requirement:
-        if self.config.requirement == "fixed":
-            return Requirement(self.config.fixed_requirement, {}, float("nan"))
+        if self._required.requirement == "fixed":
+            return Requirement.fixed(self._required.fixed_requirement)
         work = LocalWork.of(
             {"learning-rate": self.config.warmup_learning_rate, "local-steps": self.config.warmup_steps},
             self.config.as_config(),
         )
-        load_arrays(self._model, initial)
-        self._train(work, server_round=0, rule="sgd", purpose="warm-up")
-        loss, _ = evaluate(self.task, self._model, self.data.train)
-        _, accuracy = evaluate(self.task, self._model, self.data.test)
-        return Requirement(loss, arrays_of(self._model), accuracy)
+        solo = self._trained(initial, work, server_round=0, rule="sgd", purpose="warm-up")
+        loss = self._measured(solo, keys.TRAIN_SPLIT).loss
+        return Requirement(loss, dict(solo), self._measured(solo, keys.TEST_SPLIT).accuracy)
 
     # -- one round -----------------------------------------------------------------------------------
 
-    def judge(self, arrays: Arrays, model: str, split: str, tuning_steps: int = 0) -> Evaluation:
-        """Evaluate a model on this client's data, after fine-tuning it where that is asked for.
+    def judge(
+        self, arrays: Arrays, model: str, split: str, tuning_steps: int = 0, adaptation: Adaptation | None = None
+    ) -> Evaluation:
+        """Evaluate a model on this client's data, after training it on them where that is asked for.
 
         Args:
             arrays: the model.
             model: its content hash; what was measured of the latest model is remembered.
             split: ``train`` or ``test``.
-            tuning_steps: local steps before the measurement.
+            tuning_steps: steps of the run's SGD before the measurement.
+            adaptation: any other local training before it.
         """
+        if adaptation is None and tuning_steps:
+            plain = {"local-steps": tuning_steps, "momentum": 0.0, "weight-decay": 0.0}
+            adaptation = Adaptation("sgd", LocalWork.of(plain, self.config.as_config()), "tuning")
         if model != self._judged:
             self._judged, self._evaluations = model, {}
-        key = (model, split, tuning_steps)
+        key = (split, adaptation)
         if key not in self._evaluations:
-            load_arrays(self._model, arrays)
-            if tuning_steps:
-                work = LocalWork.of(
-                    {"local-steps": tuning_steps, "momentum": 0.0, "weight-decay": 0.0},
-                    self.config.as_config(),
-                )
-                self._train(work, server_round=0, rule="sgd", purpose="tuning")
-            data = self.data.train if split == TRAIN_SPLIT else self.data.test
-            self._evaluations[key] = Evaluation(*evaluate(self.task, self._model, data))
+            shared = model
+            if adaptation is not None:
+                rule, work, purpose = adaptation
+                arrays, shared = self._trained(arrays, work, server_round=0, rule=rule, purpose=purpose), ""
+            self._evaluations[key] = self._measured(arrays, split, shared)
         return self._evaluations[key]
 
     def priority(self, granted: Scalar | None) -> bool:
@@ -247,28 +229,44 @@ class Participant:
         """
         if rule not in RULES:
             raise ValueError(f"local-rule = '{rule}' is not known to this client; it has {', '.join(RULES)}")
-        load_arrays(self._model, arrays)
-        self._train(work, server_round=server_round, rule=rule, purpose="batches", correction=correction)
-        return arrays_of(self._model)
+        return self._trained(
+            arrays, work, server_round=server_round, rule=rule, purpose="batches", correction=correction
+        )
 
-    def _train(
+    def _trained(
         self,
+        arrays: Arrays,
         work: LocalWork,
         *,
         server_round: int,
         rule: str,
         purpose: str,
         correction: Sequence[torch.Tensor] = (),
-    ) -> None:
+    ) -> Arrays:
         data, seed = self.data.train, self.config.seed
         draws = work.steps(len(data)) * draws_a_step(rule, work)
-        batches = batch_indices(seed, self.client_id, server_round, len(data), draws, work.batch_size, purpose)
-        self._model.train()
-        with seeded_noise(seed, f"{self.client_id}/{purpose}", server_round, self.device):
-            RULES[rule](self._model, self._loss, data.x, data.y, batches, work, correction)
+        return self._arithmetic.train(
+            Training(
+                task=self.task,
+                model=self._model,
+                place=self.node.partition_id,
+                data=data,
+                arrays=arrays,
+                rule=rule,
+                work=work,
+                batches=batch_indices(seed, self.client_id, server_round, len(data), draws, work.batch_size, purpose),
+                correction=correction,
+                seed=seed,
+                client_id=self.client_id,
+                server_round=server_round,
+                purpose=purpose,
+            )
+        )
 
-    def _loss(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return self.task.loss(logits, y)
+    def _measured(self, arrays: Arrays, split: str, shared: str = "") -> Evaluation:
+        data = self.data.train if split == keys.TRAIN_SPLIT else self.data.test
+        place = self.node.partition_id
+        return self._arithmetic.evaluate(Measuring(self.task, self._model, place, data, split, arrays, shared))
 
     # -- memory of the run -----------------------------------------------------------------------------
 

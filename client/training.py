@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, RecordDict
 
-from client.participant import Arrays, Participant
+from client.arithmetic import Arrays
+from client.control import controlled
+from client.gradient import gradient
+from client.participant import Participant
 from client.work import LocalWork
 from fedappeal.protocol import keys
 
@@ -33,7 +36,7 @@ class Job:
 
 Training = Callable[[Job], dict[str, ArrayRecord]]
 
-TRAININGS: dict[str, Training] = {}
+TRAININGS: dict[str, Training] = {"gradient": gradient, "scaffold": controlled}
 """Local rules whose reply is not just the model that a rule of `client.rules` trained."""
 
 

@@ -29,11 +29,11 @@ LOCAL_SETTINGS = (
 class Recorder(Hooks):
     """Fills the run's folder while the run goes on."""
 
-    def __init__(self, folder: RunFolder, strategy: VolunteerStrategy, layout: Layout, initial: ArrayRecord) -> None:
+    def __init__(self, folder: RunFolder, strategy: VolunteerStrategy, initial: ArrayRecord, watch: Hooks) -> None:
         self.folder = folder
         self.strategy = strategy
-        self.layout = layout
         self.initial = initial
+        self.watch = watch
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
         """Record an arrival."""
@@ -58,6 +58,7 @@ class Recorder(Hooks):
         Checkpoint(record.server_round, self.initial, arrays, self.strategy.state()).write(
             self.folder.path / CHECKPOINT
         )
+        self.watch.on_round_end(record, arrays)
 
 
 def initial_arrays(config: RunConfig) -> Arrays:
@@ -73,8 +74,13 @@ def initial_arrays(config: RunConfig) -> Arrays:
     return initial.initial_arrays(load_task(config.task_settings()), config.seed)
 
 
-def run(grid: Grid, config: RunConfig) -> None:
+def run(grid: Grid, config: RunConfig, watch: Hooks | None = None) -> None:
     """Run, or go on with, the run that the settings describe.
+
+    Args:
+        grid: Flower's grid.
+        config: the settings.
+        watch: told of each round after it is on the disk.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -82,13 +88,13 @@ def run(grid: Grid, config: RunConfig) -> None:
     path = Path(config.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}-{config.task}").absolute()
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config)
     try:
-        _run(grid, config, folder)
+        _run(grid, config, folder, watch or Hooks())
     except Exception as error:
         folder.event("failed", reason=str(error))
         raise
 
 
-def _run(grid: Grid, config: RunConfig, folder: RunFolder) -> None:
+def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks) -> None:
     strategy = build_strategy(config)
     named = initial_arrays(config)
     layout = Layout.of(named)
@@ -112,7 +118,7 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder) -> None:
         config.rounds,
         train_config=ConfigRecord({**told, **local}),
         evaluate_config=told,
-        hooks=Recorder(folder, strategy, layout, start.initial),
+        hooks=Recorder(folder, strategy, start.initial, watch),
         roll_call_config=ConfigRecord(
             {
                 **told,

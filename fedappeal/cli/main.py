@@ -48,6 +48,30 @@ def resume(
     resume_local(folder, port=port, data_dir=data_dir, device=device)
 
 
+def _simulate(
+    *,
+    settings: dict[str, Any],
+    mode: Annotated[
+        str, typer.Option(help="clients side by side or one after another (auto | stacked | clients)")
+    ] = "auto",
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="a run for each value: KEY=VALUE,VALUE or seed=0..4")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="runs at once, each in a process of its own")] = 1,
+    threads: Annotated[int, typer.Option(help="PyTorch threads a run; 0: the cores shared out")] = 0,
+    data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
+    device: Annotated[str, typer.Option(help="where data and models are: auto, cpu, cuda, cuda:N")] = "auto",
+) -> None:
+    """Run a federation inside this process: the same apps, many virtual clients."""
+    from fedappeal.cli.simulate import plan, start_simulations
+
+    runs = plan(settings, sweep or [], str(settings.get("out", "")))
+    start_simulations(runs, jobs, mode, device, data_dir, threads)
+
+
+cli.command("simulate")(with_run_options(_simulate))
+
+
 @cli.command("list")
 def list_names() -> None:
     """List the strategies and tasks that a run can name."""

@@ -9,8 +9,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 import client.app
+import client.registry
 import fedappeal
 from client.models import arrays_of
+from client.registry import participant_of
 from client.requirement import Requirement
 from client.state import DiskStore
 from fedappeal.protocol import keys
@@ -30,9 +32,9 @@ LAYOUT = Layout.of(INITIAL)
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     MemoryGrid()
-    client.app._participants.clear()
+    client.registry.forget()
     yield
-    client.app._participants.clear()
+    client.registry.forget()
 
 
 class Node:
@@ -227,8 +229,7 @@ def test_the_preferred_model_is_kept_at_the_end_only(tmp_path: Path, appeals: bo
 def test_a_client_that_left_says_so_without_looking_at_the_model(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node("query")
-    (participant,) = client.app._participants.values()
-    participant.leave("k", 2)
+    participant_of(node.context).leave("k", 2)
     content = node("train", ArrayRecord(), server_round=3, mandatory=1)
     assert told_by(content)[keys.DECISION] == -1
     assert list(content) == [keys.METRICS]

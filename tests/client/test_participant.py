@@ -7,8 +7,10 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
+from client.arithmetic import Evaluation
+from client.loaded import pick_device
 from client.models import arrays_of, evaluate
-from client.participant import Evaluation, Participant, client_identity, pick_device
+from client.participant import Participant, client_identity
 from client.requirement import Requirement
 from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 import client.app
+import client.registry
 from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
 from server.checkpoint import Checkpoint
@@ -33,9 +34,9 @@ CONFIG = RunConfig(
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    client.app._participants.clear()
+    client.registry.forget()
     yield
-    client.app._participants.clear()
+    client.registry.forget()
 
 
 def volunteer(config: RunConfig, number: int) -> Handler:
@@ -80,7 +81,7 @@ def test_a_run_stopped_and_resumed_is_the_undisturbed_run(tmp_path: Path, monkey
     assert [line["round"] for line in read_lines(tmp_path / "halved" / HISTORY)] == [1, 2, 3, 4]
     assert Checkpoint.read(tmp_path / "halved" / CHECKPOINT).server_round == 3
     key = RunFolder.open(tmp_path / "halved").run_key
-    client.app._participants.clear()
+    client.registry.forget()
     federate(changed(halved, resume=True))
     assert RunFolder.open(tmp_path / "halved").run_key == key
 

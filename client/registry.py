@@ -1,0 +1,95 @@
+"""The clients of this process: one `Participant` for each, made on its first message and kept while it is in use."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context
+
+from client.arithmetic import Arithmetic
+from client.participant import Participant
+from client.settings import NodeSettings
+from client.state import ContextStore, DiskStore, Store
+from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.tasks.task import ClientData
+
+KEPT = 256
+"""Participants that are kept; those used longest ago are made again when they are needed."""
+
+
+@lru_cache(maxsize=64)
+def _run_config(values: tuple[tuple[str, Scalar], ...]) -> RunConfig:
+    return RunConfig.parse(dict(values))
+
+
+@lru_cache(maxsize=KEPT)
+def _node_settings(values: tuple[tuple[str, Scalar], ...]) -> NodeSettings:
+    return NodeSettings.parse(dict(values))
+
+
+def _items(values: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
+    return tuple(values.items())
+
+
+class Registry:
+    """Participants by their run's and their owner's settings."""
+
+    def __init__(self, arithmetic: Arithmetic | None = None, data: Callable[[int], ClientData] | None = None) -> None:
+        """Make an empty registry.
+
+        Args:
+            arithmetic: trains and evaluates; None: a deployed client's.
+            data: a client's data by its number; None: loaded for this client.
+        """
+        self._arithmetic = arithmetic or Arithmetic()
+        self._data = data
+        self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
+
+    def participant(self, context: Context) -> Participant:
+        """Return a context's participant, with that context's store.
+
+        Raises:
+            ConfigError: where the owner's settings do not fit the run's.
+        """
+        config, node = _run_config(_items(context.run_config)), _node_settings(_items(context.node_config))
+        store: Store = DiskStore(Path(node.state_dir)) if node.state_dir else ContextStore(context.state)
+        key = (config, node)
+        if key not in self._participants:
+            data = self._data(node.partition_id) if self._data else None
+            self._participants[key] = Participant(config, node, store, self._arithmetic, data)
+            if len(self._participants) > KEPT:
+                self._participants.popitem(last=False)
+        self._participants.move_to_end(key)
+        participant = self._participants[key]
+        participant.store = store
+        return participant
+
+    def clear(self) -> None:
+        """Let go of all participants."""
+        self._participants.clear()
+
+
+_current = Registry()
+
+
+def participant_of(context: Context) -> Participant:
+    """Return the participant behind a message's context."""
+    return _current.participant(context)
+
+
+def forget() -> None:
+    """Let go of all participants, as a restart does."""
+    _current.clear()
+
+
+@contextmanager
+def using(registry: Registry) -> Iterator[None]:
+    """Let this process's clients be those of another registry."""
+    global _current
+    before, _current = _current, registry
+    try:
+        yield
+    finally:
+        _current = before

@@ -1,0 +1,182 @@
+"""Clients side by side: each runs the ClientApp as it is, and waits where arithmetic is due until all are there.
+
+A client is a greenlet. Where the app trains or evaluates, it hands its request to the `Stacker` and is resumed with
+the result, so that decisions, batches and state come from the very code that is deployed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from greenlet import getcurrent, greenlet
+from torch import Tensor, nn
+
+from client.arithmetic import Arithmetic, Arrays, Evaluation, Measuring, Training
+from fedappeal.protocol.draws import draw_seed
+from fedappeal.protocol.keys import TRAIN_SPLIT
+from fedappeal.simulation.evaluation import evaluate_clients
+from fedappeal.simulation.layers import cross_entropy_gradient
+from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.stacked import LossGradient, NotStackable, StackedModel, line_up, train
+from fedappeal.tasks.task import Task
+
+R = TypeVar("R")
+
+SIDE_BY_SIDE = 32
+"""Most clients that train side by side: more would push each other's parameters out of the caches."""
+AT_ONCE = 512
+"""Most clients that are under way at once."""
+STACKED_RULES = ("sgd", "prox", "scaffold")
+
+
+def why_not(module: nn.Module, rule: str) -> str:
+    """Return why clients cannot train this model by this rule side by side; empty where they can."""
+    if rule not in STACKED_RULES:
+        return f"local rule '{rule}' has no stacked form"
+    try:
+        StackedModel(module)
+    except NotStackable as reason:
+        return str(reason)
+    return ""
+
+
+class Stacker(Arithmetic):
+    """Arithmetic of many clients at once, on the data of a pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._models: dict[int, StackedModel] = {}
+
+    # -- what a client asks for ------------------------------------------------------------------------
+
+    def train(self, request: Training) -> Arrays:
+        """Wait for the other clients, and train with them."""
+        if (all_clients := getcurrent().parent) is None or why_not(request.model, request.rule):
+            return super().train(request)
+        trained: Arrays = all_clients.switch(request)
+        return trained
+
+    def evaluate(self, request: Measuring) -> Evaluation:
+        """Wait for the other clients, and have the model that all of them were sent evaluated once."""
+        if (all_clients := getcurrent().parent) is None or not request.shared:
+            return super().evaluate(request)
+        measured: Evaluation = all_clients.switch(request)
+        return measured
+
+    # -- all of them --------------------------------------------------------------------------------------
+
+    def together(self, clients: Sequence[Callable[[], R]]) -> list[R]:
+        """Run several clients side by side; return their results in order."""
+        results: list[R] = []
+        for first in range(0, len(clients), AT_ONCE):
+            results += self._side_by_side(clients[first : first + AT_ONCE])
+        return results
+
+    def _side_by_side(self, clients: Sequence[Callable[[], R]]) -> list[R]:
+        results: dict[int, R] = {}
+        waiting: list[tuple[int, greenlet, Any]] = []
+
+        def resume(place: int, client: greenlet, step: Callable[[], Any]) -> None:
+            handed = step()
+            if client.dead:
+                results[place] = handed
+            else:
+                waiting.append((place, client, handed))
+
+        for place, call in enumerate(clients):
+            client = greenlet(call)
+            resume(place, client, client.switch)
+        while waiting:
+            asked, waiting = waiting, []
+            for (place, client, _), answer in zip(asked, self._answers([r for *_, r in asked]), strict=True):
+                if isinstance(answer, Exception):
+                    resume(place, client, lambda c=client, a=answer: c.throw(a))  # type: ignore[misc]
+                else:
+                    resume(place, client, lambda c=client, a=answer: c.switch(a))  # type: ignore[misc]
+        return [results[place] for place in range(len(clients))]
+
+    def _answers(self, requests: Sequence[Training | Measuring]) -> list[Any]:
+        """Answer requests, alike ones at once; an error belongs to all that were alike."""
+        groups: dict[object, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault(request.alike, []).append(i)
+        answers: dict[int, Any] = {}
+        for members in groups.values():
+            slices = [members]
+            if isinstance(requests[members[0]], Training):
+                slices = [members[i : i + SIDE_BY_SIDE] for i in range(0, len(members), SIDE_BY_SIDE)]
+            for part in slices:
+                answers |= zip(part, self._alike([requests[i] for i in part]), strict=True)
+        return [answers[i] for i in range(len(requests))]
+
+    def _alike(self, requests: Sequence[Any]) -> Sequence[Any]:
+        try:
+            if isinstance(requests[0], Training):
+                return self._train(requests)
+            return self._evaluate(requests)
+        except Exception as error:
+            return [error] * len(requests)
+
+    def _evaluate(self, requests: Sequence[Measuring]) -> list[Evaluation]:
+        first = requests[0]
+        examples = self._pool.train if first.split == TRAIN_SPLIT else self._pool.test
+        clients = sorted({request.place for request in requests})
+        measured = evaluate_clients(first.task, first.model, first.arrays, examples, clients)
+        return [measured[request.place] for request in requests]
+
+    @torch.no_grad()
+    def _train(self, requests: Sequence[Training]) -> list[Arrays]:
+        first = requests[0]
+        examples = self._pool.train
+        device = examples.x.device
+        rows = [torch.from_numpy(r.batches) + examples.start[r.place] for r in requests]
+        batches, places = line_up(rows, device)
+        lined_up = [requests[k] for k in places]
+        names = [name for name, _ in first.model.named_parameters()]
+        parameters = {name: _stack([r.arrays[name] for r in lined_up], device) for name in names}
+        correction = {
+            name: torch.stack([r.correction[i] for r in lined_up]) for i, name in enumerate(names) if first.correction
+        }
+        model = self._models.get(id(first.model)) or self._models.setdefault(
+            id(first.model), StackedModel(first.model)
+        )
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            # One mask for all that train side by side, a pure function of who they are.
+            who = " ".join(str(r.place) for r in lined_up)
+            torch.manual_seed(draw_seed(first.seed, f"{first.purpose}/{who}", server_round=first.server_round))
+            train(
+                model,
+                parameters,
+                examples,
+                batches,
+                loss_gradient(first.task),
+                first.work,
+                proximal_mu=first.work.proximal_mu if first.rule == "prox" else 0.0,
+                correction=correction,
+            )
+        on_cpu = {name: p.cpu().numpy() for name, p in parameters.items()}
+        trained: list[Arrays] = [{}] * len(requests)
+        for place, k in enumerate(places):
+            trained[k] = {name: values[place] for name, values in on_cpu.items()}
+        return trained
+
+
+def _stack(arrays: Sequence[np.ndarray[Any, Any]], device: torch.device) -> Tensor:
+    if all(a is arrays[0] for a in arrays):
+        one = torch.from_numpy(np.array(arrays[0])).to(device)
+        return one.expand(len(arrays), *one.shape).clone()
+    return torch.from_numpy(np.stack(arrays)).to(device)
+
+
+def loss_gradient(task: Task) -> LossGradient:
+    """Return the gradient of each example's loss by its logits: written out for cross-entropy, else by autograd."""
+    if type(task).loss is Task.loss:
+        return cross_entropy_gradient
+
+    def gradient(logits: Tensor, y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            at = logits.detach().requires_grad_()
+            return torch.autograd.grad(task.loss(at, y, reduction="sum"), at)[0]
+
+    return gradient

@@ -1,0 +1,130 @@
+"""Simulated runs: the two modes do the same, runs repeat, and what cannot be stacked says so."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedappeal.files import read_safetensors
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.simulation.engine import Simulation, choose_mode, simulate
+from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+from tests.grid import MemoryGrid
+
+SETTINGS: dict[str, Any] = {
+    "model": "logistic",
+    "clients": 8,
+    "unseen-clients": 2,
+    "clients-per-round": 4,
+    "rounds": 5,
+    "mandatory-rounds": 2,
+    "local-steps": 6,
+    "batch-size": 16,
+    "warmup-steps": 8,
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def simulated(folder: Path, mode: str, **settings: Any) -> RunFolder:
+    """Run one federation."""
+    config = RunConfig.parse(SETTINGS | {k.replace("_", "-"): v for k, v in settings.items()})
+    run = RunFolder.create(folder, config)
+    simulate(config, run, Simulation(mode))
+    return run
+
+
+def told(run: RunFolder) -> list[dict[str, Any]]:
+    """The history without what depends on the clock."""
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(run.path / HISTORY)]
+
+
+def assert_same_run(a: RunFolder, b: RunFolder, tolerance: float = 1e-5) -> None:
+    """Both runs asked the same clients, who decided alike, and ended with the same model to float tolerance."""
+    assert read_lines(a.path / PARTICIPATION) == read_lines(b.path / PARTICIPATION)
+    for mine, other in zip(told(a), told(b), strict=True):
+        assert mine.keys() == other.keys()
+        for key, value in mine.items():
+            assert other[key] == (pytest.approx(value, rel=1e-4, abs=1e-5) if isinstance(value, float) else value), key
+    models = [read_safetensors(run.path / MODEL)[0] for run in (a, b)]
+    for name, values in models[0].items():
+        np.testing.assert_allclose(values, models[1][name], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "maxfl"},
+        {"strategy": "maxfl", "tuning-steps": 2, "rounds": 3},
+        {"strategy": "fedavg", "local-steps": 0, "local-epochs": 1, "momentum": 0.5, "weight-decay": 0.01},
+        {"strategy": "fedprox", "proximal-mu": 0.5},
+        {"strategy": "scaffold"},
+        {"strategy": "fedalign", "epsilon": 0.5},
+        {"strategy": "adagd", "clients-per-round": 0, "precision": 0.05, "step-size": 0.5},
+        {"strategy": "qfedavg", "model": "cnn", "rounds": 2},
+        {"strategy": "mwfed"},
+    ],
+    ids=lambda settings: "-".join(str(v) for v in settings.values()),
+)
+def test_clients_side_by_side_do_what_they_do_one_after_another(tmp_path: Path, settings: dict[str, Any]) -> None:
+    stacked = simulated(tmp_path / "stacked", "auto", **settings)
+    clients = simulated(tmp_path / "clients", "clients", **settings)
+    assert_same_run(stacked, clients)
+    lines = told(stacked)
+    assert sum(line["joined"] for line in lines) > 0
+    assert all(line["evaluated"] == 10 for line in lines)
+    assert "unseen_gm_appeal" in lines[-1]
+
+
+@pytest.mark.parametrize("mode", ["stacked", "clients"])
+def test_a_run_repeats_bit_for_bit(tmp_path: Path, mode: str) -> None:
+    runs = [simulated(tmp_path / str(i), mode, model="mlp", rounds=3) for i in range(2)]
+    assert (runs[0].path / MODEL).read_bytes() == (runs[1].path / MODEL).read_bytes()
+    assert told(runs[0]) == told(runs[1])
+
+
+def test_rules_without_a_stacked_form_run_client_by_client(tmp_path: Path) -> None:
+    config = RunConfig.parse({"strategy": "perfedavg"})
+    assert choose_mode(config, Simulation()) == ("clients", "local rule 'maml' has no stacked form")
+    line = r"mode = 'stacked' is not allowed: local rule 'maml' has no stacked form \(auto, clients\)"
+    with pytest.raises(ConfigError, match=line):
+        choose_mode(config, Simulation("stacked"))
+
+
+@pytest.mark.parametrize(("mode", "threads"), [("fast", 0), ("auto", -1)])
+def test_a_bad_way_to_simulate_is_one_line(mode: str, threads: int) -> None:
+    with pytest.raises(ConfigError, match="is not allowed"):
+        Simulation(mode, threads=threads)
+
+
+def test_an_error_in_one_client_is_that_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that raises is counted with its reason; the others go on, side by side too."""
+    from client import app as module
+
+    real = module.trained
+
+    def failing(rule: str, job: Any) -> Any:
+        if job.participant.client_id == "client-0003":
+            raise RuntimeError("out of memory")
+        return real(rule, job)
+
+    monkeypatch.setattr(module, "trained", failing)
+    run = simulated(tmp_path / "run", "stacked", rounds=1, mandatory_rounds=1, clients_per_round=0)
+    (line,) = told(run)
+    assert (line["joined"], line["failed"]) == (7, 1)
+    assert line["failures"] == {"client-0003": "RuntimeError: out of memory"}
+
+
+def test_a_run_leaves_the_same_folder_as_a_deployed_one(tmp_path: Path) -> None:
+    run = simulated(tmp_path / "run", "stacked", rounds=2)
+    assert {p.name for p in run.path.iterdir()} >= {"config.json", HISTORY, PARTICIPATION, MODEL, CHECKPOINT}
+    recorded = json.loads((run.path / "config.json").read_text())
+    assert recorded["settings"]["round-timeout"] == 60.0
+    assert recorded["versions"]["torch"] == torch.__version__.partition("+")[0]
+    MemoryGrid()  # the process's identity is the tests' again
