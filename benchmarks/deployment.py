@@ -8,7 +8,6 @@ ratios. ``python benchmarks/deployment.py --json FILE``
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from machine import described
 
 from fedappeal.federation.clients import ClientProcesses
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import FLOWER_QUIET, SuperLink
 from fedappeal.protocol.config import RunConfig
-from server.run_folder import HISTORY, RunFolder, read_lines, recorded_versions
+from server.run_folder import HISTORY, RunFolder, read_lines
 
 CLIENTS = 3
 
@@ -203,9 +203,7 @@ def main() -> None:
         print(f"{mode:<16}{ours:>10.3f} s{stock:>8.2f} s{stock / ours:>8.1f}")
     if arguments.json:
         report = {
-            "date": time.strftime("%Y-%m-%d"),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            "versions": recorded_versions(),
+            **described(),
             "clients": CLIENTS,
             "task": arguments.task,
             "medians": medians,
