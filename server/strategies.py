@@ -110,6 +110,7 @@ class Entry:
         own_rule: whether it prescribes the local rule.
         one_model: whether a reply is one locally trained model, so that Flower's client mods can go around training.
         everybody: whether each round needs all clients.
+        plain_steps: whether its local rule knows no momentum and no weight decay.
     """
 
     build: Callable[[RunConfig, "Shared"], "VolunteerStrategy"]
@@ -117,19 +118,20 @@ class Entry:
     own_rule: bool = False
     one_model: bool = True
     everybody: bool = False
+    plain_steps: bool = False
 
 
 STRATEGIES = {
     "maxfl": Entry(_maxfl),
     "fedalign": Entry(_fedalign, needs_loss=True),
-    "adagd": Entry(_adagd, needs_loss=True, own_rule=True, one_model=False, everybody=True),
+    "adagd": Entry(_adagd, needs_loss=True, own_rule=True, one_model=False, everybody=True, plain_steps=True),
     "fedavg": Entry(_fedavg),
     "fedprox": Entry(_fedprox, own_rule=True),
     "scaffold": Entry(_scaffold, own_rule=True, one_model=False),
     "qfedavg": Entry(_qfedavg, needs_loss=True),
     "mwfed": Entry(_mwfed),
-    "perfedavg": Entry(_perfedavg, own_rule=True),
-    "pfedme": Entry(_pfedme, own_rule=True),
+    "perfedavg": Entry(_perfedavg, own_rule=True, plain_steps=True),
+    "pfedme": Entry(_pfedme, own_rule=True, plain_steps=True),
 }
 
 
@@ -165,6 +167,20 @@ def check_settings(config: RunConfig) -> None:
         raise ConfigError(
             f"clients-per-round = {config.clients_per_round} is not allowed with strategy = '{name}': "
             "every round needs all clients (0)"
+        )
+    for key, value in (("momentum", config.momentum), ("weight-decay", config.weight_decay)):
+        if value and entry.plain_steps:
+            raise ConfigError(
+                f"{key} = {value:g} is not allowed with strategy = '{name}': its local rule has none (0)"
+            )
+    if name == "scaffold" and config.momentum:
+        raise ConfigError(
+            f"momentum = {config.momentum:g} is not allowed with strategy = 'scaffold': "
+            "its control variates are means of plain gradients (0)"
+        )
+    if name == "mwfed" and not config.local_steps:
+        raise ConfigError(
+            "local-steps = 0 is not allowed with strategy = 'mwfed': it shares out steps, not epochs (at least 1)"
         )
     for key, value in (("clipping-norm", config.clipping_norm), ("dp-epsilon", config.dp_epsilon)):
         if value and not entry.one_model:
