@@ -1,8 +1,9 @@
 """A client's requirement rho_k: the training loss that the global model must beat to appeal.
 
 ``solo`` (MaxFL, "Example of rho_k", section 3): the client trains a model of its own for a few warm-up steps
-from the run's initial model ``w_0``; ``rho_k`` is that solo model's training loss. ``fixed``: a number.
-Computed once and stored, so a client that was killed, or got a new node id, keeps the requirement it had.
+from the run's initial model ``w_0``; ``rho_k`` is that solo model's training loss. ``fixed``: a number. A number
+that the client's owner has set goes before both. Computed once and stored,
+so a client that was killed, or got a new node id, keeps the requirement it had.
 """
 
 import hashlib
@@ -32,12 +33,24 @@ class Requirement:
     solo: Arrays
     solo_accuracy: float
 
+    @classmethod
+    def fixed(cls, rho: float) -> "Requirement":
+        """Return a requirement that is a number, without a solo model."""
+        return cls(rho, {}, float("nan"))
+
+
+def requirement_settings(config: RunConfig, owners: float | None) -> RunConfig:
+    """Return the settings that a client's requirement follows: a number its owner has set goes before the run's."""
+    if owners is None:
+        return config
+    return config.model_copy(update={"requirement": "fixed", "fixed_requirement": owners})
+
 
 def requirement_key(config: RunConfig, task: str, data: str, layout: str, initial: str, client: str) -> str:
     """Name under which a requirement is stored: a hash of all that it depends on.
 
     Args:
-        config: the run's settings; only those of the requirement count.
+        config: the settings, see `requirement_settings`; only those of the requirement count.
         task: the task's fingerprint.
         data: fingerprint of the client's own data.
         layout: hash of the model's layout.

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from fedappeal.protocol.config import Settings
+from fedappeal.protocol.config import Scalar, Settings
 
 
 class NodeSettings(Settings):
@@ -27,6 +27,13 @@ class NodeSettings(Settings):
     priority: bool = Field(False, description="this client asks to be served with priority")
     refuse_mandatory: bool = Field(False, description="decide freely in mandatory rounds too")
     report_loss: bool = Field(True, description="whether replies may carry losses")
+    fixed_requirement: float | None = Field(
+        None, allow_inf_nan=False, description="rho_k, in place of the run's requirement; not set: the run's"
+    )
+
+    def as_config(self) -> dict[str, Scalar]:
+        """Return all settings as scalars under their kebab-case keys, without those that are not set."""
+        return self.model_dump(by_alias=True, exclude_none=True)
 
 
 class Connection(Settings):

@@ -30,6 +30,9 @@ def client(
     priority: Annotated[bool, typer.Option(help="ask to be served with priority")] = False,
     refuse_mandatory: Annotated[bool, typer.Option(help="decide freely in mandatory rounds too")] = False,
     report_loss: Annotated[bool, typer.Option(help="whether replies may carry losses")] = True,
+    fixed_requirement: Annotated[
+        float | None, typer.Option(help="training loss the global model must beat, in place of the run's requirement")
+    ] = None,
     connect_timeout: Annotated[float, typer.Option(help="seconds to try for a first connection; 0: for ever")] = 10.0,
 ) -> None:
     """Join a federation as one volunteer, until SIGTERM or Ctrl-C."""
@@ -55,6 +58,7 @@ def client(
             "priority": priority,
             "refuse-mandatory": refuse_mandatory,
             "report-loss": report_loss,
+            "fixed-requirement": fixed_requirement,
         }
     )
     from client.app import app

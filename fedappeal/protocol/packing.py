@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import BytesIO
 
 import numpy as np
@@ -104,12 +104,19 @@ def view(array: Array) -> NDArray[np.generic]:
 
 
 def _npy_header(data: memoryview) -> tuple[tuple[int, ...], np.dtype[np.generic], int]:
-    head = BytesIO(data[:4096])
+    # NumPy parses the header as Python, which takes longer than all else here: equal headers are parsed once.
+    size = 10 + int.from_bytes(data[8:10], "little") if bytes(data[6:8]) == b"\x01\x00" else 4096
+    return _parsed_header(bytes(data[: min(size, 4096)]))
+
+
+@lru_cache(maxsize=256)
+def _parsed_header(start: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic], int]:
+    head = BytesIO(start)
     try:
         version = np.lib.format.read_magic(head)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran_order, dtype = read(head)
-    except Exception as error:  # NumPy parses the header as Python: a hostile one raises almost anything
+    except Exception as error:  # a hostile header raises almost anything
         raise ValueError(f"array has an unreadable header: {type(error).__name__}") from None
     if dtype.hasobject or (fortran_order and len(shape) > 1):
         raise ValueError(f"array with dtype {dtype} and fortran_order={fortran_order} is not allowed")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import client.participant as participant_module
+from client.arithmetic import Arithmetic
 from client.models import arrays_of
 from client.participant import Participant
 from client.requirement import Requirement, read_requirement, requirement_key, stored_requirement
@@ -71,7 +71,8 @@ def test_without_a_roll_call_the_requirement_starts_from_the_tasks_model(tmp_pat
 
 
 def test_a_fixed_requirement_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(participant_module, "evaluate", None)
+    monkeypatch.setattr(Arithmetic, "evaluate", None)
+    monkeypatch.setattr(Arithmetic, "train", None)
     config = CONFIG.model_copy(update={"requirement": "fixed", "fixed_requirement": 0.75})
     volunteer = Participant(config, NODE, DiskStore(tmp_path))
     requirement = volunteer.begin_run("k", arrays_of(volunteer.task.initial_model(0)))

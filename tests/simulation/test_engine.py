@@ -51,7 +51,9 @@ def assert_same_run(a: RunFolder, b: RunFolder, tolerance: float = 1e-5) -> None
     for mine, other in zip(told(a), told(b), strict=True):
         assert mine.keys() == other.keys()
         for key, value in mine.items():
-            assert other[key] == (pytest.approx(value, rel=1e-4, abs=1e-5) if isinstance(value, float) else value), key
+            assert other[key] == (pytest.approx(value, rel=1e-4, abs=1e-5) if isinstance(value, float) else value), (
+                key
+            )
     models = [read_safetensors(run.path / MODEL)[0] for run in (a, b)]
     for name, values in models[0].items():
         np.testing.assert_allclose(values, models[1][name], rtol=tolerance, atol=tolerance)

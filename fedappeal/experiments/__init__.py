@@ -1,0 +1,1 @@
+"""The papers' tables and figures as code: each prints ours beside theirs."""

@@ -1,0 +1,212 @@
+"""Clients that attack: who they are, what they claim, and the noise they send."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+import client.app
+import client.registry
+from client import byzantine
+from client.byzantine import attackers, attacks, false_metrics, noisy
+from client.models import arrays_of
+from client.training import TRAININGS, Job
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.protocol.packing import Layout
+from fedappeal.tasks import load_task
+from strategies import appeal_weight
+from tests.grid import MemoryGrid
+
+HONEST = RunConfig(clients=4, unseen_clients=1, requirement="fixed", fixed_requirement=3.0, local_steps=3)
+ATTACKED = HONEST.model_copy(update={"byzantine_share": 0.5})
+INITIAL = arrays_of(load_task(HONEST.task_settings()).initial_model(0))
+LAYOUT = Layout.of(INITIAL)
+LIARS = sorted(attackers(0, 4, 0.5))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    MemoryGrid()
+    client.registry.forget()
+    yield
+    client.registry.forget()
+
+
+def ask(config: RunConfig, partition: int, kind: str = "train", **told: Scalar) -> RecordDict:
+    node: dict[str, Scalar] = {"partition-id": partition, "device": "cpu"}
+    context = Context(7, 3, node, RecordDict(), config.as_config())
+    values: dict[str, Scalar] = {keys.SERVER_ROUND: 1, keys.MANDATORY: 0}
+    sent = ConfigRecord(values | {k.replace("_", "-"): v for k, v in told.items()})
+    content = RecordDict({keys.ARRAYS: LAYOUT.pack(INITIAL), keys.CONFIG: sent})
+    return client.app.app(Message(content, 3, kind), context).content
+
+
+def metrics_of(content: RecordDict) -> MetricRecord:
+    return content.metric_records[keys.METRICS]
+
+
+def flat(content: RecordDict) -> np.ndarray:
+    return content.array_records[keys.ARRAYS]["flat"].numpy().astype(np.float64)
+
+
+def root_mean_square(values: np.ndarray) -> float:
+    return float(np.linalg.norm(values) / values.size**0.5)
+
+
+# -- who attacks ---------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 9), st.integers(1, 300), st.floats(0, 1), st.floats(0, 1))
+def test_the_share_of_the_clients_attacks_and_grows_with_it(
+    seed: int, clients: int, share: float, other: float
+) -> None:
+    few, many = sorted((share, other))
+    assert len(attackers(seed, clients, few)) == round(few * clients)
+    assert attackers(seed, clients, few) <= attackers(seed, clients, many) <= set(range(clients))
+    assert attackers(seed, clients, few) == attackers(seed, clients, few)
+
+
+def test_table_twos_shares_of_a_hundred_clients() -> None:
+    assert [len(attackers(0, 100, share)) for share in (0.05, 0.1, 0.29)] == [5, 10, 29]
+    assert attackers(0, 100, 0.1) != attackers(1, 100, 0.1)
+    frequency = np.bincount([k for seed in range(400) for k in attackers(seed, 10, 0.3)], minlength=10) / 400
+    assert abs(frequency - 0.3).max() < 0.1, "no client attacks more often than others"  # 4 standard deviations
+
+
+def test_unseen_clients_and_clients_of_a_run_without_do_not_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [attacks(ATTACKED, k) for k in range(5)] == [k in LIARS for k in range(5)]
+    everybody = HONEST.model_copy(update={"byzantine_share": 1.0})
+    assert [attacks(everybody, k) for k in range(5)] == [True] * 4 + [False]
+    monkeypatch.setattr(byzantine, "generator", None)  # with share 0 nothing is drawn
+    assert not any(attacks(HONEST, k) for k in range(5))
+
+
+# -- what an attacker claims -----------------------------------------------------------------------------
+
+
+def test_what_is_reported_from_an_inflated_loss() -> None:
+    told = MetricRecord(
+        {keys.NUM_EXAMPLES: 7, keys.DECISION: 1, keys.APPEAL_WEIGHT: 0.25, keys.LOSS: 0.5, keys.SATISFIED: 1}
+    )
+    config = ATTACKED.model_copy(update={"byzantine_inflation": 4.0})
+    lie = false_metrics(config, told, loss=0.5, requirement=0.6)
+    # 4 * 0.5 = 2: a gap of 1.4, and 2 is not below 0.6.
+    expected = dict(told) | {keys.APPEAL_WEIGHT: appeal_weight(2.0, 0.6), keys.LOSS: 2.0, keys.SATISFIED: 0}
+    assert dict(lie) == expected
+    assert told[keys.APPEAL_WEIGHT] == 0.25
+    bare = MetricRecord({keys.DECISION: 1})
+    assert dict(false_metrics(config, bare, 0.5, 0.6)) == dict(bare), "nothing is reported that was not asked for"
+
+
+def test_what_is_made_up() -> None:
+    told = MetricRecord({keys.APPEAL_WEIGHT: 0.01, keys.LOSS: 0.5, keys.SATISFIED: 1})
+    config = ATTACKED.model_copy(update={"byzantine_attack": "claim", "byzantine_claim": 0.2})
+    assert dict(false_metrics(config, told, 0.5, 0.6)) == dict(told) | {keys.APPEAL_WEIGHT: 0.2}
+
+
+# -- the noise -------------------------------------------------------------------------------------------
+
+
+def record(**arrays: np.ndarray) -> ArrayRecord:
+    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
+
+
+def test_the_noise_is_as_large_as_the_update() -> None:
+    size = 40_000
+    before = record(a=np.full(size, 5, np.float32), b=np.zeros(size), count=np.array([3]))
+    # Squares of the update: 1 in a, 49 in b; their mean is 25, its root 5; times 0.3.
+    own = record(a=np.full(size, 6, np.float32), b=np.full(size, 7.0), count=np.array([4]))
+    sent = noisy(own, before, 0.3, np.random.default_rng(1))
+    for name in ("a", "b"):
+        noise = sent[name].numpy() - own[name].numpy()
+        assert noise.dtype == own[name].numpy().dtype
+        assert noise.mean() == pytest.approx(0, abs=4 * 1.5 / size**0.5)
+        assert noise.std() == pytest.approx(1.5, rel=0.02)
+        assert np.quantile(noise, [0.1587, 0.8413]) == pytest.approx([-1.5, 1.5], rel=0.03)  # one sigma: a Gaussian
+    assert abs(np.corrcoef(*(sent[n].numpy() - own[n].numpy() for n in ("a", "b")))[0, 1]) < 0.02
+    assert sent["count"].numpy().tolist() == [4]
+
+
+def test_the_noise_on_a_gradient_is_as_large_as_the_gradient() -> None:
+    gradient = record(g=np.tile([3.0, -4.0], 20_000))
+    sent = noisy(gradient, None, 2.0, np.random.default_rng(1))
+    assert (sent["g"].numpy() - gradient["g"].numpy()).std() == pytest.approx(2 * 12.5**0.5, rel=0.02)
+
+
+def test_no_noise_and_no_update_change_nothing() -> None:
+    own = record(a=np.array([1.5, 2.0], np.float32), b=np.zeros(0, np.float32))
+    assert (
+        noisy(own, record(a=np.zeros(2, np.float32), b=np.zeros(0, np.float32)), 0.0, np.random.default_rng(1)) == own
+    )
+    assert noisy(own, own, 9.0, np.random.default_rng(1)) == own
+    empty = record(count=np.array([1]))
+    assert noisy(empty, empty, 1.0, np.random.default_rng(1)) == empty
+
+
+# -- the whole client ------------------------------------------------------------------------------------
+
+
+def test_an_attacker_joins_lies_and_sends_noise() -> None:
+    liar, seen = LIARS[0], HONEST.model_copy(update={"fixed_requirement": 0.5})
+    attacked = seen.model_copy(update={"byzantine_share": 0.5, "byzantine_noise": 0.5})
+    assert metrics_of(ask(seen, liar, tuning_steps=0))[keys.DECISION] == 0, "honest, it would have sat out"
+    content = ask(attacked, liar, tuning_steps=0, report="loss,satisfied")
+    honest = ask(seen, liar, tuning_steps=0, report="loss,satisfied", mandatory=1)
+    loss = metrics_of(honest)[keys.LOSS]
+    assert isinstance(loss, float)
+    assert dict(metrics_of(content)) == dict(metrics_of(honest)) | {
+        keys.LOSS: 10 * loss,
+        keys.APPEAL_WEIGHT: appeal_weight(10 * loss, 0.5),
+    }
+    start = LAYOUT.pack(INITIAL)["flat"].numpy().astype(np.float64)
+    noise, update = flat(content) - flat(honest), flat(honest) - start
+    assert root_mean_square(noise) == pytest.approx(0.5 * root_mean_square(update), rel=0.05)
+    assert np.array_equal(flat(ask(attacked, liar, tuning_steps=0)), flat(content))
+    later = [flat(ask(config, liar, tuning_steps=0, mandatory=1, server_round=2)) for config in (attacked, seen)]
+    assert abs(np.corrcoef(later[0] - later[1], noise)[0, 1]) < 0.1, "another round, another noise"
+
+
+def test_an_attacker_never_leaves_for_good() -> None:
+    pleased = HONEST.model_copy(update={"participation": "defect", "precision": 100.0})
+    attacked = pleased.model_copy(update={"byzantine_share": 0.5})
+    for config, decision in ((pleased, -1), (attacked, 1)):
+        assert metrics_of(ask(config, LIARS[0]))[keys.DECISION] == decision
+
+
+@pytest.mark.parametrize("attack", ["inflate", "claim"])
+def test_honest_clients_are_the_same_to_the_byte(attack: str) -> None:
+    config = ATTACKED.model_copy(update={"byzantine_attack": attack, "byzantine_claim": 0.125})
+    for partition in range(4):
+        with_, without = (ask(c, partition, tuning_steps=1, report="loss") for c in (config, HONEST))
+        assert (with_ == without) is (partition not in LIARS)
+    assert metrics_of(ask(config, LIARS[0], tuning_steps=0))[keys.APPEAL_WEIGHT] == (
+        0.125 if attack == "claim" else pytest.approx(0, abs=1e-6)  # about 10 * ln 10 = 23, which is 20 above 3
+    )
+
+
+def test_an_attacker_measures_the_model_honestly() -> None:
+    for split in (keys.TEST_SPLIT, keys.TRAIN_SPLIT):
+        told = {"split": split}
+        assert ask(ATTACKED, LIARS[0], "evaluate", **told) == ask(HONEST, LIARS[0], "evaluate", **told)
+
+
+def test_a_gradient_and_further_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = LAYOUT.pack(INITIAL)["flat"].numpy().astype(np.float64)
+    made = LAYOUT.pack({name: values + np.float32(0.01) for name, values in INITIAL.items()})
+
+    def training(job: Job) -> dict[str, ArrayRecord]:
+        return {keys.ARRAYS: made, keys.CONTROL_DELTA: made}
+
+    for rule in ("gradient", "scaffold"):
+        monkeypatch.setitem(TRAININGS, rule, training)
+    # Taken as a model, the update is 0.01 everywhere; taken as a gradient, it is all that is sent.
+    as_gradient = root_mean_square(start + 0.01)
+    assert as_gradient > 0.03
+    for rule, size in (("gradient", as_gradient), ("scaffold", 0.01)):
+        content = ask(ATTACKED, LIARS[0], local_rule=rule)
+        assert root_mean_square(flat(content) - (start + 0.01)) == pytest.approx(size, rel=0.05), rule
+        assert content.array_records[keys.CONTROL_DELTA] == made

@@ -1,0 +1,236 @@
+"""MaxFL's toy example against closed forms, the strategies themselves, and what the paper's appendix A claims."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fedappeal.experiments.mean_estimation import (
+    CASES,
+    STABILIZER,
+    Solution,
+    appealing,
+    draw_estimates,
+    fedavg,
+    federated,
+    lemma_a1,
+    lowest,
+    main,
+    minimise,
+    objective,
+    relu_slope,
+    sigmoid_slope,
+    theorem_a1,
+    three_clients,
+    two_clients,
+)
+from strategies import FedAvg, MaxFL
+
+DRAWS = 4000
+values = st.floats(-8, 8)
+
+
+def start(draws: int, client: int = 0) -> np.ndarray:
+    return np.full(draws, client)
+
+
+def normal_below(x: np.ndarray) -> np.ndarray:
+    return np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x])
+
+
+# -- FedAvg ----------------------------------------------------------------------------------------------
+
+
+def exact_fedavg(gap: float) -> float:
+    """P(f_1(w) < rho_1) for two clients, by quadrature.
+
+    With the noises a, b ~ N(0, 1) of the estimates, w - theta_1 = (a + b + 2 gap) / 2 has to be below |a| in size:
+    b lies between -2|a| - a - 2 gap and 2|a| - a - 2 gap.
+    """
+    a = np.linspace(-9, 9, 20_001)
+    density = np.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
+    inside = normal_below(2 * abs(a) - a - 2 * gap) - normal_below(-2 * abs(a) - a - 2 * gap)
+    return float((density * inside).sum() * (a[1] - a[0]))
+
+
+def test_fedavgs_appeal_is_the_exact_probability() -> None:
+    assert exact_fedavg(0.0) == pytest.approx((math.atan(3) + math.atan(1)) / math.pi, abs=1e-6)  # two angles
+    for gap in (0.0, 0.5, 1.0, 2.0, 3.0):
+        estimates = draw_estimates((0.0, 2 * gap), 1.0, 20_000, 0)
+        measured = appealing(fedavg(estimates), estimates, (0.0, 2 * gap)).mean()
+        exact = exact_fedavg(gap)
+        assert measured == pytest.approx(exact, abs=4 * math.sqrt(exact / 20_000))
+        assert exact <= lemma_a1(gap)
+
+
+@given(st.lists(values, min_size=1, max_size=5))
+def test_fedavgs_solution_is_where_the_strategy_goes(estimates: list[float]) -> None:
+    (_, average) = federated(FedAvg(), estimates, 3.0, 1)
+    assert average == pytest.approx(np.mean(estimates), abs=1e-12)
+    assert fedavg(np.array([estimates])).models(np.array([estimates]))[0] == pytest.approx(average, abs=1e-12)
+
+
+# -- MaxFL -----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(values, min_size=2, max_size=4), st.integers(1, 6))
+def test_a_step_is_the_strategys_own(estimates: list[float], rounds: int) -> None:
+    models = federated(MaxFL(stabilizer=STABILIZER), estimates, estimates[0], rounds)
+    found = minimise(np.array([estimates]), start(1), rounds=rounds, rtol=0)
+    assert found.models(np.array([estimates]))[0] == pytest.approx(models[-1], abs=1e-9)
+
+
+@given(st.lists(values, min_size=2, max_size=4))
+def test_every_round_of_the_strategy_lowers_the_objective(estimates: list[float]) -> None:
+    for first in (estimates[0], 0.0):
+        models = federated(MaxFL(stabilizer=STABILIZER), estimates, first, 20)
+        heights = objective(np.array(models), np.array(estimates))
+        assert (np.diff(heights) <= 1e-12).all()
+
+
+@pytest.mark.parametrize(("clients", "spread"), [(2, 1.0), (3, 1.0), (3, 5.0), (6, 2.0)])
+def test_the_solution_is_a_local_minimum(clients: int, spread: float) -> None:
+    many = draw_estimates([0.0] * clients, spread, 300, 5)
+    found = minimise(many, start(300)).models(many)
+    for w, estimates in zip(found, many, strict=True):
+        assert estimates.min() - 1e-9 <= w <= estimates.max() + 1e-9
+        here, left, right = objective(np.array([w, w - 1e-2, w + 1e-2]), estimates)
+        assert here <= min(left, right) + 1e-9
+
+
+@pytest.mark.parametrize("half", [0.1, 0.5, 0.9, 1.0])
+def test_little_heterogeneity_has_one_minimum_the_average(half: float) -> None:
+    """Appendix A.1: for an estimated gamma_G^2 below 1 the objective encourages collaboration."""
+    for client in (0, 1):
+        estimates = np.array([[-half, half]])
+        assert minimise(estimates, start(1, client)).models(estimates)[0] == pytest.approx(0, abs=1e-5)
+
+
+@given(st.floats(1.03, 6))
+@example(1.03)
+def test_much_heterogeneity_has_two_minima_near_the_clients(half: float) -> None:
+    """Lemma A.3: past 1.022 the average is a maximum; lemma A.4: the minima lie within 2 of the estimates, inside."""
+    estimates = np.array([[-half, half]])
+    left, right = (minimise(estimates, start(1, client)) for client in (0, 1))
+    assert 0 < left.offset[0] <= 2
+    assert left.offset[0] == pytest.approx(-right.offset[0], rel=1e-6)
+    assert objective(left.models(estimates), estimates[0]) < objective(np.array([0.0]), estimates[0])
+    if half > 2:
+        assert left.offset[0] < 0.2
+
+
+def test_lemma_a3s_threshold() -> None:
+    """At the average of two clients q' changes sign where 2 x^2 tanh(x^2 / 2) = 1."""
+    curvature = [objective(np.array([-1e-3, 0.0, 1e-3]), np.array([-x, x])) @ [1, -2, 1] for x in (1.02, 1.023)]
+    assert curvature[0] > 0 > curvature[1]
+
+
+@given(st.lists(values, min_size=1, max_size=5))
+def test_with_relu_the_solution_is_fedavgs(estimates: list[float]) -> None:
+    """Figure 4: no gap is below 0, so ReLU changes nothing, and the sum of squares is least at the mean."""
+    data = np.array([estimates])
+    found = minimise(data, start(1), relu_slope).models(data)[0]
+    assert found == pytest.approx(np.mean(estimates), abs=1e-6)
+    assert relu_slope(np.array([0.0, 1e-9, 1e9])).tolist() == [1, 1, 1]
+
+
+def test_lemma_a2_holds_for_two_clients_and_not_for_three() -> None:
+    """Log loss, h(x) = log(1 + exp(x)), convex and increasing, whose slope is the sigmoid: the average of two."""
+
+    def log_loss_slope(gaps: np.ndarray) -> np.ndarray:
+        return np.asarray(1 / (1 + np.exp(-gaps)))
+
+    two, three = np.array([[-1.0, 4.0]]), np.array([[-1.0, 0.0, 4.0]])
+    assert minimise(two, start(1), log_loss_slope).models(two)[0] == pytest.approx(1.5, abs=1e-6)
+    grid = np.linspace(-2, 5, 70_001)
+    losses = np.logaddexp(0, (grid[:, None] - three[0]) ** 2).mean(axis=1)
+    solved = minimise(three, start(1), log_loss_slope).models(three)[0]
+    assert solved == pytest.approx(grid[losses.argmin()], abs=2e-4)
+    assert abs(solved - 1.0) > 0.05, "with three clients the log loss is not FedAvg; only ReLU is"
+
+
+def test_weights_are_the_sigmoids_slope() -> None:
+    gaps = np.array([0.0, math.log(3), 4.0, 1e6])
+    s = 1 / (1 + np.exp(-gaps[:3]))
+    np.testing.assert_allclose(sigmoid_slope(gaps), [*(s * (1 - s)), 0.0], rtol=1e-12)
+
+
+# -- GM-Appeal -------------------------------------------------------------------------------------------
+
+
+def test_appeal_is_definition_one() -> None:
+    means = (0.0, 1.0, 5.0)
+    estimates = draw_estimates(means, 1.0, DRAWS, 1)
+    for solution in (fedavg(estimates), minimise(estimates, start(DRAWS))):
+        w = solution.models(estimates)[:, None]
+        clear = np.abs(solution.less(estimates)) > 1e-6
+        expected = (w - np.array(means)) ** 2 < (estimates - np.array(means)) ** 2
+        assert (appealing(solution, estimates, means) == expected)[clear].all()
+
+
+def test_appeal_by_a_hair() -> None:
+    """Closer to the truth by 1e-40, which a float64 cannot tell: it appeals; farther by as much: it does not."""
+    estimates = np.array([[-1.0, 9.0], [1.0, 9.0]])
+    by_a_hair = Solution(np.array([0, 0]), np.array([1e-40, 1e-40]))
+    assert appealing(by_a_hair, estimates, (0.0, 9.5)).tolist() == [[True, False], [False, False]]
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("gap", [0.0, 1.0, 2.0, 4.0])
+def test_the_bounds_hold(gamma: float, gap: float) -> None:
+    means = (0.0, 2 * gap)
+    estimates = draw_estimates(means, gamma, DRAWS, 2)
+    assert appealing(fedavg(estimates), estimates, means).mean() <= lemma_a1(gap, gamma) + 0.01
+    for client in (0, 1):  # at any local minimum
+        assert appealing(minimise(estimates, start(DRAWS, client)), estimates, means).mean() >= theorem_a1(gamma)
+
+
+def test_the_bounds_by_hand() -> None:
+    assert lemma_a1(2.0, 0.5) == pytest.approx(2 * math.exp(-3.2))  # 4 / (5 / 4)
+    assert theorem_a1(0.5) == pytest.approx(math.exp(-4) / 16)
+
+
+def test_figure_four_a() -> None:
+    rows = {row["heterogeneity"]: row for row in two_clients(1, DRAWS)}
+    assert all(row["relu"] == row["fedavg"] for row in rows.values())
+    fedavgs = [row["fedavg"] for row in rows.values()]
+    assert fedavgs == sorted(fedavgs, reverse=True)
+    # Far apart, one client is served, and it is pulled to the side of the truth in half of the draws: 1/2 of 1/2.
+    for squared in (6.0, 20.0):
+        assert rows[squared]["maxfl"] == pytest.approx(0.25, abs=4 * 0.25 / math.sqrt(DRAWS))
+    assert rows[20.0]["fedavg"] < 0.01
+
+
+def test_figure_five() -> None:
+    alike, different, two_alike = three_clients(1, DRAWS)
+    for row in (different, two_alike):
+        assert row["maxfl"] > 5 * row["fedavg"]
+    assert alike["maxfl"] == pytest.approx(alike["fedavg"], abs=0.06)
+    assert different["maxfl"] == pytest.approx(1 / 6, abs=0.02)  # one client of three, in half of the draws
+    assert two_alike["maxfl_somebody"] > 0.98
+    estimates = np.array([[-0.6, 0.0, 0.6], [-7.0, -2.0, 8.0], [-0.3, 0.3, 6.0]])
+    first, second, third = lowest(estimates).models(estimates)
+    assert first == pytest.approx(0.0, abs=1e-6)  # the average
+    assert min(abs(second - estimates[1])) < 1e-6  # one client's own
+    assert third == pytest.approx(0.0, abs=1e-6)  # the average of the two
+    assert list(CASES) == [alike["case"], different["case"], two_alike["case"]]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    main(["--out", str(tmp_path / "new"), "--seeds", "2", "--draws", "50"])
+    printed = capsys.readouterr().out
+    assert "Lemma A.1" in printed
+    assert "3: two alike" in printed
+    found = json.loads((tmp_path / "new" / "mean-estimation.json").read_text())
+    assert found["settings"] == {"seeds": 2, "draws": 50, "gamma": 1.0, "stabilizer": STABILIZER}
+    assert found["two_clients"] == two_clients(2, 50)
+    assert (tmp_path / "new" / "mean-estimation.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (tmp_path / "new" / "mean-estimation.svg").read_text()
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path), "--seeds", "0"])
+    assert "seeds = 0 is not allowed: at least 1" in capsys.readouterr().err
