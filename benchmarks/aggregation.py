@@ -45,7 +45,7 @@ LEAVING = 10
 
 STRATEGIES: dict[str, Callable[[], VolunteerStrategy]] = {
     "MaxFL": MaxFL,
-    "FedALIGN": lambda: FedALIGN(epsilon=10.0, warmup_rounds=0),
+    "FedALIGN": lambda: FedALIGN(epsilon=10.0, warmup_rounds=0, global_loss="stale"),
     "FedAvg": FedAvg,
     "QFedAvg": lambda: QFedAvg(q=1.0, learning_rate=0.1),
     "Scaffold": Scaffold,
@@ -101,9 +101,10 @@ def aggregate(name: str, replies: Replies, messages: Iterable[Message], count: i
     for node in range(2, count + 2):
         strategy.members.enrol(Member(str(node), node, priority=node % 2 == 0, num_examples=100 + node - 2))
     strategy.members.set_online(range(2, count + 2))
-    strategy.open_round(1, replies.sent)
     if isinstance(strategy, FedALIGN):
-        strategy.last_global_loss = 1.0
+        strategy._last_loss = 1.0
+    strategy.open_round(1, replies.sent)
+    strategy.train_messages(strategy.members.online(), replies.sent, ConfigRecord(), 60.0)
     _, metrics = strategy.aggregate_train(1, messages)
     assert metrics is not None
     if metrics["failed"]:

@@ -117,7 +117,7 @@ def train(message: Message, context: Context) -> Message:
         metrics[keys.APPEAL_WEIGHT] = appeal_weight(measured.loss, requirement.rho)
     metrics |= _reports(participant, measured, requirement, config)
     reply = train_locally(message, context)
-    if attacking:
+    if attacking and reply.has_content():
         return falsified(reply, message, participant.config, participant.client_id, measured.loss, requirement.rho)
     return reply
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.models import arrays_of, evaluate, load_arrays
+from client.models import arrays_of, evaluate, load_arrays, mean_gradient
 from client.rules import RULES, seeded_noise
 from client.work import LocalWork
 from fedappeal.tasks.task import Split, Task
@@ -105,6 +106,32 @@ class Measuring:
         return ("evaluate", id(self.task), self.shared, self.split)
 
 
+@dataclass(frozen=True, eq=False)
+class Differentiating:
+    """The gradient of a model's mean loss on one client's training examples, in evaluation mode.
+
+    Attributes:
+        task: gives the loss.
+        model: holds any values; they may be replaced.
+        place: the client's number in its task.
+        data: its training examples.
+        arrays: where the gradient is taken, by name.
+        batch: indices into ``data``; None: all of them.
+    """
+
+    task: Task
+    model: nn.Module
+    place: int
+    data: Split
+    arrays: Arrays
+    batch: NDArray[np.int64] | None
+
+    @property
+    def alike(self) -> object:
+        """Equal for what may be differentiated side by side."""
+        return ("gradient", id(self.task))
+
+
 class Arithmetic:
     """One client's arithmetic at a time: a deployed client's."""
 
@@ -130,3 +157,14 @@ class Arithmetic:
         """Return the model's loss and accuracy, in evaluation mode."""
         load_arrays(request.model, request.arrays)
         return Evaluation(*evaluate(request.task, request.model, request.data))
+
+    def gradient(self, request: Differentiating) -> Arrays:
+        """Return the gradient by the names of the trainable parameters."""
+        load_arrays(request.model, request.arrays)
+        data = request.data
+        if request.batch is not None:
+            rows = torch.from_numpy(request.batch).to(data.x.device)
+            data = Split(data.x[rows], data.y[rows])
+        names = [name for name, p in request.model.named_parameters() if p.requires_grad]
+        found = mean_gradient(request.task, request.model, data)
+        return {name: g.cpu().numpy() for name, g in zip(names, found, strict=True)}

@@ -11,38 +11,20 @@ Two settings leave the theory, which knows exact gradients and one step only (th
   ``(w_0 - w_K) / (K * learning-rate)``, the mean of the K gradients on its way.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 from flwr.app import ArrayRecord
-from torch import Tensor, nn
+from torch import nn
 
-from client.models import EVALUATION_BATCH
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.draws import batch_indices
-from fedappeal.tasks.task import Split, Task
 
 if TYPE_CHECKING:
+    from client.arithmetic import Arrays
+    from client.participant import Participant
     from client.training import Job
-
-
-def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
-    """Return the gradient of a model's mean loss on a data set in evaluation mode, one tensor a trainable parameter.
-
-    It goes through the data as `client.models.evaluate` does, so that memory stays bounded.
-    """
-    model.eval()
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    total: tuple[Tensor, ...] | None = None
-    for start in range(0, len(data), EVALUATION_BATCH):
-        x, y = data.x[start : start + EVALUATION_BATCH], data.y[start : start + EVALUATION_BATCH]
-        loss = task.loss(model(x), y, reduction="sum")
-        part = torch.autograd.grad(loss, parameters, materialize_grads=True)
-        total = part if total is None else torch._foreach_add(total, part)
-    assert total is not None
-    return list(torch._foreach_div(total, float(len(data))))
 
 
 def gradient(job: "Job") -> dict[str, ArrayRecord]:
@@ -55,27 +37,25 @@ def gradient(job: "Job") -> dict[str, ArrayRecord]:
     for key, value in (("momentum", work.momentum), ("weight-decay", work.weight_decay)):
         if value:
             raise ConfigError(f"{key} = {value:g} is not allowed with local-rule = gradient: 0")
-    model, data = participant.holding(job.arrays), participant.data.train
-    _check_model(model, participant.trainable, participant.layout.names)
+    _check_model(participant)
+    examples = len(participant.data.train)
     steps, size = work.gradient_steps, work.gradient_batch
     seed, client = participant.config.seed, participant.client_id
-    batches = batch_indices(seed, client, job.server_round, len(data), steps if size else 0, size or 1, "gradient")
-    parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-    total = [torch.zeros_like(p) for p in parameters]
+    batches = batch_indices(seed, client, job.server_round, examples, steps if size else 0, size or 1, "gradient")
+    at = dict(job.arrays)
+    total: Arrays = {}
     for step in range(steps):
-        batch = torch.from_numpy(batches[step]).to(data.x.device) if size else None
-        found = mean_gradient(participant.task, model, data if batch is None else Split(data.x[batch], data.y[batch]))
-        torch._foreach_add_(total, found)
+        found = participant.gradient(at, batches[step] if size else None)
+        total = {name: np.add(total[name], g) if total else g for name, g in found.items()}
         if step < steps - 1:
-            with torch.no_grad():
-                torch._foreach_add_(parameters, found, alpha=-work.learning_rate)
+            at = {name: at[name] - np.multiply(g, work.learning_rate, dtype=g.dtype) for name, g in found.items()}
     if steps > 1:
-        torch._foreach_div_(total, float(steps))
-    arrays = {name: t.cpu().numpy() for name, t in zip(participant.trainable, total, strict=True)}
-    return {keys.ARRAYS: participant.layout.pack(arrays)}
+        total = {name: np.multiply(t, 1.0 / steps, dtype=t.dtype) for name, t in total.items()}
+    return {keys.ARRAYS: participant.layout.pack(total)}
 
 
-def _check_model(model: nn.Module, trainable: Sequence[str], names: Sequence[str]) -> None:
+def _check_model(participant: "Participant") -> None:
+    model, trainable, names = participant.model, participant.trainable, participant.layout.names
     batch_norm = [n for n, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     if batch_norm:
         raise ConfigError(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedappeal.tasks.task import Split, Task
 
@@ -38,3 +38,20 @@ def evaluate(task: Task, model: nn.Module, data: Split) -> tuple[float, float]:
         total += float(task.loss(logits, y, reduction="sum"))
         correct += task.metrics(logits, y)["accuracy"] * len(y)
     return total / len(data), correct / len(data)
+
+
+def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
+    """Return the gradient of a model's mean loss on a data set in evaluation mode, one tensor a trainable parameter.
+
+    It goes through the data as `evaluate` does, so that memory stays bounded.
+    """
+    model.eval()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    total: tuple[Tensor, ...] | None = None
+    for start in range(0, len(data), EVALUATION_BATCH):
+        x, y = data.x[start : start + EVALUATION_BATCH], data.y[start : start + EVALUATION_BATCH]
+        loss = task.loss(model(x), y, reduction="sum")
+        part = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        total = part if total is None else torch._foreach_add(total, part)
+    assert total is not None
+    return list(torch._foreach_div(total, float(len(data))))

@@ -8,12 +8,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from client.arithmetic import Arithmetic, Arrays, Evaluation, Measuring, Training
+from client.arithmetic import Arithmetic, Arrays, Differentiating, Evaluation, Measuring, Training
 from client.loaded import data_of, initial_of, pick_device, task_of, workbench
-from client.models import arrays_of, load_arrays
+from client.models import arrays_of
 from client.participation import POLICIES, Situation
 from client.personalised import Adaptation
 from client.requirement import (
@@ -112,9 +114,9 @@ class Participant:
         """Names of the trainable parameters, in the order in which a local rule takes its correction."""
         return [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
-    def holding(self, arrays: Arrays) -> nn.Module:
-        """Return the model with these arrays in it, for use at once: whoever trains or measures next takes it."""
-        load_arrays(self._model, arrays)
+    @property
+    def model(self) -> nn.Module:
+        """A model of the task on this client's device, for its structure: its values do not last."""
         return self._model
 
     # -- requirement ---------------------------------------------------------------------------------
@@ -262,6 +264,11 @@ class Participant:
                 purpose=purpose,
             )
         )
+
+    def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
+        """Return the gradient of the mean training loss of a model, in evaluation mode; None: of all examples."""
+        place, data = self.node.partition_id, self.data.train
+        return self._arithmetic.gradient(Differentiating(self.task, self._model, place, data, arrays, batch))
 
     def _measured(self, arrays: Arrays, split: str, shared: str = "") -> Evaluation:
         data = self.data.train if split == keys.TRAIN_SPLIT else self.data.test

@@ -249,7 +249,7 @@ class EachExample:
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
         """See `Layer`."""
         with torch.enable_grad():
-            self._x = x.detach().requires_grad_(training)
+            self._x = x.detach().requires_grad_()
             y: Tensor = self._module(self._x.flatten(0, 1))
             self._y = y.view(*x.shape[:2], *y.shape[1:])
         return self._y.detach()

@@ -92,8 +92,15 @@ class Batches:
     active: Sequence[int]
 
 
-def line_up(rows: Sequence[Tensor], device: torch.device) -> tuple[Batches, list[int]]:
-    """Line up the clients' minibatches, given as rows of `Examples` of shape ``(steps_k, size_k)``.
+def line_up(
+    rows: Sequence[Tensor], device: torch.device, weights: Sequence[Tensor] | None = None
+) -> tuple[Batches, list[int]]:
+    """Line up the clients' minibatches.
+
+    Args:
+        rows: each client's, as rows of `Examples` of shape ``(steps_k, size_k)``.
+        device: where they go.
+        weights: of the same shapes; None: each step is the mean of its examples.
 
     Returns:
         The batches, and which client (index into ``rows``) each of their places holds.
@@ -101,16 +108,58 @@ def line_up(rows: Sequence[Tensor], device: torch.device) -> tuple[Batches, list
     places = sorted(range(len(rows)), key=lambda k: -len(rows[k]))
     steps, size = max(len(r) for r in rows), max(r.shape[1] for r in rows)
     all_rows = torch.zeros((steps, len(rows), size), dtype=torch.int64)
-    weights = torch.zeros((steps, len(rows), size))
+    all_weights = torch.zeros((steps, len(rows), size))
     for place, k in enumerate(places):
         own_steps, own_size = rows[k].shape
         all_rows[:own_steps, place, :own_size] = rows[k]
-        weights[:own_steps, place, :own_size] = 1.0 / own_size
+        all_weights[:own_steps, place, :own_size] = 1.0 / own_size if weights is None else weights[k]
     active = [sum(len(r) > step for r in rows) for step in range(steps)]
-    return Batches(all_rows.to(device), weights.to(device), active), places
+    return Batches(all_rows.to(device), all_weights.to(device), active), places
 
 
 LossGradient = Callable[[Tensor, Tensor], Tensor]
+
+
+def whole(start: int, stop: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return all of a client's rows ``start..stop-1`` as steps of at most ``size``, with weights that add to 1."""
+    steps = -(-(stop - start) // size)
+    size = -(-(stop - start) // steps)
+    rows = torch.arange(start, start + steps * size).view(steps, size)
+    weights = (rows < stop).float() / (stop - start)
+    return rows.clamp_(max=stop - 1), weights
+
+
+def _of_logits(
+    model: StackedModel,
+    parameters: Parameters,
+    examples: Examples,
+    batches: Batches,
+    step: int,
+    loss_gradient: LossGradient,
+    training: bool,
+) -> Tensor:
+    """Return the gradient of each client's weighted loss by its logits, at one step."""
+    active = batches.active[step]
+    rows, weights = batches.rows[step, :active], batches.weights[step, :active]
+    logits = model.forward(examples.x[rows], parameters, training)
+    of_each = loss_gradient(logits.flatten(0, 1), examples.y[rows.flatten()])
+    return of_each.view_as(logits).mul_(weights.unsqueeze(-1))
+
+
+def gradients(
+    model: StackedModel,
+    parameters: Mapping[str, Tensor],
+    examples: Examples,
+    batches: Batches,
+    loss_gradient: LossGradient,
+) -> dict[str, Tensor]:
+    """Return the gradient of each client's loss, summed over its steps, in evaluation mode; arguments as `train`."""
+    found = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    for step, active in enumerate(batches.active):
+        here = {name: p[:active] for name, p in parameters.items()}
+        of_logits = _of_logits(model, here, examples, batches, step, loss_gradient, training=False)
+        model.backward(of_logits, here, {name: f[:active] for name, f in found.items()}, 1.0)
+    return found
 
 
 def train(
@@ -141,10 +190,7 @@ def train(
     velocity = {name: torch.zeros_like(p) for name, p in parameters.items()} if work.momentum else {}
     for step, active in enumerate(batches.active):
         here = {name: p[:active] for name, p in parameters.items()}
-        rows, weights = batches.rows[step, :active], batches.weights[step, :active]
-        logits = model.forward(examples.x[rows], here, training=True)
-        of_each = loss_gradient(logits.flatten(0, 1), examples.y[rows.flatten()])
-        of_logits = of_each.view_as(logits).mul_(weights.unsqueeze(-1))
+        of_logits = _of_logits(model, here, examples, batches, step, loss_gradient, training=True)
         moving = {name: v[:active] for name, v in velocity.items()}
         if moving:
             torch._foreach_mul_(list(moving.values()), work.momentum)

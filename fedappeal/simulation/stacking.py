@@ -4,33 +4,37 @@ A client is a greenlet. Where the app trains or evaluates, it hands its request 
 the result, so that decisions, batches and state come from the very code that is deployed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from greenlet import getcurrent, greenlet
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.arithmetic import Arithmetic, Arrays, Evaluation, Measuring, Training
+from client.arithmetic import Arithmetic, Arrays, Differentiating, Evaluation, Measuring, Training
 from fedappeal.protocol.draws import draw_seed
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.simulation.evaluation import evaluate_clients
 from fedappeal.simulation.layers import cross_entropy_gradient
 from fedappeal.simulation.pool import Pool
-from fedappeal.simulation.stacked import LossGradient, NotStackable, StackedModel, line_up, train
+from fedappeal.simulation.stacked import LossGradient, NotStackable, StackedModel, gradients, line_up, train, whole
 from fedappeal.tasks.task import Task
 
 R = TypeVar("R")
+Request = Training | Differentiating | Measuring
 
 SIDE_BY_SIDE = 32
 """Most clients that train side by side: more would push each other's parameters out of the caches."""
+EVALUATED = 256
+"""Examples a client that are differentiated at once."""
 AT_ONCE = 512
 """Most clients that are under way at once."""
-STACKED_RULES = ("sgd", "prox", "scaffold")
+STACKED_RULES = ("sgd", "prox", "scaffold", "gradient")
 
 
-def why_not(module: nn.Module, rule: str) -> str:
+def why_not(module: nn.Module, rule: str = "sgd") -> str:
     """Return why clients cannot train this model by this rule side by side; empty where they can."""
     if rule not in STACKED_RULES:
         return f"local rule '{rule}' has no stacked form"
@@ -46,13 +50,13 @@ class Stacker(Arithmetic):
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._models: dict[int, StackedModel] = {}
+        self._models: dict[nn.Module, StackedModel | None] = {}
 
     # -- what a client asks for ------------------------------------------------------------------------
 
     def train(self, request: Training) -> Arrays:
         """Wait for the other clients, and train with them."""
-        if (all_clients := getcurrent().parent) is None or why_not(request.model, request.rule):
+        if (all_clients := getcurrent().parent) is None or not self._stacks(request.model, request.rule):
             return super().train(request)
         trained: Arrays = all_clients.switch(request)
         return trained
@@ -63,6 +67,13 @@ class Stacker(Arithmetic):
             return super().evaluate(request)
         measured: Evaluation = all_clients.switch(request)
         return measured
+
+    def gradient(self, request: Differentiating) -> Arrays:
+        """Wait for the other clients, and differentiate with them."""
+        if (all_clients := getcurrent().parent) is None or not self._stacks(request.model, "gradient"):
+            return super().gradient(request)
+        found: Arrays = all_clients.switch(request)
+        return found
 
     # -- all of them --------------------------------------------------------------------------------------
 
@@ -96,7 +107,7 @@ class Stacker(Arithmetic):
                     resume(place, client, lambda c=client, a=answer: c.switch(a))  # type: ignore[misc]
         return [results[place] for place in range(len(clients))]
 
-    def _answers(self, requests: Sequence[Training | Measuring]) -> list[Any]:
+    def _answers(self, requests: Sequence[Request]) -> list[Any]:
         """Answer requests, alike ones at once; an error belongs to all that were alike."""
         groups: dict[object, list[int]] = {}
         for i, request in enumerate(requests):
@@ -104,7 +115,7 @@ class Stacker(Arithmetic):
         answers: dict[int, Any] = {}
         for members in groups.values():
             slices = [members]
-            if isinstance(requests[members[0]], Training):
+            if not isinstance(requests[members[0]], Measuring):
                 slices = [members[i : i + SIDE_BY_SIDE] for i in range(0, len(members), SIDE_BY_SIDE)]
             for part in slices:
                 answers |= zip(part, self._alike([requests[i] for i in part]), strict=True)
@@ -114,6 +125,8 @@ class Stacker(Arithmetic):
         try:
             if isinstance(requests[0], Training):
                 return self._train(requests)
+            if isinstance(requests[0], Differentiating):
+                return self._gradients(requests)
             return self._evaluate(requests)
         except Exception as error:
             return [error] * len(requests)
@@ -133,14 +146,12 @@ class Stacker(Arithmetic):
         rows = [torch.from_numpy(r.batches) + examples.start[r.place] for r in requests]
         batches, places = line_up(rows, device)
         lined_up = [requests[k] for k in places]
-        names = [name for name, _ in first.model.named_parameters()]
-        parameters = {name: _stack([r.arrays[name] for r in lined_up], device) for name in names}
+        model, parameters = self._stacked(lined_up)
         correction = {
-            name: torch.stack([r.correction[i] for r in lined_up]) for i, name in enumerate(names) if first.correction
+            name: torch.stack([r.correction[i] for r in lined_up])
+            for i, name in enumerate(parameters)
+            if first.correction
         }
-        model = self._models.get(id(first.model)) or self._models.setdefault(
-            id(first.model), StackedModel(first.model)
-        )
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             # One mask for all that train side by side, a pure function of who they are.
             who = " ".join(str(r.place) for r in lined_up)
@@ -155,14 +166,51 @@ class Stacker(Arithmetic):
                 proximal_mu=first.work.proximal_mu if first.rule == "prox" else 0.0,
                 correction=correction,
             )
-        on_cpu = {name: p.cpu().numpy() for name, p in parameters.items()}
-        trained: list[Arrays] = [{}] * len(requests)
-        for place, k in enumerate(places):
-            trained[k] = {name: values[place] for name, values in on_cpu.items()}
-        return trained
+        return _in_order(parameters, places)
+
+    @torch.no_grad()
+    def _gradients(self, requests: Sequence[Differentiating]) -> list[Arrays]:
+        examples = self._pool.train
+        spans = [(examples.start[r.place], examples.start[r.place + 1]) for r in requests]
+        batched = [
+            whole(*span, EVALUATED) if r.batch is None else _one_step(torch.from_numpy(r.batch) + span[0])
+            for r, span in zip(requests, spans, strict=True)
+        ]
+        batches, places = line_up([rows for rows, _ in batched], examples.x.device, [w for _, w in batched])
+        model, parameters = self._stacked([requests[k] for k in places])
+        found = gradients(model, parameters, examples, batches, loss_gradient(requests[0].task))
+        return _in_order(found, places)
+
+    def _stacked(
+        self, requests: Sequence[Training] | Sequence[Differentiating]
+    ) -> tuple[StackedModel, dict[str, Tensor]]:
+        """Return the stacked layers, and the clients' parameters one after another."""
+        module, device = requests[0].model, self._pool.train.x.device
+        model = self._models[module]
+        assert model is not None
+        names = [name for name, _ in module.named_parameters()]
+        return model, {name: _stack([r.arrays[name] for r in requests], device) for name in names}
+
+    def _stacks(self, module: nn.Module, rule: str) -> bool:
+        if module not in self._models:
+            self._models[module] = None if why_not(module) else StackedModel(module)
+        return rule in STACKED_RULES and self._models[module] is not None
 
 
-def _stack(arrays: Sequence[np.ndarray[Any, Any]], device: torch.device) -> Tensor:
+def _in_order(stacked: Mapping[str, Tensor], places: Sequence[int]) -> list[Arrays]:
+    """Return each client's arrays, given which client each place holds."""
+    on_cpu = {name: values.cpu().numpy() for name, values in stacked.items()}
+    ordered: list[Arrays] = [{}] * len(places)
+    for place, k in enumerate(places):
+        ordered[k] = {name: values[place] for name, values in on_cpu.items()}
+    return ordered
+
+
+def _one_step(rows: Tensor) -> tuple[Tensor, Tensor]:
+    return rows.unsqueeze(0), torch.full((1, len(rows)), 1.0 / len(rows))
+
+
+def _stack(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> Tensor:
     if all(a is arrays[0] for a in arrays):
         one = torch.from_numpy(np.array(arrays[0])).to(device)
         return one.expand(len(arrays), *one.shape).clone()

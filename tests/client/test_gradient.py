@@ -11,10 +11,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
 import client.app
-import client.gradient
+import client.models
 import client.registry
-from client.gradient import gradient, mean_gradient
-from client.models import arrays_of, evaluate
+from client.gradient import gradient
+from client.models import arrays_of, evaluate, mean_gradient
 from client.participant import Participant
 from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore
@@ -99,7 +99,7 @@ def test_chunks_are_weighted_by_their_examples(monkeypatch: pytest.MonkeyPatch) 
     one = participant()
     whole = sent_by(one)
     assert len(one.data.train) % 50
-    monkeypatch.setattr(client.gradient, "EVALUATION_BATCH", 50)  # the last chunk is smaller
+    monkeypatch.setattr(client.models, "EVALUATION_BATCH", 50)  # the last chunk is smaller
     assert close(sent_by(one), whole)
 
 
