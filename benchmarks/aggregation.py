@@ -8,8 +8,8 @@ gradients. Absolute figures say little on a shared machine: read the ratios, whi
 
 import argparse
 import json
+import logging
 import multiprocessing
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +59,9 @@ class Replies:
     """A round's replies: every client joins, reports what any strategy asks for, and sends one of a few models."""
 
     def __init__(self, size: int, distinct: int = DISTINCT) -> None:
+        # Flower takes a message's run and source from the process it is made in.
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        logging.getLogger("flwr").setLevel(logging.WARNING)
         rng = np.random.default_rng(0)
         self.sent = ArrayRecord({"flat": Array(np.zeros(size, np.float32))})
         self._records = [
@@ -72,7 +75,6 @@ class Replies:
 
     def messages(self, count: int, two: bool = False) -> Iterator[Message]:
         """Yield the replies; ``two``: with a second record, as SCAFFOLD needs."""
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 9
         question = Message(RecordDict({keys.CONFIG: ConfigRecord({})}), 1, "train")
         for i in range(count):
             record = self._records[i % len(self._records)]
@@ -117,7 +119,14 @@ def flower(messages: Iterable[Message]) -> None:
 
 
 def plain_pass(models: Iterable[NDArray[np.generic]], size: int) -> None:
-    """Multiply and add each model once, the least that a weighted average needs."""
+    """Multiply and add each model once: ``total += weight * values``."""
+    total = np.zeros(size, np.float32)
+    for values in models:
+        total += np.float32(0.1) * values
+
+
+def plain_pass_in_place(models: Iterable[NDArray[np.generic]], size: int) -> None:
+    """Do the same without fresh memory for each product: the least that a weighted average needs."""
     total, scratch = np.zeros(size, np.float32), np.empty(size, np.float32)
     for values in models:
         np.multiply(values, np.float32(0.1), out=scratch)
@@ -140,6 +149,7 @@ def timings(size: int, count: int, repetitions: int) -> dict[str, list[float]]:
     replies = Replies(size)
     arms: dict[str, Callable[[], None]] = {
         "plain pass": lambda: plain_pass(replies.models(count), size),
+        "plain pass in place": lambda: plain_pass_in_place(replies.models(count), size),
         "Flower's FedAvg": lambda: flower(ready),
     }
     for name in STRATEGIES:
@@ -164,14 +174,15 @@ def peak_memory(arm: str, size: int, count: int) -> float:
 
 def _peak_memory(arm: str, size: int, count: int) -> float:
     replies = Replies(size, distinct=1)
-    held = _resident()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is this process's past, or its parent's
+    held = _resident("VmRSS")
     # Each reply has bytes of its own and comes when it is asked for, as from a grid.
     messages = (_own_bytes(m) for m in replies.messages(count, two=arm == "Scaffold"))
     if arm == "Flower's FedAvg":
         flower(messages)
     else:
         aggregate(arm, replies, messages, count)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) / 1024
+    return (_resident("VmHWM") - held) / 1024
 
 
 def _own_bytes(message: Message) -> Message:
@@ -184,10 +195,10 @@ def _own_bytes(message: Message) -> Message:
     return message
 
 
-def _resident() -> int:
-    """Resident KiB now, which is also where the peak stands if nothing larger was freed before."""
+def _resident(field: str) -> int:
+    """Resident KiB, now (VmRSS) or at most since the peak was cleared (VmHWM)."""
     fields = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in fields if line.startswith("VmRSS"))
+    return next(int(line.split()[1]) for line in fields if line.startswith(field))
 
 
 def main() -> None:

@@ -1,17 +1,24 @@
 """Folding models into a running weighted sum as they arrive: memory O(d), whatever the number of clients."""
 
+import math
+from functools import lru_cache
+
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import view
+from fedappeal.protocol.packing import serialised, view
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 17
 """Values a step of the multiply-add: the scratch block stays in the processor's cache."""
 
 
 class Refused(ValueError):
     """A reply that is left out; the message says why, for a person to read."""
+
+
+Checked = dict[str, NDArray[np.generic]]
+"""A model's values by name, each as one vector, that fit a `WeightedSum`."""
 
 
 class WeightedSum:
@@ -31,57 +38,15 @@ class WeightedSum:
         self.weight = 0.0
         self.count = 0
 
-    def check(self, arrays: ArrayRecord) -> None:
-        """Check a model without adding it.
+    def check(self, arrays: ArrayRecord) -> Checked:
+        """Return a model's values, checked, for `add_checked`; the sum is unchanged.
 
         Raises:
-            Refused: if `add` would refuse it.
+            Refused: if the model has another layout or a value that is not finite.
         """
-        self._checked(arrays)
-
-    def add(self, arrays: ArrayRecord, weight: float) -> None:
-        """Add one model.
-
-        Raises:
-            Refused: if the model has another layout or a value that is not finite; the sum is unchanged.
-        """
-        views = self._checked(arrays)
-        if not self._sums:
-            for name, like in self._like.items():
-                dtype = np.float32 if like.dtype == np.float32 else np.float64
-                self._sums[name] = np.zeros(like.size, dtype=dtype)
-        for name, values in views.items():
-            _multiply_add(self._sums[name], values, weight)
-        self.weight += weight
-        self.count += 1
-
-    def merge(self, other: "WeightedSum", factor: float) -> None:
-        """Add ``factor`` times another sum over models of the same layout."""
-        for name, total in other._sums.items():
-            _multiply_add(self._sums.setdefault(name, np.zeros_like(total)), total, factor)
-        self.weight += factor * other.weight
-        self.count += other.count
-
-    def combine(self, keep: float, scale: float) -> ArrayRecord:
-        """Return ``keep * model_sent + scale * sum`` in the layout of the model that was sent.
-
-        Arrays that are not floating point (counters of batch normalisation) are rounded.
-        """
-        out: dict[str, Array] = {}
-        for name, like in self._like.items():
-            total = self._sums[name] if self._sums else np.zeros(like.size)
-            mixed = total * total.dtype.type(scale)
-            if keep:
-                mixed += like.reshape(-1).astype(total.dtype, copy=False) * total.dtype.type(keep)
-            if not np.issubdtype(like.dtype, np.floating):
-                mixed = np.rint(mixed)
-            out[name] = Array(mixed.astype(like.dtype, copy=False).reshape(like.shape))
-        return ArrayRecord(out)
-
-    def _checked(self, arrays: ArrayRecord) -> dict[str, NDArray[np.generic]]:
         if set(arrays.keys()) != set(self._like):
             raise Refused(f"model has arrays {sorted(arrays.keys())}, expected {sorted(self._like)}")
-        views: dict[str, NDArray[np.generic]] = {}
+        views: Checked = {}
         for name, like in self._like.items():
             try:
                 values = view(arrays[name])
@@ -98,6 +63,51 @@ class WeightedSum:
             views[name] = values
         return views
 
+    def add_checked(self, values: Checked, weight: float) -> None:
+        """Add one model that `check` returned."""
+        if not self._sums:
+            for name, like in self._like.items():
+                dtype = np.float32 if like.dtype == np.float32 else np.float64
+                self._sums[name] = np.zeros(like.size, dtype=dtype)
+        for name, own in values.items():
+            _multiply_add(self._sums[name], own, weight)
+        self.weight += weight
+        self.count += 1
+
+    def add(self, arrays: ArrayRecord, weight: float) -> None:
+        """Add one model.
+
+        Raises:
+            Refused: as `check`; the sum is unchanged.
+        """
+        self.add_checked(self.check(arrays), weight)
+
+    def merge(self, other: "WeightedSum", factor: float) -> None:
+        """Add ``factor`` times another sum over models of the same layout."""
+        for name, total in other._sums.items():
+            _multiply_add(self._sums.setdefault(name, np.zeros_like(total)), total, factor)
+        self.weight += factor * other.weight
+        self.count += other.count
+
+    def combine(self, keep: float, scale: float) -> ArrayRecord:
+        """Return ``keep * model_sent + scale * sum`` in the layout of the model that was sent, and end the sum.
+
+        Arrays that are not floating point (counters of batch normalisation) are rounded.
+        """
+        out: dict[str, Array] = {}
+        for name, like in self._like.items():
+            # In place, because fresh memory costs more than the arithmetic.
+            mixed = self._sums.pop(name, None)
+            if mixed is None:
+                mixed = np.zeros(like.size)
+            mixed *= mixed.dtype.type(scale)
+            if keep:
+                _multiply_add(mixed, like.reshape(-1), keep)
+            if not np.issubdtype(like.dtype, np.floating):
+                mixed = np.rint(mixed)
+            out[name] = serialised(mixed.astype(like.dtype, copy=False).reshape(like.shape))
+        return ArrayRecord(out)
+
 
 def finite(arrays: ArrayRecord) -> bool:
     """Whether all floating-point values of a model are finite."""
@@ -106,9 +116,21 @@ def finite(arrays: ArrayRecord) -> bool:
 
 
 def _finite(values: NDArray[np.generic]) -> bool:
-    # A finite sum has finite terms; only where the sum overflows does each value have to be looked at.
+    # A finite sum has finite terms; only where the sum overflows does each value have to be looked at. As a product
+    # with ones it takes half the time of NumPy's sum.
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(np.add.reduce(values))) or bool(np.isfinite(values).all())
+        if values.dtype in (np.float32, np.float64):
+            ones = _ones(values.dtype.name)
+            parts = (values[start : start + _BLOCK] for start in range(0, values.size, _BLOCK))
+            total = sum(float(np.dot(part, ones[: part.size])) for part in parts)
+        else:
+            total = float(np.add.reduce(values))
+        return math.isfinite(total) or bool(np.isfinite(values).all())
+
+
+@lru_cache(maxsize=2)
+def _ones(dtype: str) -> NDArray[np.floating]:
+    return np.ones(_BLOCK, dtype=dtype)
 
 
 def _multiply_add(total: NDArray[np.floating], values: NDArray[np.generic], weight: float) -> None:

@@ -115,12 +115,12 @@ class QFedAvg(VolunteerStrategy):
         assert self._fold is not None
         assert reply.arrays is not None
         loss = claim(reply.metrics, keys.LOSS, low=0.0)
-        self._fold.check(reply.arrays)
+        checked = self._fold.check(reply.arrays)
         distance = squared_distance(self._sent, reply.arrays) if self.q else 0.0
         log_a, log_b = log_terms(loss, distance, self.q, self.learning_rate)
         if log_a > self._log_unit:
             self._set_unit(log_a)
-        self._fold.add(reply.arrays, self._in_units(log_a))
+        self._fold.add_checked(checked, self._in_units(log_a))
         self._log_curvature = float(np.logaddexp(self._log_curvature, log_b))
 
     def _set_unit(self, log_unit: float) -> None:

@@ -93,11 +93,11 @@ class Scaffold(VolunteerStrategy):
         assert self._changes is not None
         change = reply.records[keys.CONTROL_DELTA]
         try:
-            self._changes.check(change)
+            checked = self._changes.check(change)
         except Refused as error:
             raise Refused(f"{keys.CONTROL_DELTA}: {error}") from None
         super().accept(member, reply)
-        self._changes.add(change, 1.0)
+        self._changes.add_checked(checked, 1.0)
         self._folded.append(member.client_id)
 
     def weight(self, reply: TrainReply) -> float:

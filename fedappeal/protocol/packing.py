@@ -103,6 +103,18 @@ def view(array: Array) -> NDArray[np.generic]:
     return np.frombuffer(data, dtype=dtype, count=count, offset=offset).reshape(shape)
 
 
+def serialised(values: NDArray[np.generic]) -> Array:
+    """Return a Flower array of the values, with one copy where Flower makes two.
+
+    Args:
+        values: any shape, no objects.
+    """
+    values, head = np.asarray(values, order="C"), BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(values))
+    data = b"".join((head.getvalue(), values.reshape(-1).view(np.uint8).data))
+    return Array(str(values.dtype), tuple(values.shape), "numpy.ndarray", data)
+
+
 def _npy_header(data: memoryview) -> tuple[tuple[int, ...], np.dtype[np.generic], int]:
     # NumPy parses the header as Python, which takes longer than all else here: equal headers are parsed once.
     size = 10 + int.from_bytes(data[8:10], "little") if bytes(data[6:8]) == b"\x01\x00" else 4096
