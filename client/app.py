@@ -6,6 +6,7 @@ that is not a join carries no model; no reply carries rho_k or data.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -32,23 +33,39 @@ log = logging.getLogger("fedappeal.client")
 Metrics = dict[str, int | float | list[int] | list[float]]
 
 
+@dataclass(frozen=True)
+class _Received:
+    """The model of the latest message: in one process, many clients are sent the same one."""
+
+    record: ArrayRecord
+    layout: str
+    arrays: Arrays
+    hash: str
+
+
+_latest: _Received | None = None
+
+
 def _model(message: Message, participant: Participant) -> tuple[Arrays, str]:
     """Return the model that was sent, by name, and its content hash.
 
     Raises:
         ValueError: if it is not this task's model.
     """
-    config = message.content[keys.CONFIG]
-    layout = str(config.get(keys.LAYOUT, participant.layout.hash))
-    if layout != participant.layout.hash:
+    global _latest
+    own = participant.layout.hash
+    layout = str(message.content[keys.CONFIG].get(keys.LAYOUT, own))
+    if layout != own:
         raise ValueError(
-            f"layout {layout} of the model that was sent does not match this client's {participant.layout.hash} "
+            f"layout {layout} of the model that was sent does not match this client's {own} "
             f"(task {participant.config.task}, model {participant.config.model})"
         )
     record = message.content.get(keys.ARRAYS)
     if not isinstance(record, ArrayRecord):
         raise ValueError(f"message has no ArrayRecord '{keys.ARRAYS}'")
-    return participant.layout.unpack(record), content_hash(record)
+    if _latest is None or _latest.record is not record or _latest.layout != own:
+        _latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
+    return _latest.arrays, _latest.hash
 
 
 def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord] | None = None) -> Message:

@@ -82,10 +82,11 @@ class ContextStore:
 
     def read(self, name: str) -> Record | None:
         """Return the record of that name, or None."""
-        if name not in self._state.config_records:
+        # Not by `config_records`, which copies all that there is.
+        record, arrays = self._state.get(name), self._state.get(f"{name}.arrays")
+        if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             return None
-        values = {k: v for k, v in self._state.config_records[name].items() if not isinstance(v, list | bytes)}
-        arrays = self._state.array_records.get(f"{name}.arrays", ArrayRecord())
+        values = {k: v for k, v in record.items() if not isinstance(v, list | bytes)}
         return Record(values, {key: view(array) for key, array in arrays.items()})
 
     def write(self, name: str, record: Record) -> None:
