@@ -5,6 +5,7 @@ that is not a join carries no model; no reply carries rho_k or data.
 """
 
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 import fedappeal
-from client.arithmetic import Arrays, Evaluation
+from client.arithmetic import UNMEASURED, Arrays, Evaluation
 from client.byzantine import attacks, falsified
 from client.participant import Participant
 from client.personalised import adaptation
@@ -87,13 +88,15 @@ def roll_call(message: Message, context: Context) -> Message:
     if config.get(keys.NEEDS_LOSS, 0) and not participant.reports_loss:
         raise ConfigError("report-loss = False is not allowed in this run: its strategy needs the clients' losses")
     arrays, _ = _model(message, participant)
-    participant.begin_run(str(config.get(keys.RUN_KEY, "")), arrays)
+    run_key = str(config.get(keys.RUN_KEY, ""))
+    participant.begin_run(run_key, arrays)
     seen = participant.node.partition_id < participant.config.clients
     info = ConfigRecord(
         {
             keys.CLIENT_ID: participant.client_id,
             keys.ROLE: keys.SEEN if seen else keys.UNSEEN,
             keys.PRIORITY: int(participant.priority(None)),
+            keys.LEFT_RUN: int(participant.has_left(run_key, sys.maxsize)),
             keys.TASK: participant.task.name,
             keys.FINGERPRINT: participant.task.fingerprint,
             keys.VERSION: fedappeal.__version__,
@@ -117,8 +120,10 @@ def train(message: Message, context: Context) -> Message:
     arrays, model = _model(message, participant)
     requirement = participant.requirement(run_key)
     tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]
-    measured = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
     attacking = attacks(participant.config, participant.node.partition_id)
+    measured = UNMEASURED
+    if attacking or participant.decides_by_loss or keys.TUNING_STEPS in config or keys.REPORT in config:
+        measured = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
     decision = Decision.JOINED if attacking else participant.decide(measured, requirement, config)
     if decision is Decision.LEFT:
         participant.leave(run_key, server_round)

@@ -4,6 +4,7 @@ A deployed client does them one after the other. The in-process engine puts anot
 does the same for many clients side by side; what is asked for is decided by the same code.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,10 @@ class Evaluation:
     def measure(self, on: str) -> float:
         """Return what FedALIGN compares: the loss, or ``1 - accuracy`` for ``error``."""
         return 1.0 - self.accuracy if on == "error" else self.loss
+
+
+UNMEASURED = Evaluation(math.nan, math.nan)
+"""What is said of a model where nobody needs to know."""
 
 
 @dataclass(frozen=True, eq=False)

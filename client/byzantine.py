@@ -6,6 +6,8 @@ sends its model with Gaussian noise as large as its update: ``w_k + noise * rms(
 What it answers to EVALUATE is honest: that is how the experiment measures the model.
 """
 
+import math
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
@@ -51,7 +53,8 @@ def falsified(
         requirement: rho_k.
     """
     told, content = message.content.config_records[keys.CONFIG], reply.content
-    metrics = false_metrics(config, content.metric_records[keys.METRICS], loss, requirement)
+    most = 1.0 if told.get(keys.MATCH_ON) == "error" else math.inf
+    metrics = false_metrics(config, content.metric_records[keys.METRICS], loss, requirement, most)
     is_model = str(told.get(keys.LOCAL_RULE, "sgd")) not in _NOT_A_MODEL
     arrays = noisy(
         content.array_records[keys.ARRAYS],
@@ -62,8 +65,13 @@ def falsified(
     return Message(RecordDict({**content, keys.METRICS: metrics, keys.ARRAYS: arrays}), reply_to=message)
 
 
-def false_metrics(config: RunConfig, metrics: MetricRecord, loss: float, requirement: float) -> MetricRecord:
-    """Return what an attacker reports, where an honest client with this F_k(w) and rho_k reports ``metrics``."""
+def false_metrics(
+    config: RunConfig, metrics: MetricRecord, loss: float, requirement: float, most: float = math.inf
+) -> MetricRecord:
+    """Return what an attacker reports, where an honest client with this F_k(w) and rho_k reports ``metrics``.
+
+    ``most`` is what a server believes at most where the loss it asked for is an error: a larger one would be refused.
+    """
     lie = MetricRecord(dict(metrics))
     if config.byzantine_attack == "claim":
         if keys.APPEAL_WEIGHT in lie:
@@ -75,7 +83,7 @@ def false_metrics(config: RunConfig, metrics: MetricRecord, loss: float, require
     if keys.SATISFIED in lie:
         lie[keys.SATISFIED] = int(inflated < requirement)
     if keys.LOSS in lie:  # or FedALIGN's error in its place
-        lie[keys.LOSS] = config.byzantine_inflation * float(lie[keys.LOSS])  # type: ignore[arg-type]
+        lie[keys.LOSS] = min(most, config.byzantine_inflation * float(lie[keys.LOSS]))  # type: ignore[arg-type]
     return lie
 
 

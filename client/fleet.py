@@ -107,6 +107,7 @@ class FleetConnection:
         self._cache = ObjectCache()
         self._runs: dict[int, RunSettings] = {}
         self._unconfirmed: deque[tuple[float, int, str]] = deque()
+        self._half: fleet_pb2.PullMessagesResponse | None = None
         self._forgotten = False
         self._closed = threading.Event()
         self._closing = threading.Lock()
@@ -133,7 +134,10 @@ class FleetConnection:
         """
         if self._forgotten:
             raise NodeForgotten(f"the SuperLink at {self._calls.address} does not know this node any more")
-        response = self._calls.call(self._stub.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node))
+        # The SuperLink hands a message out once: one whose objects could not be had yet is gone on with.
+        response = self._half or self._calls.call(
+            self._stub.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node)
+        )
         if not response.messages_list:
             self._confirm_due()
             return None
@@ -142,7 +146,7 @@ class FleetConnection:
         tree = response.message_object_trees[0]
         meta = message_from_proto(response.messages_list[0]).metadata
         until = meta.created_at + meta.ttl
-        size = 0
+        size, self._half = 0, response
         try:
             if until <= now().timestamp():
                 raise MessageDropped(f"a {meta.message_type} message came more than {meta.ttl:g} s after it was sent")
@@ -151,9 +155,12 @@ class FleetConnection:
             contents |= {part: content for part in parts if (content := self._cache.get(part)) is not None}
             contents |= self._pull(meta.run_id, [part for part in parts if part not in contents], until)
             size = sum(map(len, contents.values()))
-        finally:
-            due = time.monotonic() + _CONFIRM_AFTER + size / _SLOWEST_SERVER
-            self._unconfirmed.append((due, meta.run_id, tree.object_id))
+        except NotConnected:
+            raise
+        except Exception:
+            self._done(0, meta.run_id, tree.object_id)
+            raise
+        self._done(size, meta.run_id, tree.object_id)
         message = inflate_object_from_contents(root, dict(contents), keep_object_contents=True)
         if not isinstance(message, Message):
             raise MessageDropped(f"an object of type {type(message).__name__} came where a message was due")
@@ -162,6 +169,12 @@ class FleetConnection:
         TaskIdentity.run_id, TaskIdentity.node_id = meta.run_id, self.node_id
         TaskIdentity.task_id = meta.dst_task_id or 0
         return message
+
+    def _done(self, size: int, run_id: int, object_id: str) -> None:
+        """Take note that a message has been pulled, or given up: to be confirmed once there is time."""
+        self._half = None
+        due = time.monotonic() + _CONFIRM_AFTER + size / _SLOWEST_SERVER
+        self._unconfirmed.append((due, run_id, object_id))
 
     def reply(self, message: Message, runtime_s: float) -> None:
         """Send a reply with all that it holds.

@@ -4,6 +4,7 @@ Every call carries Flower's version and a signature of the time by the node's ke
 so one serves the calls of a few seconds.
 """
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -89,6 +90,11 @@ class Identity:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"key = '{connection.key}' is not allowed: {wanted}")
         return cls(key, own=False)
+
+    @property
+    def client_id(self) -> str:
+        """The client-id that belongs to the key: the start of its SHA-256 fingerprint."""
+        return f"key-{hashlib.sha256(self.public_bytes).hexdigest()[:16]}"
 
     @property
     def public_bytes(self) -> bytes:

@@ -59,7 +59,8 @@ def reset(folder: Path, forget: bool = False) -> str:
 
     Args:
         folder: the client's state folder.
-        forget: forget requirements, solo models and the preferred model too; the client-id stays.
+        forget: forget requirements, solo models, control variates and the preferred model too. The client-id and
+            the key of the privacy noise stay: two noises on one update, from two keys, could be averaged away.
     """
     store = _store(folder)
     (folder / PAUSED).unlink(missing_ok=True)
@@ -69,7 +70,7 @@ def reset(folder: Path, forget: bool = False) -> str:
         if name.startswith("run-") and record is not None and record.values["left-round"]:
             store.write(name, Record({**record.values, "left-round": 0}))
             back += 1
-        if forget and (name == "preferred" or name.startswith(("run-", "requirement-"))):
+        if forget and (name == "preferred" or name.startswith(("run-", "requirement-", "control-"))):
             store.delete(name)
-    forgotten = "; requirements and models are forgotten" if forget else ""
+    forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
     return f"back: not paused, {back} run(s) that were left can be joined again{forgotten}"

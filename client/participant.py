@@ -3,7 +3,6 @@
 Everything here is the client's own side of a message; what a message looks like is in `client.app`.
 """
 
-import math
 import uuid
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -147,6 +146,9 @@ class Participant:
         key = str(self._memory(run_key)["requirement"])
         if key and (stored := read_requirement(self.store, key)) is not None:
             return stored
+        if self.config.initial_model:
+            # The run has a w_0 of its own, from which the requirement follows: only a roll call brings it.
+            raise ConfigError(f"this client has forgotten its requirement for run {run_key}: start it again")
         return self.begin_run(run_key, arrays_of(self._initial))
 
     def _warm_up(self, initial: Arrays) -> Requirement:
@@ -195,6 +197,11 @@ class Participant:
         return self.node.priority or 0 <= self.node.partition_id < self.config.resolved_priority_clients
 
     @property
+    def decides_by_loss(self) -> bool:
+        """Whether this client looks at the model before it decides."""
+        return self.config.resolved_participation != "always"
+
+    @property
     def reports_loss(self) -> bool:
         """Whether replies may carry losses: by the run's settings and by the owner's."""
         return self.config.report_loss and self.node.report_loss
@@ -207,16 +214,15 @@ class Participant:
             requirement: what this client requires.
             told: the config of the TRAIN message.
         """
-        most = math.inf
-        if keys.GLOBAL_LOSS in told:
-            most = float(told[keys.GLOBAL_LOSS]) + float(told[keys.EPSILON])  # type: ignore[arg-type]
+        matched = keys.GLOBAL_LOSS in told
         situation = Situation(
             loss=measured.loss,
             requirement=requirement.rho,
             mandatory=bool(told.get(keys.MANDATORY, 0)) and not self.node.refuse_mandatory,
             priority=self.priority(told.get(keys.PRIORITY)),  # type: ignore[arg-type]
             measure=measured.measure(str(told.get(keys.MATCH_ON, "loss"))),
-            most=most,
+            global_loss=float(told[keys.GLOBAL_LOSS]) if matched else None,  # type: ignore[arg-type]
+            epsilon=float(told[keys.EPSILON]) if matched else 0.0,  # type: ignore[arg-type]
             precision=self.config.precision,
         )
         return POLICIES[self.config.resolved_participation](situation)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedappeal.protocol.keys import Decision
+from strategies.alignment import joins
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Situation:
         mandatory: whether this round asks clients not to opt out, and the client accepts that.
         priority: whether the client is served with priority.
         measure: what FedALIGN compares: F_k(w), or 1 - accuracy.
-        most: ``F(w) + epsilon``, the most that measure may be; infinite where no F(w) was sent.
+        global_loss: F(w), measured likewise; None where none was sent.
+        epsilon: how far measure may lie above it.
         precision: ADA-GD's epsilon.
     """
 
@@ -34,7 +36,8 @@ class Situation:
     mandatory: bool
     priority: bool = False
     measure: float = math.nan
-    most: float = math.inf
+    global_loss: float | None = None
+    epsilon: float = 0.0
     precision: float = 0.0
 
 
@@ -55,9 +58,10 @@ def appeal(situation: Situation) -> Decision:
 
 def match(situation: Situation) -> Decision:
     """Join with priority, or where the model suits this client as well as those with priority."""
-    if situation.priority or situation.most == math.inf or situation.measure <= situation.most:
+    if situation.priority or situation.global_loss is None:
         return Decision.JOINED
-    return Decision.SAT_OUT
+    suits = joins(situation.measure, situation.global_loss, situation.epsilon)
+    return Decision.JOINED if suits else Decision.SAT_OUT
 
 
 def defect(situation: Situation) -> Decision:

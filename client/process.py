@@ -105,6 +105,8 @@ def run_client(
         on_event = _log
     try:
         identity = Identity.of(connection)
+        if not identity.own and not node.client_id:
+            node = node.model_copy(update={"client_id": identity.client_id})
         with only_process(node.state_dir), Ending() as ending:
             return _Client(node, connection, app, identity, connect_timeout, on_event, ending).serve()
     except (StateInUse, ValueError) as error:

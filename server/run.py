@@ -42,6 +42,7 @@ class Recorder(Hooks):
     def on_refused(self, node_id: int, reason: str) -> None:
         """Record a client that does not fit the run, with its reason."""
         self.folder.event("refused", node=str(node_id), reason=reason)
+        self.watch.on_refused(node_id, reason)
 
     def on_round_start(self, server_round: int) -> None:
         """Record that a round began."""

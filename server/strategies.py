@@ -187,6 +187,11 @@ def check_settings(config: RunConfig) -> None:
             raise ConfigError(
                 f"{key} = {value:g} is not allowed with strategy = '{name}': a reply is not one trained model (0)"
             )
+    if name == "pfedme" and config.personal_learning_rate * config.moreau_lambda >= 2:
+        raise ConfigError(
+            f"personal-learning-rate = {config.personal_learning_rate:g} is not allowed with "
+            f"moreau-lambda = {config.moreau_lambda:g}: less than {2 / config.moreau_lambda:g} (2 / lambda)"
+        )
     if config.dp_epsilon and not config.clipping_norm:
         raise ConfigError(f"clipping-norm = 0 is not allowed with dp-epsilon = {config.dp_epsilon:g}: more than 0")
 
@@ -198,14 +203,15 @@ def build_strategy(config: RunConfig) -> "VolunteerStrategy":
         ConfigError: for an unknown name or a setting that is not allowed.
     """
     check_settings(config)
+    appeals = config.resolved_participation == "appeal"  # no other policy knows rounds in which nobody opts out
     shared: Shared = {
         "clients_per_round": config.clients_per_round or None,
         "min_available_nodes": config.resolved_min_available_nodes,
         "start_timeout": config.start_timeout,
         "round_timeout": config.round_timeout,
         "seed": config.seed,
-        "mandatory_rounds": None if config.mandatory_rounds < 0 else config.mandatory_rounds,
-        "empty_pool": config.empty_pool,
+        "mandatory_rounds": (None if config.mandatory_rounds < 0 else config.mandatory_rounds) if appeals else 0,
+        "empty_pool": config.empty_pool if appeals else "keep",
         "evaluate_every": config.evaluate_every,
         "measure_leavers": config.measure_leavers,
     }

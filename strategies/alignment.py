@@ -13,12 +13,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.rounds import share_of_rounds
 from strategies.fold import WeightedSum
-
-
-def share_of_rounds(share: float, rounds: int) -> float:
-    """Return ``share * rounds`` without what floating point adds: ``0.07 * 100`` is a hair above 7."""
-    return round(share * rounds, 9)
 
 
 def joins(local_loss: float, global_loss: float, epsilon: float) -> bool:
@@ -80,7 +76,7 @@ def epsilon_schedule(kind: str, epsilon: float, rounds: int, decay: float, drop:
     """Return epsilon_t as a function of the round, from 1; where it falls, the bias rho_t does (Corollary 2).
 
     Args:
-        kind: ``constant``; ``linear``: from epsilon in round 1 to 0 in the last; ``exponential``:
+        kind: ``constant``; ``linear``: from epsilon in round 1 to 0 in the last of several; ``exponential``:
             ``epsilon * decay^(t-1)``; ``step``: epsilon in the first ``drop`` share of the rounds, then 0.
         epsilon: of the first round.
         rounds: rounds of the run, at least 1.
@@ -90,9 +86,10 @@ def epsilon_schedule(kind: str, epsilon: float, rounds: int, decay: float, drop:
     Raises:
         ConfigError: for another kind.
     """
+    last = max(2, rounds)  # the only round of a run is its first
     schedules: dict[str, Callable[[int], float]] = {
         "constant": lambda t: epsilon,
-        "linear": lambda t: epsilon * (max(0, rounds - t) / max(1, rounds - 1)),
+        "linear": lambda t: epsilon * (max(0, last - t) / (last - 1)),
         "exponential": lambda t: epsilon * decay ** (t - 1),
         "step": lambda t: epsilon if t <= share_of_rounds(drop, rounds) else 0.0,
     }

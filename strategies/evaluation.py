@@ -1,6 +1,7 @@
 """What evaluation replies say together: GM-Appeal and unweighted averages over clients, seen and unseen apart."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from flwr.app import MetricRecord
 
@@ -33,4 +34,13 @@ def summarise(replies: Iterable[tuple[Member, MetricRecord]]) -> dict[str, float
         for name, key in _AVERAGED.items():
             if key in metrics:
                 values.setdefault(prefix + name, []).append(float(metrics[key]))  # type: ignore[arg-type]
-    return {name: sum(v) / len(v) for name, v in values.items()}
+    return {name: _mean(v) for name, v in values.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean of finite values; finite, though their sum may not be."""
+    mean = sum(values) / len(values)
+    if math.isfinite(mean):
+        return mean
+    # Divided first: less exact (ten times 0.1 is not 1), so for absurd claims only.
+    return min(max(sum(v / len(values) for v in values), min(values)), max(values))

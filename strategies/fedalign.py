@@ -26,6 +26,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.protocol.rounds import warmup_rounds
 from strategies.alignment import (
     AlignedSum,
     Claim,
@@ -36,13 +37,12 @@ from strategies.alignment import (
     loss_of,
     priority_loss,
     rho,
-    share_of_rounds,
     theta,
 )
 from strategies.fold import WeightedSum
 from strategies.members import Member
 from strategies.replies import TrainReply, claim
-from strategies.shared import Shared
+from strategies.shared import Shared, check
 from strategies.volunteers import VolunteerStrategy
 
 __all__ = ["FedALIGN", "accepts", "data_fraction", "epsilon_schedule", "joins", "priority_loss", "rho", "theta"]
@@ -97,7 +97,7 @@ class FedALIGN(VolunteerStrategy):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(**shared)
-        for name, value, allowed, what in (
+        check(
             ("warmup-share", warmup_share, 0 <= warmup_share <= 1, "0 to 1"),
             ("warmup-rounds", warmup_rounds, warmup_rounds is None or warmup_rounds >= 0, "at least 0, or None"),
             ("match-on", match_on, match_on in ("loss", "error"), "loss, error"),
@@ -108,9 +108,7 @@ class FedALIGN(VolunteerStrategy):
                 max_non_priority_weight is None or max_non_priority_weight > 0,
                 "more than 0, or None for no limit",
             ),
-        ):
-            if not allowed:
-                raise ConfigError(f"{name} = {value} is not allowed: {what}")
+        )
         self.epsilon = epsilon
         self.warmup_share = warmup_share
         self.warmup_rounds = warmup_rounds
@@ -171,7 +169,7 @@ class FedALIGN(VolunteerStrategy):
                 f"warmup-share = {self.warmup_share} is not allowed without start, which knows the number of rounds: "
                 "0, or warmup_rounds"
             )
-        return server_round <= math.ceil(share_of_rounds(self.warmup_share, self.num_rounds))
+        return server_round <= warmup_rounds(self.warmup_share, self.num_rounds)
 
     def order(self, server_round: int) -> list[Member]:
         """Return whom the round asks, in order: while the run warms up, only those with priority."""
@@ -179,6 +177,21 @@ class FedALIGN(VolunteerStrategy):
         if not self.warms_up(server_round):
             return everybody
         return [member for member in everybody if self.has_priority(member) is not False]
+
+    def open_round(self, server_round: int, arrays: ArrayRecord, mandatory: bool | None = None) -> None:
+        """Begin a round.
+
+        Raises:
+            ConfigError: where clients have enrolled and none of them has priority: no round could move the model.
+        """
+        known = [self.members.of_client(client) for client in self.members.of_role(keys.SEEN)]
+        enrolled = [member for member in known if member and _enrolled(member)]
+        if enrolled and not any(self.has_priority(member) for member in enrolled):
+            ids, nobody = ",".join(sorted(self.priority_ids)), f"none of the {len(enrolled)} clients that enrolled"
+            if ids:
+                raise ConfigError(f"priority-ids = '{ids}' is not allowed: {nobody} has such a client-id")
+            raise ConfigError(f"priority-clients: {nobody} asks for priority; at least one has to")
+        super().open_round(server_round, arrays, mandatory)
 
     def somebody_may_return(self) -> bool:
         """Whether a priority client is known that has not left: without one, no round can move the model."""

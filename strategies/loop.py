@@ -38,7 +38,13 @@ class Loop:
         self.hooks = hooks
         self.exchanges = Exchanges(grid)
         self.roll_call = RollCall(
-            self.exchanges, strategy.members, initial, roll_call_config, hooks, strategy.start_timeout
+            self.exchanges,
+            strategy.members,
+            initial,
+            roll_call_config,
+            hooks,
+            strategy.start_timeout,
+            strategy.enrolled,
         )
 
     def run(
@@ -157,7 +163,8 @@ class Loop:
             try:
                 answers.append((member, read_evaluate(message)))
             except Refused as error:
-                record.failures[member.client_id] = f"evaluation: {error}"
+                reasons = (record.failures.get(member.client_id), f"evaluation: {error}")
+                record.failures[member.client_id] = "; ".join(filter(None, reasons))
 
         pending, _ = self.exchanges.send(messages, traffic)
         self.exchanges.collect(pending, self.exchanges.clock() + strategy.round_timeout, take, traffic)

@@ -24,7 +24,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import Scalar
 from strategies.fold import WeightedSum
 from strategies.replies import TrainReply, claim
-from strategies.shared import Shared
+from strategies.shared import Shared, check
 from strategies.volunteers import VolunteerStrategy
 
 
@@ -51,6 +51,9 @@ class MaxFL(VolunteerStrategy):
         stabilizer: epsilon in the denominator of the adaptive server learning rate.
         tuning_steps: local fine-tuning steps before a client computes its weight, and at evaluation (Table 4).
         shared: settings that all strategies share.
+
+    Raises:
+        ConfigError: for a setting that is not allowed.
     """
 
     def __init__(
@@ -62,6 +65,11 @@ class MaxFL(VolunteerStrategy):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(**shared)
+        check(
+            ("server-lr", server_lr, 0 < server_lr < math.inf, "more than 0, and finite"),
+            ("stabilizer", stabilizer, 0 < stabilizer < math.inf, "more than 0, and finite"),
+            ("tuning-steps", tuning_steps, tuning_steps >= 0, "at least 0"),
+        )
         self.server_lr = server_lr
         self.stabilizer = stabilizer
         self.tuning_steps = tuning_steps

@@ -19,6 +19,7 @@ class Member:
         role: seen (trains and evaluates) or unseen (evaluates only).
         priority: whether it is served with priority (FedALIGN).
         num_examples: training examples it holds, at least 1.
+        left: whether it says that it has left the run for good.
     """
 
     client_id: str
@@ -26,6 +27,7 @@ class Member:
     role: str = SEEN
     priority: bool = False
     num_examples: int = 1
+    left: bool = False
 
 
 class Members:

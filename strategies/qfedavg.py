@@ -34,6 +34,8 @@ from strategies.shared import Shared
 from strategies.volunteers import VolunteerStrategy
 
 _BLOCK = 1 << 15
+_LARGEST_Q = 1e6
+"""Up to here ``q log F`` is exact to 1e-6 for every float64 F; the worst client alone counts long before."""
 _LARGEST = 700.0
 """Largest exponent that is raised: exp(709.8) overflows a float64."""
 
@@ -77,7 +79,7 @@ class QFedAvg(VolunteerStrategy):
     """q-FFL's server. The models are summed in units of the largest a_k so far, so that no F_k^q overflows.
 
     Args:
-        q: at least 0.
+        q: at least 0, at most a million.
         learning_rate: the clients' learning rate, 1 / L.
         shared: settings that all strategies share.
 
@@ -87,8 +89,8 @@ class QFedAvg(VolunteerStrategy):
 
     def __init__(self, *, q: float, learning_rate: float, **shared: Unpack[Shared]) -> None:
         super().__init__(**shared)
-        if not 0 <= q < math.inf:
-            raise ConfigError(f"fairness-q = {q} is not allowed: at least 0")
+        if not 0 <= q <= _LARGEST_Q:
+            raise ConfigError(f"fairness-q = {q} is not allowed: at least 0, and at most {_LARGEST_Q:g}")
         if not 0 < learning_rate < math.inf:
             raise ConfigError(f"learning-rate = {learning_rate} is not allowed: more than 0")
         self.q = q

@@ -136,4 +136,5 @@ def read_roll_call(message: Message) -> Member:
         role=str(role),
         priority=bool(info.get(keys.PRIORITY, 0)),
         num_examples=_num_examples(metrics),
+        left=bool(info.get(keys.LEFT_RUN, 0)),
     )

@@ -13,7 +13,7 @@ from fedappeal.protocol import keys
 from strategies.exchange import FIRST_POLL, LAST_POLL, Exchanges, answered
 from strategies.fold import Refused
 from strategies.hooks import Hooks
-from strategies.members import Members
+from strategies.members import Member, Members
 from strategies.replies import read_roll_call
 
 
@@ -32,6 +32,7 @@ class RollCall:
         config: what every client is told (run-key, layout, fingerprint, version).
         hooks: told of each arrival and refusal.
         timeout: seconds that a node may take to answer, its warm-up included.
+        enrolled: told of each client that answered.
     """
 
     exchanges: Exchanges
@@ -40,6 +41,7 @@ class RollCall:
     config: ConfigRecord
     hooks: Hooks
     timeout: float
+    enrolled: Callable[[Member], None] = lambda member: None
     _called: set[int] = field(default_factory=set)
     _pending: dict[str, tuple[int, float]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
@@ -81,7 +83,13 @@ class RollCall:
                 self.refused[node] = str(error)
                 self.hooks.on_refused(node, str(error))
                 continue
-            self.members.enrol(member)
+            before = self.members.enrol(member)
+            if before is not None and before.node_id != node and before.node_id in online:
+                # A client that was killed and came back; or two that say they are the same.
+                reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
+                self.refused[before.node_id] = reason
+                self.hooks.on_refused(before.node_id, reason)
+            self.enrolled(member)
             self.exchanges.absent.discard(member.client_id)
             self.hooks.on_enrolled(member, len(self.members))
         return bool(sent or answers)

@@ -1,7 +1,14 @@
-"""Settings that every strategy shares, written down once."""
+"""Settings that every strategy shares, written down and checked once."""
 
-import math
-from typing import Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.rounds import default_mandatory_rounds
+
+if TYPE_CHECKING:
+    from strategies.volunteers import VolunteerStrategy
+
+__all__ = ["Shared", "check", "check_shared", "default_mandatory_rounds"]
 
 
 class Shared(TypedDict):
@@ -30,9 +37,33 @@ class Shared(TypedDict):
     measure_leavers: NotRequired[bool]
 
 
-def default_mandatory_rounds(num_rounds: int) -> int:
-    """Return ``max(10, 5 % of the rounds)``, at most all.
+def check(*rules: tuple[str, object, bool, str]) -> None:
+    """Check settings: for each its name, its value, whether that is allowed, and what is.
 
-    Five per cent alone (MaxFL, Table 1) freezes short runs: nobody prefers a one-round model to training alone.
+    A rule is to be a comparison that holds, not one that does not: nan must fail it.
+
+    Raises:
+        ConfigError: for the first that is not allowed.
     """
-    return min(num_rounds, max(10, math.ceil(0.05 * num_rounds)))
+    for name, value, allowed, what in rules:
+        if not allowed:
+            raise ConfigError(f"{name} = {value} is not allowed: {what}")
+
+
+def check_shared(of: "VolunteerStrategy") -> None:
+    """Check the shared settings of a strategy.
+
+    Raises:
+        ConfigError: for the first that is not allowed.
+    """
+    some, asked = of.clients_per_round, of.mandatory_rounds
+    check(
+        ("clients-per-round", some, some is None or some >= 1, "at least 1, or None for all"),
+        ("min-available-nodes", of.min_available_nodes, of.min_available_nodes >= 1, "at least 1"),
+        ("start-timeout", of.start_timeout, of.start_timeout > 0, "more than 0 seconds"),
+        ("round-timeout", of.round_timeout, of.round_timeout > 0, "more than 0 seconds"),
+        ("seed", of.seed, of.seed >= 0, "at least 0"),
+        ("mandatory-rounds", asked, asked is None or asked >= 0, "at least 0, or None"),
+        ("empty-pool", of.empty_pool, of.empty_pool in ("ask-all", "keep"), "ask-all, keep"),
+        ("evaluate-every", of.evaluate_every, of.evaluate_every >= 0, "at least 0"),
+    )

@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.keys import SEEN, Decision
+from fedappeal.protocol.rounds import default_mandatory_rounds
 from strategies.algorithm import Algorithm
 from strategies.evaluation import summarise
 from strategies.fold import Refused, finite
@@ -26,6 +27,7 @@ from strategies.loop import Loop
 from strategies.members import Member, Members
 from strategies.replies import read_evaluate, read_train
 from strategies.sampling import sampling_order
+from strategies.shared import check_shared
 
 log = logging.getLogger("fedappeal")
 
@@ -52,10 +54,6 @@ class VolunteerStrategy(Algorithm, Strategy):
         evaluate_every: int = 1,
         measure_leavers: bool = True,
     ) -> None:
-        if clients_per_round is not None and clients_per_round < 1:
-            raise ConfigError(f"clients-per-round = {clients_per_round} is not allowed: at least 1, or None for all")
-        if round_timeout <= 0:
-            raise ConfigError(f"round-timeout = {round_timeout} is not allowed: more than 0 seconds")
         self.clients_per_round = clients_per_round
         self.min_available_nodes = min_available_nodes
         self.start_timeout = start_timeout
@@ -65,6 +63,7 @@ class VolunteerStrategy(Algorithm, Strategy):
         self.empty_pool = empty_pool
         self.evaluate_every = evaluate_every
         self.measure_leavers = measure_leavers
+        check_shared(self)
         self.members = Members()
         self._gone: set[str] = set()
         self.pool_empty = False
@@ -210,6 +209,11 @@ class VolunteerStrategy(Algorithm, Strategy):
         pool = {m.client_id: m for m in self.members.online(SEEN) if m.client_id not in self._gone}
         return [pool[client_id] for client_id in sampling_order(self.seed, server_round, list(pool))]
 
+    def enrolled(self, member: Member) -> None:
+        """Take note of a client that answered the roll call: one that had left may have changed its mind."""
+        if not member.left:
+            self._gone.discard(member.client_id)
+
     def somebody_may_return(self) -> bool:
         """Whether a seen client is known that has not left for good."""
         return any(client not in self._gone for client in self.members.of_role(SEEN))
@@ -224,10 +228,13 @@ class VolunteerStrategy(Algorithm, Strategy):
         Args:
             server_round: counted from 1.
             arrays: the global model that is sent.
-            mandatory: whether clients are asked not to opt out; None: by the number of the round.
+            mandatory: whether clients are asked not to opt out; None: by the number of the round, and by whether
+                anybody joined the last one.
         """
         if mandatory is None:
-            mandatory = server_round <= (10 if self.mandatory_rounds is None else self.mandatory_rounds)
+            first = self.mandatory_rounds
+            first = default_mandatory_rounds(self.num_rounds) if first is None else first
+            mandatory = server_round <= first or (self.pool_empty and self.empty_pool == "ask-all")
         self.record = RoundRecord(server_round, mandatory=mandatory)
         self.gather(arrays)
 

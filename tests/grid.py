@@ -151,6 +151,7 @@ class Volunteer:
         metrics: what it reports besides, when it joins.
         evaluation: what it answers to EVALUATE; None is no answer.
         refuses: why it does not fit the run (an error reply to the roll call).
+        left: what it says to the roll call about having left; None: the truth.
     """
 
     name: str
@@ -161,6 +162,8 @@ class Volunteer:
     evaluation: dict[str, float] | None = field(default_factory=dict)
     role: str = keys.SEEN
     refuses: str = ""
+    left: bool | None = None
+    gone: bool = False
     got: list[Message] = field(default_factory=list)
 
     def __call__(self, message: Message) -> Message | None:
@@ -169,7 +172,8 @@ class Volunteer:
         if kind == "query":
             if self.refuses:
                 raise ValueError(self.refuses)
-            info = ConfigRecord({keys.CLIENT_ID: self.name, keys.ROLE: self.role})
+            left = self.gone if self.left is None else self.left
+            info = ConfigRecord({keys.CLIENT_ID: self.name, keys.ROLE: self.role, keys.LEFT_RUN: int(left)})
             return self._reply(message, {}, {keys.INFO: info})
         if kind == "evaluate":
             return None if self.evaluation is None else self._reply(message, self.evaluation, {})
@@ -181,6 +185,7 @@ class Volunteer:
         if isinstance(decision, Exception):
             raise decision
         assert isinstance(decision, int)
+        self.gone = self.gone or decision == -1
         if decision != 1:
             return self._reply(message, {keys.DECISION: decision}, {})
         sent = message.content.array_records[keys.ARRAYS]

@@ -10,7 +10,7 @@ from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import check_task
-from server.run_folder import CHECKPOINT, EVENTS, HISTORY, RunFolder, check_new, read_config, read_lines
+from server.run_folder import EVENTS, RunFolder, check_new, read_config, read_lines
 from server.strategies import check_settings
 
 
@@ -38,14 +38,9 @@ def resume_local(path: Path, *, port: int, data_dir: str, device: str) -> None:
     """
     path = path.absolute()
     config = RunConfig.parse(read_config(path)["settings"])
-    rounds = max((int(line["round"]) for line in read_lines(path / HISTORY)), default=0)
-    if rounds >= config.rounds and (path / CHECKPOINT).exists():
-        raise ConfigError(f"'{path}' holds a run that has finished all its {config.rounds} rounds")
-    ends = [line for line in read_lines(path / EVENTS) if line["event"] == "finished" and line.get("reason")]
-    if ends:
-        raise ConfigError(
-            f"'{path}' holds a run that has finished in round {ends[-1]['round']}: {ends[-1]['reason']}"
-        )
+    for end in (line for line in read_lines(path / EVENTS) if line["event"] == "finished"):
+        how = f"in round {end['round']}: {end['reason']}" if end.get("reason") else f"all its {config.rounds} rounds"
+        raise ConfigError(f"'{path}' holds a run that has finished {how}")
     _check(config, port, data_dir, device)
     _run(config, RunFolder.open(path), port, data_dir, device)
 

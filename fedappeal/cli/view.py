@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.rounds import warmup_rounds
 
 _COLUMNS = (
     ("round", 6),
@@ -33,6 +34,8 @@ class RunView:
         self.path = path
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
+        self._appeals = config.resolved_participation == "appeal"
+        """Whether clients decide by a policy that mandatory rounds bind: no other reads them."""
         self._started = time.monotonic()
         self._enrolled = 0
         self._clients: set[str] = set()
@@ -43,9 +46,13 @@ class RunView:
         c = self.config
         unseen = f" and {c.unseen_clients} unseen" if c.unseen_clients else ""
         asked = f", {c.clients_per_round} a round" if c.clients_per_round else ""
+        special = [f"{c.resolved_mandatory_rounds} mandatory"] if self._appeals else []
+        if c.strategy == "fedalign":
+            special.append(f"{warmup_rounds(c.warmup_share, c.rounds)} of warm-up")
+        of_which = f" ({', '.join(special)})" if special else ""
         self.console.print(
             f"[bold]{c.strategy}[/] on [bold]{c.task}[/] ({c.partition}), {c.clients} clients{unseen}{asked}, "
-            f"{c.rounds} rounds ({c.resolved_mandatory_rounds} mandatory), seed {c.seed}"
+            f"{c.rounds} rounds{of_which}, seed {c.seed}"
         )
 
     def start(self) -> None:
@@ -110,18 +117,13 @@ class RunView:
 
     def _round(self, line: dict[str, Any]) -> None:
         if not self.rounds:
-            unused = {"surplus"} if self.config.strategy == "fedalign" else {"surplus", "refused"}
-            self.console.print(
-                "[dim]* clients are asked not to opt out; "
-                + ", ".join(f"{sign} {name}" for name, sign in _SIGNS.items() if name not in unused)
-                + ", · not asked[/]"
-            )
+            self.console.print(f"[dim]{self._legend()}[/]")
             self.console.print(
                 "[bold]" + self._who_width(" clients") + " ".join(n.rjust(w) for n, w in _COLUMNS) + "[/]"
             )
         self.rounds.append(line)
         values = (
-            f"{line['round']}{'*' if line.get('mandatory') else ' '}",
+            f"{line['round']}{'*' if self._appeals and line.get('mandatory') else ' '}",
             str(line["joined"]),
             str(line["sat_out"]),
             str(line["left"]),
@@ -134,6 +136,13 @@ class RunView:
         self.console.print(self._who(line["decisions"]) + row)
         for client, reason in line.get("failures", {}).items():
             self.console.print(f"[yellow]        {client}: {reason}[/]", soft_wrap=True)
+
+    def _legend(self) -> str:
+        aligns = self.config.strategy == "fedalign"  # it asks no more clients than it wants
+        happens = {"surplus": bool(self.config.clients_per_round) and not aligns, "refused": aligns}
+        signs = [f"{sign} {name}" for name, sign in _SIGNS.items() if happens.get(name, True)]
+        star = "* clients are asked not to opt out; " if self._appeals else ""
+        return star + ", ".join([*signs, "· not asked"])
 
     def _who(self, decisions: dict[str, str]) -> str:
         """One sign a client, in the order of the client-ids."""

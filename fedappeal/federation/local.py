@@ -12,6 +12,7 @@ from typing import Any
 
 from fedappeal.federation.clients import ClientProcesses, ClientsEnded
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
+from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
 from server.run_folder import CHECKPOINT, EVENTS, HISTORY, INITIAL, PARTICIPATION, RunFolder, read_lines
 
@@ -119,8 +120,9 @@ class Follower:
         self._path = path
         self._watch = watch
         self._events = len(read_lines(path / EVENTS))
-        finished = read_lines(path / HISTORY) if (path / CHECKPOINT).exists() else []
-        self._round = max((int(line["round"]) for line in finished), default=0)
+        # Later rounds than the checkpoint's are run again, and shown again.
+        checkpoint = path / CHECKPOINT
+        self._round = int(read_safetensors(checkpoint)[1]["round"]) if checkpoint.exists() else 0
 
     def read(self) -> None:
         """Report all lines that are new."""

@@ -5,11 +5,12 @@ Flower's run configuration holds scalars only, so "not set" is written as 0, -1 
 """
 
 import difflib
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedappeal.protocol.rounds import default_mandatory_rounds
 
 Scalar = bool | int | float | str
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -234,9 +235,7 @@ class RunConfig(TaskSettings):
     @property
     def resolved_mandatory_rounds(self) -> int:
         """Rounds in which clients are asked not to opt out: the setting, or max(10, 5 % of the rounds)."""
-        if self.mandatory_rounds >= 0:
-            return self.mandatory_rounds
-        return min(self.rounds, max(10, math.ceil(0.05 * self.rounds)))
+        return default_mandatory_rounds(self.rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
 
     @property
     def resolved_participation(self) -> str:

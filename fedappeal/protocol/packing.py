@@ -130,6 +130,8 @@ def _parsed_header(start: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic],
         shape, fortran_order, dtype = read(head)
     except Exception as error:  # a hostile header raises almost anything
         raise ValueError(f"array has an unreadable header: {type(error).__name__}") from None
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"array with shape {shape} is not allowed")
     if dtype.hasobject or (fortran_order and len(shape) > 1):
         raise ValueError(f"array with dtype {dtype} and fortran_order={fortran_order} is not allowed")
     return shape, dtype, head.tell()

@@ -106,6 +106,10 @@ class _Watch(Hooks):
     def __init__(self, on_round: Callable[[RoundRecord], None]) -> None:
         self._on_round = on_round
 
+    def on_refused(self, node_id: int, reason: str) -> None:
+        """All clients are this program: where one does not fit the run, none comes in its place."""
+        raise ConfigError(f"client {node_id - FIRST_NODE} declined: {reason}")
+
     def on_round_end(self, record: RoundRecord, arrays: object) -> None:
         self._on_round(record)
 

@@ -5,10 +5,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from flwr.app import ArrayRecord, RecordDict
 
+from fedappeal.cli import local
 from fedappeal.cli.main import main
+from fedappeal.protocol.config import RunConfig
+from server.checkpoint import Checkpoint
+from server.run_folder import RunFolder
 
 Refused = Callable[..., str]
 
@@ -68,6 +74,21 @@ def test_a_folder_that_already_holds_a_run(refused: Refused, tmp_path: Path) -> 
     (tmp_path / "old" / "config.json").write_text("{}")
     line = refused("local", "--out", str(tmp_path / "old"))
     assert "the folder already holds a run" in line
+
+
+def test_a_run_is_over_once_it_has_said_so_and_not_before(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill after the last round's line, before the model was written, must leave a run that can be finished."""
+    folder = RunFolder.create(tmp_path / "run", RunConfig(rounds=2))
+    folder.append("history.jsonl", {"round": 1}, {"round": 2})
+    Checkpoint(1, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / "checkpoint.safetensors")
+    went_on = Mock()
+    monkeypatch.setattr(local, "_run", went_on)
+    local.resume_local(folder.path, port=0, data_dir="", device="cpu")
+    assert went_on.called
+    folder.event("finished", round=2, reason="")
+    assert "holds a run that has finished all its 2 rounds" in refused("resume", str(folder.path))
 
 
 def test_resume_of_what_is_no_run(refused: Refused) -> None:

@@ -76,6 +76,7 @@ def test_the_roll_call_says_who_this_is_and_makes_the_requirement_ready(tmp_path
         keys.CLIENT_ID: "client-0001",
         keys.ROLE: keys.SEEN,
         keys.PRIORITY: 1,
+        keys.LEFT_RUN: 0,
         keys.TASK: "digits",
         keys.FINGERPRINT: TASK.fingerprint,
         keys.VERSION: fedappeal.__version__,
@@ -230,6 +231,8 @@ def test_a_client_that_left_says_so_without_looking_at_the_model(tmp_path: Path)
     node = Node(tmp_path)
     node("query")
     participant_of(node.context).leave("k", 2)
+    assert node("query").config_records[keys.INFO][keys.LEFT_RUN] == 1
+    assert node("query", run_key="other").config_records[keys.INFO][keys.LEFT_RUN] == 0
     content = node("train", ArrayRecord(), server_round=3, mandatory=1)
     assert told_by(content)[keys.DECISION] == -1
     assert list(content) == [keys.METRICS]

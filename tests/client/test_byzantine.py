@@ -102,6 +102,23 @@ def test_what_is_reported_from_an_inflated_loss() -> None:
     assert dict(false_metrics(config, bare, 0.5, 0.6)) == dict(bare), "nothing is reported that was not asked for"
 
 
+def test_an_inflated_error_stays_one_that_a_server_believes() -> None:
+    config = ATTACKED.model_copy(update={"participation": "always"})
+    honest = HONEST.model_copy(update={"participation": "always"})
+    told = {"report": keys.LOSS, "match_on": "error"}
+    error = metrics_of(ask(honest, LIARS[0], **told))[keys.LOSS]
+    assert isinstance(error, float)
+    assert 0.1 < error <= 1, "ten times it is no error"
+    assert metrics_of(ask(config, LIARS[0], **told))[keys.LOSS] == 1.0
+    little = config.model_copy(update={"byzantine_inflation": 1.0625})
+    assert metrics_of(ask(little, LIARS[0], **told))[keys.LOSS] == min(1.0, 1.0625 * error)
+    loss = metrics_of(ask(config, LIARS[0], report=keys.LOSS, match_on="loss"))[keys.LOSS]
+    assert isinstance(loss, float)
+    assert loss > 10, "a loss has no such bound"
+    said = MetricRecord({keys.LOSS: 0.0625})
+    assert false_metrics(config, said, 0.5, 0.6, most=1.0)[keys.LOSS] == 0.625
+
+
 def test_what_is_made_up() -> None:
     told = MetricRecord({keys.APPEAL_WEIGHT: 0.01, keys.LOSS: 0.5, keys.SATISFIED: 1})
     config = ATTACKED.model_copy(update={"byzantine_attack": "claim", "byzantine_claim": 0.2})

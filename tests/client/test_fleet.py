@@ -108,6 +108,31 @@ def test_a_model_is_pulled_once_for_evaluate_and_train(
     assert fleet.cache_hits == 3
 
 
+def test_a_message_that_was_half_pulled_when_the_connection_broke_is_gone_on_with(
+    run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SuperLink hands a message out once: asking it again would bring nothing."""
+    call_all, breaks = fleet._calls.call_all, [False, True]
+
+    def broken(method: Any, requests: list[Any]) -> list[Any]:
+        if type(requests[0]).__name__ == "PullObjectRequest" and breaks and breaks.pop(0):
+            raise NotConnected("connection reset")
+        return call_all(method, requests)
+
+    monkeypatch.setattr(fleet._calls, "call_all", broken)
+    model = np.random.default_rng(2).standard_normal(5000).astype(np.float32)
+    sent = run.push(fleet.node_id, model=model)
+    with pytest.raises(NotConnected):
+        receive(fleet)
+    message = receive(fleet)
+    assert not breaks
+    assert message.metadata.message_id == sent
+    np.testing.assert_array_equal(message.content["arrays"]["flat"].numpy(), model)
+    fleet.reply(Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message), 0.0)
+    assert run.pull(sent)["metrics"] == {"loss": 1.0}
+    assert fleet.receive() is None
+
+
 def test_messages_are_confirmed_late_and_all_of_them(run: Any, fleet: FleetConnection) -> None:
     """Confirming before the server has sent everything would end the ServerApp; never confirming would fill it."""
     sent = [run.push(fleet.node_id, model=np.full(10, i, np.float32)) for i in range(3)]

@@ -1,5 +1,6 @@
 """FedALIGN at the client: who joins, by which loss, and what a joined reply says (Algorithm 1, the client's side)."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -153,5 +154,7 @@ def test_a_client_that_reports_no_loss_declines_the_run(node: dict[str, Scalar])
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
 def test_the_client_and_the_server_apply_the_same_condition(local: float, f: float, epsilon: float) -> None:
-    situation = Situation(math.nan, math.nan, mandatory=False, measure=local, most=f + epsilon)
+    situation = Situation(math.nan, math.nan, mandatory=False, measure=local, global_loss=f, epsilon=epsilon)
     assert (match(situation) is Decision.JOINED) == joins(local, f, epsilon)
+    assert match(dataclasses.replace(situation, priority=True)) is Decision.JOINED
+    assert match(dataclasses.replace(situation, global_loss=None)) is Decision.JOINED

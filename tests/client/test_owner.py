@@ -56,9 +56,16 @@ def test_reset_brings_back_a_client_that_left_and_keeps_the_rest(folder: Path) -
 
 
 def test_reset_can_forget_all_but_the_id(folder: Path) -> None:
-    reset(folder, forget=True)
     store = DiskStore(folder)
-    assert store.names() == ["identity"]
+    store.write("control-abc", Record({"round": 3}, {"before/w": np.ones(2), "after/w": np.ones(2)}))
+    store.write("noise-key", Record({"key": "secret"}))
+    reset(folder)
+    assert store.read("control-abc") is not None
+    assert "the client-id and the noise key stay" in reset(folder, forget=True)
+    assert store.names() == ["identity", "noise-key"]
+    key = store.read("noise-key")
+    assert key is not None
+    assert key.values["key"] == "secret"
     assert describe(folder) == [f"client     anna ({folder})", "paused     no"]
 
 

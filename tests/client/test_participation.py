@@ -37,5 +37,23 @@ def test_everybody_joins_a_mandatory_round_and_nobody_ever_leaves(loss: float, r
         assert always(Situation(loss, requirement, mandatory)) is Decision.JOINED
 
 
+@pytest.mark.parametrize(
+    ("measure", "global_loss", "epsilon", "decision"),
+    [
+        (1.25, 1.0, 0.25, Decision.JOINED),
+        (math.nextafter(1.25, 2), 1.0, 0.25, Decision.SAT_OUT),
+        (0.9, 1.0, -0.25, Decision.SAT_OUT),
+        (9.0, 1.0, math.inf, Decision.JOINED),
+        (9.0, None, 0.25, Decision.JOINED),  # nothing to compare with
+        (math.nan, 1.0, 0.25, Decision.SAT_OUT),
+    ],
+)
+def test_a_client_matches_up_to_epsilon_above_f(
+    measure: float, global_loss: float | None, epsilon: float, decision: Decision
+) -> None:
+    told = Situation(0.1, 0.2, mandatory=True, measure=measure, global_loss=global_loss, epsilon=epsilon)
+    assert match(told) is decision
+
+
 def test_policies_by_name() -> None:
     assert {"always": always, "appeal": appeal, "match": match, "defect": defect} == POLICIES

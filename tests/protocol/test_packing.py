@@ -85,6 +85,7 @@ def test_view_of_a_garbled_header_is_a_value_error_or_the_same_bytes(position: i
         "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 30 + ",), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -3), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3,",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 3), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (3,), }",
         "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 1), }",
         "{'descr': '|V0', 'fortran_order': False, 'shape': (3,), }",

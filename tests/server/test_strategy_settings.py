@@ -59,6 +59,11 @@ def test_every_strategy_goes_with_its_defaults() -> None:
             "clipping-norm = 0.5 is not allowed with strategy = '{}': a reply is not one trained model (0)",
         ),
         (
+            {"personal_learning_rate": 0.25, "moreau_lambda": 10.0},
+            {"pfedme"},
+            "personal-learning-rate = 0.25 is not allowed with moreau-lambda = 10: less than 0.2 (2 / lambda)",
+        ),
+        (
             {"dp_epsilon": 3.0},
             NOT_ONE_MODEL,
             "dp-epsilon = 3 is not allowed with strategy = '{}': a reply is not one trained model (0)",
@@ -116,6 +121,23 @@ def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
         )
     )
     assert built.clients_per_round == some.get("clients_per_round")
-    assert (built.min_available_nodes, built.mandatory_rounds, built.evaluate_every) == (7, 2, 4)
+    mandatory = 0 if name in ("fedalign", "adagd") else 2  # whose clients do not read it
+    assert (built.min_available_nodes, built.mandatory_rounds, built.evaluate_every) == (7, mandatory, 4)
     assert (built.start_timeout, built.round_timeout, built.seed) == (20.0, 7.0, 8)
     assert (built.measure_leavers, built.empty_pool, built.finished) == (False, "keep", "")
+
+
+def test_mandatory_rounds_are_asked_for_only_where_clients_heed_them() -> None:
+    """`mandatory` in the history would else say what nobody was bound by."""
+    for strategy, participation, heeded in (
+        ("maxfl", "auto", True),
+        ("maxfl", "always", False),
+        ("fedalign", "auto", False),
+        ("fedalign", "appeal", True),
+        ("adagd", "auto", False),
+    ):
+        config = RunConfig(strategy=strategy, participation=participation, rounds=20, mandatory_rounds=2)  # type: ignore[arg-type]
+        built = build_strategy(config)
+        assert (built.mandatory_rounds, built.empty_pool) == ((2, "ask-all") if heeded else (0, "keep"))
+    assert build_strategy(RunConfig(strategy="maxfl")).mandatory_rounds is None
+    assert build_strategy(RunConfig(strategy="fedalign")).mandatory_rounds == 0

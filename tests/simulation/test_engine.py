@@ -105,6 +105,11 @@ def test_a_bad_way_to_simulate_is_one_line(mode: str, threads: int) -> None:
         Simulation(mode, threads=threads)
 
 
+def test_a_client_that_declines_ends_the_run_at_once_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"client 0 declined: .*lower warmup-learning-rate"):
+        simulated(tmp_path / "run", "stacked", warmup_learning_rate=1e38)
+
+
 def test_an_error_in_one_client_is_that_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that raises is counted with its reason; the others go on, side by side too."""
     from client import app as module

@@ -91,7 +91,8 @@ def test_schedules_by_hand(kind: str, expected: list[float]) -> None:
 
 
 def test_schedules_at_their_ends() -> None:
-    assert epsilon_schedule("linear", 0.8, 1, 1.0, 0.5)(1) == 0.0
+    assert epsilon_schedule("linear", 0.8, 1, 1.0, 0.5)(1) == 0.8  # the first round, though it is the last too
+    assert [epsilon_schedule("linear", 0.8, 2, 1.0, 0.5)(t) for t in (1, 2, 3)] == [0.8, 0.0, 0.0]
     assert epsilon_schedule("linear", 0.8, 5, 1.0, 0.5)(9) == 0.0
     step = [epsilon_schedule("step", 0.8, 100, 1.0, drop) for drop in (0.0, 0.07, 1.0)]
     assert [sum(schedule(t) > 0 for t in range(1, 101)) for schedule in step] == [0, 7, 100]

@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord
 
 import strategies.exchange
 from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError
 from server.checkpoint import Checkpoint
 from strategies import FedAvg
 from strategies.exchange import NO_ANSWER
@@ -268,9 +269,23 @@ def test_a_run_waits_for_priority_clients_it_knows_and_for_no_others() -> None:
     run(FedALIGN(warmup_rounds=3, evaluate_every=0), away, 2, watch)
     assert watch.records[1].seconds == pytest.approx(60, abs=0.5)
     assert (watch.records[1].decisions, watch.models[1]) == ({}, watch.models[0])
-    _, nobody = run(FedALIGN(warmup_rounds=3, evaluate_every=0), grid_of(Client("c", 2)), 3)
-    assert all(r.seconds < 1 for r in nobody.records)
-    assert nobody.models == [[0.0]] * 3
+
+
+@pytest.mark.parametrize("warmup_rounds", [0, 3])
+def test_a_run_without_a_priority_client_ends_after_its_roll_call(warmup_rounds: int) -> None:
+    nobody = "none of the 4 clients that enrolled"
+    for ids, line in (
+        ("zed,anna", f"priority-ids = 'anna,zed' is not allowed: {nobody} has such a client-id"),
+        ("", f"priority-clients: {nobody} asks for priority; at least one has to"),
+    ):
+        grid = grid_of(*(dataclasses.replace(client, priority=bool(ids)) for client in four()))
+        strategy = FedALIGN(warmup_rounds=warmup_rounds, priority_ids=filter(None, ids.split(",")))
+        with pytest.raises(ConfigError) as error:
+            run(strategy, grid, 3)
+        assert str(error.value) == line
+        assert not grid.sent("train")
+    one_of_them = FedALIGN(warmup_rounds=warmup_rounds, priority_ids=["zed", "d"])
+    assert run(one_of_them, grid_of(*four()), 1)[1].models == [[9.0]]  # d's, from which the others are far
 
 
 def test_the_local_rule_is_left_to_the_run() -> None:

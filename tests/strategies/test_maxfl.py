@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError
 from strategies import MaxFL, appeal_weight
 from strategies.shared import Shared
 from tests.grid import Handler, MemoryGrid, Volunteer, model, values_of
@@ -139,3 +140,19 @@ def test_clients_are_told_how_long_to_tune() -> None:
     for kind in ("train", "evaluate"):
         (message,) = grid.sent(kind)
         assert message.content.config_records[keys.CONFIG][keys.TUNING_STEPS] == 7
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "allowed"),
+    [
+        ("server_lr", (0, -1.0, math.inf, math.nan), "more than 0, and finite"),
+        ("stabilizer", (0.0, -1e-9, math.inf, math.nan), "more than 0, and finite"),
+        ("tuning_steps", (-1, math.nan), "at least 0"),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_one_line(setting: str, values: list[float], allowed: str) -> None:
+    for value in values:
+        with pytest.raises(ConfigError) as error:
+            MaxFL(**{setting: value})  # type: ignore[arg-type]
+        assert str(error.value) == f"{setting.replace('_', '-')} = {value} is not allowed: {allowed}"
+    MaxFL(server_lr=1e-9, stabilizer=1e-300, tuning_steps=0)

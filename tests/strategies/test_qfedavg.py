@@ -133,6 +133,15 @@ def test_one_loss_that_dwarfs_the_others_takes_the_whole_weight(backwards: bool)
     assert values_of(got) == pytest.approx([5.0], rel=1e-6)  # h = L F^q (1 + q L |dw|^2 / F), with F huge
 
 
+@pytest.mark.parametrize("losses", [[5e-324, 1.7e308], [1.7e308, 1.7e308], [5e-324, 5e-324], [1.0, 0.0], [1.0, 2.0]])
+def test_the_largest_q_makes_no_nan(losses: list[float]) -> None:
+    # The largest loss alone counts, two that tie count alike, and the step is at most the whole way.
+    x, y = values_of(folded(QFedAvg(q=1e6, learning_rate=0.1), model(0, 0), [model(1, 0), model(0, 1)], losses))
+    assert 0 <= min(x, y) <= max(x, y) <= 1
+    assert x == y if losses[0] == losses[1] else min(x, y) == 0
+    assert (max(x, y) > 0.4) == (max(losses) > 1e300)  # else b_k, with q / F, dwarfs a_k
+
+
 @pytest.mark.parametrize("q", [0.3, 1.0, 2.0])
 def test_losses_of_zero(q: float) -> None:
     strategy = QFedAvg(q=q, learning_rate=0.5)
@@ -174,6 +183,10 @@ def test_what_clients_are_asked_and_what_is_not_allowed() -> None:
     assert message.content.config_records[keys.CONFIG][keys.REPORT] == keys.LOSS
     with pytest.raises(ConfigError, match=r"fairness-q = -0\.5 is not allowed: at least 0"):
         QFedAvg(q=-0.5, learning_rate=0.1)
+    for q in (1.1e6, 1e308, math.inf, math.nan):
+        with pytest.raises(ConfigError) as error:
+            QFedAvg(q=q, learning_rate=0.1)
+        assert str(error.value) == f"fairness-q = {q} is not allowed: at least 0, and at most 1e+06"
     with pytest.raises(ConfigError, match=r"learning-rate = 0\.0 is not allowed: more than 0"):
         QFedAvg(q=1, learning_rate=0.0)
     with pytest.raises(ConfigError, match="report-loss = False is not allowed with strategy = 'qfedavg'"):

@@ -95,6 +95,30 @@ def test_a_node_that_went_offline_before_it_could_answer_is_called_again(code: i
     assert [11 in grid.asked(r) for r in (1, 2, 3)] == [False, True, True]
 
 
+def test_two_connected_nodes_with_one_client_id_are_reported_and_the_later_counts() -> None:
+    first, second = Volunteer("twin"), Volunteer("twin")
+    grid, watch = MemoryGrid({10: first, 11: second}), Watch()
+    with pytest.raises(RollCallError, match=r"1 of 2 clients .*; node 10: client-id 'twin' came back from another"):
+        run(FedAvg(min_available_nodes=2, start_timeout=5.0), grid, 1, watch)
+    assert watch.refused == {10: "client-id 'twin' came back from another node, which counts from now on"}
+    grid = MemoryGrid({10: Volunteer("c"), 12: Volunteer("twin")})
+    watch = Watch(before={2: lambda: (grid.nodes.pop(12), grid.nodes.update({13: Volunteer("twin")}))})  # type: ignore[dict-item, func-returns-value]
+    run(FedAvg(), grid, 2, watch)
+    assert watch.refused == {}, "the old node was gone: it came back"
+
+
+def test_a_client_that_left_comes_back_once_its_owner_has_reset_it() -> None:
+    left = Volunteer("a", decision=-1)
+    first = FedAvg()
+    run(first, MemoryGrid({10: left, 11: Volunteer("b")}), 1)
+    for says_it_left, asked in ((True, [21]), (False, [20, 21])):
+        again = FedAvg()
+        again.restore(first.state())
+        grid = MemoryGrid({20: Volunteer("a", left=says_it_left), 21: Volunteer("b")})
+        run(again, grid, 2, first_round=2)
+        assert sorted(grid.asked(2)) == asked
+
+
 def test_a_refused_client_is_never_asked() -> None:
     grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b", refuses="no")})
     _, watch = run(FedAvg(), grid, 2)

@@ -106,6 +106,30 @@ def test_after_an_empty_round(empty_pool: str, mandatory: list[int], joined: lis
     assert told == [m for m in mandatory for _ in range(3)]
 
 
+@pytest.mark.parametrize(("empty_pool", "mandatory"), [("ask-all", [1, 0, 1, 0]), ("keep", [1, 0, 0, 0])])
+def test_after_an_empty_round_of_flowers_four_methods(empty_pool: str, mandatory: list[int]) -> None:
+    grid = grid_of(crowd(3, decision=mandatory_only))
+    strategy = FedAvg(mandatory_rounds=1, empty_pool=empty_pool)  # type: ignore[arg-type]
+    told = []
+    for server_round in range(1, 5):
+        messages = list(strategy.configure_train(server_round, model(0), ConfigRecord(), grid))
+        told.append({m.content.config_records[keys.CONFIG][keys.MANDATORY] for m in messages})
+        arrays, _ = strategy.aggregate_train(server_round, grid.send_and_receive(messages))
+        assert (arrays is not None) == bool(mandatory[server_round - 1])
+    assert told == [{m} for m in mandatory]
+
+
+def test_the_mandatory_rounds_of_a_run_whose_length_is_not_known() -> None:
+    strategy, told = FedAvg(), []
+    for server_round in (1, 10, 11):
+        strategy.open_round(server_round, model(0))
+        told.append(strategy.record.mandatory)
+    assert told == [True, True, False]
+    strategy.num_rounds = 400  # 5 % of them
+    strategy.open_round(20, model(0))
+    assert strategy.record.mandatory
+
+
 def test_mandatory_rounds_by_default() -> None:
     _, watch = run(FedAvg(evaluate_every=0), grid_of(crowd(1)), 12)
     assert [r.mandatory for r in watch.records] == [True] * 10 + [False] * 2
@@ -192,6 +216,36 @@ def test_an_exception_in_a_hook_ends_the_run() -> None:
     with pytest.raises(RuntimeError, match="stop here"):
         run(FedAvg(), grid, 5, Watch(after={2: stop}))
     assert not grid.sent("train", 3)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "allowed"),
+    [
+        ("clients_per_round", (0, -1, NAN), "at least 1, or None for all"),
+        ("min_available_nodes", (0, -3, NAN), "at least 1"),
+        ("start_timeout", (0, -0.5, NAN), "more than 0 seconds"),
+        ("round_timeout", (0.0, -1, NAN), "more than 0 seconds"),
+        ("seed", (-1, NAN), "at least 0"),
+        ("mandatory_rounds", (-1, NAN), "at least 0, or None"),
+        ("empty_pool", ("ask", "", NAN), "ask-all, keep"),
+        ("evaluate_every", (-1, NAN), "at least 0"),
+    ],
+)
+def test_a_shared_setting_that_is_not_allowed_is_one_line(setting: str, values: list[object], allowed: str) -> None:
+    for value in values:
+        with pytest.raises(ConfigError) as error:
+            FedAvg(**{setting: value})  # type: ignore[arg-type]
+        assert str(error.value) == f"{setting.replace('_', '-')} = {value} is not allowed: {allowed}"
+
+
+def test_the_least_that_is_allowed() -> None:
+    FedAvg(
+        clients_per_round=1, min_available_nodes=1, start_timeout=1e-9, round_timeout=1e-9,
+        seed=0, mandatory_rounds=0, empty_pool="keep", evaluate_every=0,
+    )  # fmt: skip
 
 
 def test_a_server_side_evaluation_is_refused() -> None:

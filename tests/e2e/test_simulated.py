@@ -1,0 +1,29 @@
+"""A deployed run and a simulated one of the same settings: same clients, same decisions, same model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedappeal.files import read_safetensors
+from server.run_folder import HISTORY, MODEL, PARTICIPATION, read_lines
+from tests.e2e.conftest import BIN, Marked
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_deployed_run_and_a_simulated_one_agree(marked: Marked, tmp_path: Path) -> None:
+    options = "--model logistic --clients 4 --clients-per-round 3 --rounds 5 --mandatory-rounds 2 --warmup-steps 20"
+    for command in ("local", "simulate"):
+        done = marked.run(str(BIN / "fedappeal"), command, *options.split(), "--out", str(tmp_path / command))
+        assert done.returncode == 0, done.stdout + done.stderr
+    local, simulated = tmp_path / "local", tmp_path / "simulate"
+    assert len(read_lines(local / HISTORY)) == 5
+    assert read_lines(local / PARTICIPATION) == read_lines(simulated / PARTICIPATION)
+    for deployed, in_process in zip(read_lines(local / HISTORY), read_lines(simulated / HISTORY), strict=True):
+        for key, value in deployed.items():
+            if key != "seconds":
+                assert in_process[key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
+    ours, theirs = (read_safetensors(folder / MODEL)[0] for folder in (local, simulated))
+    for name, values in ours.items():
+        np.testing.assert_allclose(values, theirs[name], rtol=1e-4, atol=1e-5)
