@@ -24,6 +24,17 @@ def draws_a_step(rule: str, work: LocalWork) -> int:
 @contextmanager
 def seeded_noise(seed: int, client: str, server_round: int, device: torch.device) -> Iterator[None]:
     """Make the noise inside (dropout) a pure function of (seed, client, round), and leave the global RNG alone."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(draw_seed(seed, "noise", client=client, server_round=server_round))
+    number = draw_seed(seed, "noise", client=client, server_round=server_round)
+    # Not `torch.manual_seed`: it seeds every accelerator too, and records a stack trace each time.
+    if device.type == "cuda":
+        with torch.random.fork_rng(devices=[device]):
+            torch.default_generator.manual_seed(number)
+            torch.cuda.manual_seed(number)
+            yield
+        return
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(number)
+    try:
         yield
+    finally:
+        torch.default_generator.set_state(before)

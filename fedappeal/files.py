@@ -29,28 +29,34 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[s
         raise ConfigError(f"file '{path}' cannot be read: {error}") from None
 
 
-def write_safetensors(path: Path, arrays: Mapping[str, NDArray[np.generic]], values: Mapping[str, Scalar]) -> None:
-    """Write arrays and scalars as one safetensors file, atomically and durably.
+def write_safetensors(
+    path: Path, arrays: Mapping[str, NDArray[np.generic]], values: Mapping[str, Scalar], durable: bool = True
+) -> None:
+    """Write arrays and scalars as one safetensors file, atomically.
 
     Args:
         path: the file; readers see its old content or its new content, never a part.
         arrays: named arrays.
         values: scalars, kept as JSON in the file's metadata.
+        durable: whether to wait until the disk has it, so that a power cut cannot undo it.
     """
     content = safetensors_bytes(
         {k: np.asarray(a, order="C") for k, a in arrays.items()}, {_METADATA: json.dumps(dict(values))}
     )
-    replace_file(path, content)
+    replace_file(path, content, durable)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file's content atomically and durably (write beside it, fsync, rename, fsync the folder)."""
+def replace_file(path: Path, content: bytes, durable: bool = True) -> None:
+    """Replace a file's content atomically (write beside it, rename), and where asked durably (fsync of both)."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
     os.replace(temporary, path)
+    if not durable:
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

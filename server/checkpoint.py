@@ -28,8 +28,8 @@ class Checkpoint:
     arrays: ArrayRecord
     state: RecordDict
 
-    def write(self, path: Path) -> None:
-        """Write the checkpoint, atomically."""
+    def write(self, path: Path, durable: bool = True) -> None:
+        """Write the checkpoint, atomically; ``durable`` as in `write_safetensors`."""
         arrays: dict[str, NDArray[np.generic]] = {}
         scalars: dict[str, dict[str, object]] = {}
         records = {
@@ -44,7 +44,7 @@ class Checkpoint:
                 "kind": type(record).__name__,
                 "values": {} if isinstance(record, ArrayRecord) else dict(record),
             }
-        write_safetensors(path, arrays, {"round": self.server_round, "records": json.dumps(scalars)})
+        write_safetensors(path, arrays, {"round": self.server_round, "records": json.dumps(scalars)}, durable)
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":

@@ -29,11 +29,14 @@ LOCAL_SETTINGS = (
 class Recorder(Hooks):
     """Fills the run's folder while the run goes on."""
 
-    def __init__(self, folder: RunFolder, strategy: VolunteerStrategy, initial: ArrayRecord, watch: Hooks) -> None:
+    def __init__(
+        self, folder: RunFolder, strategy: VolunteerStrategy, initial: ArrayRecord, watch: Hooks, durable: bool
+    ) -> None:
         self.folder = folder
         self.strategy = strategy
         self.initial = initial
         self.watch = watch
+        self.durable = durable
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
         """Record an arrival."""
@@ -57,7 +60,7 @@ class Recorder(Hooks):
         self.folder.append(PARTICIPATION, *decisions)
         self.folder.append(HISTORY, record.as_line())
         Checkpoint(record.server_round, self.initial, arrays, self.strategy.state()).write(
-            self.folder.path / CHECKPOINT
+            self.folder.path / CHECKPOINT, self.durable
         )
         self.watch.on_round_end(record, arrays)
 
@@ -75,13 +78,14 @@ def initial_arrays(config: RunConfig) -> Arrays:
     return initial.initial_arrays(load_task(config.task_settings()), config.seed)
 
 
-def run(grid: Grid, config: RunConfig, watch: Hooks | None = None) -> None:
+def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool = True) -> None:
     """Run, or go on with, the run that the settings describe.
 
     Args:
         grid: Flower's grid.
         config: the settings.
         watch: told of each round after it is on the disk.
+        durable: whether each checkpoint is to survive a power cut.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -89,13 +93,13 @@ def run(grid: Grid, config: RunConfig, watch: Hooks | None = None) -> None:
     path = Path(config.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}-{config.task}").absolute()
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config)
     try:
-        _run(grid, config, folder, watch or Hooks())
+        _run(grid, config, folder, watch or Hooks(), durable)
     except Exception as error:
         folder.event("failed", reason=str(error))
         raise
 
 
-def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks) -> None:
+def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable: bool) -> None:
     strategy = build_strategy(config)
     named = initial_arrays(config)
     layout = Layout.of(named)
@@ -119,7 +123,7 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks) -> None
         config.rounds,
         train_config=ConfigRecord({**told, **local}),
         evaluate_config=told,
-        hooks=Recorder(folder, strategy, start.initial, watch),
+        hooks=Recorder(folder, strategy, start.initial, watch, durable),
         roll_call_config=ConfigRecord(
             {
                 **told,

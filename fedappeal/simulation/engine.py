@@ -99,7 +99,7 @@ def simulate(
 
     grid = InProcessGrid(client_app, clients, context, stacker.together if stacker else None)
     with registry.using(registry.Registry(stacker or Arithmetic(), pool.client)):
-        run(grid, settings, _Watch(on_round))
+        run(grid, settings, _Watch(on_round), durable=False)
 
 
 class _Watch(Hooks):

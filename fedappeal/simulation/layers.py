@@ -213,7 +213,7 @@ class Dropout:
         self._mask = None
         if not training or self._keep == 1.0:
             return x
-        self._mask = torch.empty_like(x).bernoulli_(self._keep)
+        self._mask = torch.rand_like(x).lt_(self._keep)  # half the time of `bernoulli_`
         if self._keep:
             self._mask.div_(self._keep)
         return x * self._mask

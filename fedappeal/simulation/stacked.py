@@ -29,6 +29,10 @@ class StackedModel:
             NotStackable: names the layer that has no stacked form.
         """
         self._layers = list(_layers(module, ""))
+        trained = [i for i, layer in enumerate(self._layers) if hasattr(layer, "_weight")]
+        if not trained:
+            raise NotStackable("there is nothing to train")
+        self._first_trained = trained[0]
         frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
         if frozen:
             raise NotStackable(f"parameter '{frozen[0]}' is not trained")
@@ -46,10 +50,6 @@ class StackedModel:
         """Add ``alpha`` times the gradient to ``into``, given the gradient of the logits of the last `forward`."""
         for i in range(len(self._layers) - 1, self._first_trained - 1, -1):
             grad = self._layers[i].backward(grad, parameters, into, alpha, i == self._first_trained)
-
-    @property
-    def _first_trained(self) -> int:
-        return next(i for i, layer in enumerate(self._layers) if hasattr(layer, "_weight"))
 
 
 def _layers(module: nn.Module, name: str) -> Iterator[Layer]:
@@ -141,8 +141,10 @@ def _of_logits(
     """Return the gradient of each client's weighted loss by its logits, at one step."""
     active = batches.active[step]
     rows, weights = batches.rows[step, :active], batches.weights[step, :active]
-    logits = model.forward(examples.x[rows], parameters, training)
-    of_each = loss_gradient(logits.flatten(0, 1), examples.y[rows.flatten()])
+    flat = rows.flatten()
+    x = examples.x.index_select(0, flat).view(*rows.shape, *examples.x.shape[1:])  # a third of the time of x[rows]
+    logits = model.forward(x, parameters, training)
+    of_each = loss_gradient(logits.flatten(0, 1), examples.y.index_select(0, flat))
     return of_each.view_as(logits).mul_(weights.unsqueeze(-1))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.arithmetic import Arithmetic, Arrays, Differentiating, Evaluation, Measuring, Training
-from fedappeal.protocol.draws import draw_seed
+from client.rules import seeded_noise
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.simulation.evaluation import evaluate_clients
 from fedappeal.simulation.layers import cross_entropy_gradient
@@ -152,10 +152,9 @@ class Stacker(Arithmetic):
             for i, name in enumerate(parameters)
             if first.correction
         }
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            # One mask for all that train side by side, a pure function of who they are.
-            who = " ".join(str(r.place) for r in lined_up)
-            torch.manual_seed(draw_seed(first.seed, f"{first.purpose}/{who}", server_round=first.server_round))
+        # One mask for all that train side by side, a pure function of who they are.
+        who = f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}"
+        with seeded_noise(first.seed, who, first.server_round, device):
             train(
                 model,
                 parameters,

@@ -68,10 +68,10 @@ def test_a_run_stopped_and_resumed_is_the_undisturbed_run(tmp_path: Path, monkey
 
     write = Checkpoint.write
 
-    def killed(self: Checkpoint, path: Path) -> None:
+    def killed(self: Checkpoint, path: Path, durable: bool = True) -> None:
         if self.server_round == 4:
             raise RuntimeError("killed")  # after the lines of round 4, before its checkpoint
-        write(self, path)
+        write(self, path, durable)
 
     halved = changed(CONFIG, out=str(tmp_path / "halved"))
     with monkeypatch.context() as patch:
