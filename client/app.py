@@ -180,14 +180,15 @@ def evaluate(message: Message, context: Context) -> Message:
 
     measured = participant.judge(arrays, model, split, tuning_steps)
     on_test = participant.judge(arrays, model, keys.TEST_SPLIT, tuning_steps)
-    on_train = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
     appealed = on_test.loss < requirement.rho
     metrics: Metrics = {
         keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
         keys.ACCURACY: measured.accuracy,
         keys.APPEALED: int(appealed),
-        keys.APPEALED_TRAIN: int(on_train.loss < requirement.rho),
     }
+    if participant.config.evaluate_train:
+        on_train = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
+        metrics[keys.APPEALED_TRAIN] = int(on_train.loss < requirement.rho)
     if participant.reports_loss:
         metrics[keys.LOSS] = measured.loss
     if (adapting := adaptation(config, context.run_config)) is not None:
@@ -197,7 +198,7 @@ def evaluate(message: Message, context: Context) -> Message:
             metrics[keys.ADAPTED_LOSS] = adapted.loss
     if (preferred := participant.preferred_accuracy(on_test, requirement)) is not None:
         metrics[keys.PREFERRED_ACCURACY] = preferred
-    if config.get(keys.FINAL, 0):
+    if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
         which = participant.keep_preferred(arrays, requirement, appealed, run_key)
         kept = f", kept in {participant.node.state_dir}/preferred.safetensors" if participant.node.state_dir else ""
         log.info("the run is over: this client prefers the %s model%s", which, kept)

@@ -27,7 +27,13 @@ class Record:
 
 
 class Store(Protocol):
-    """Where a client keeps its records."""
+    """Where a client keeps its records.
+
+    Attributes:
+        durable: whether records outlive the process.
+    """
+
+    durable: bool
 
     def read(self, name: str) -> Record | None:
         """Return the record of that name, or None."""
@@ -38,6 +44,8 @@ class Store(Protocol):
 
 class DiskStore:
     """Records as files ``NAME.safetensors`` in one folder."""
+
+    durable = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,6 +84,8 @@ class DiskStore:
 
 class ContextStore:
     """Records in a Flower context's state: the simulators' memory, one context per virtual client."""
+
+    durable = False
 
     def __init__(self, state: RecordDict) -> None:
         self._state = state

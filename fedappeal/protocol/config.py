@@ -104,6 +104,9 @@ class RunConfig(TaskSettings):
     start_timeout: Positive = Field(300.0, description="seconds to wait for them")
     round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
     evaluate_every: CountOrZero = Field(1, description="evaluate every so many rounds; 0: after the last only")
+    evaluate_train: bool = Field(
+        True, description="evaluation also asks whether the model appeals by its training loss: one more pass"
+    )
     measure_leavers: bool = Field(True, description="clients that left still answer evaluation")
 
     participation: Literal["auto", "always", "appeal", "match", "defect"] = Field(
