@@ -19,6 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from machine import described
+from peer_programs import PEERS, peer, peer_python, write_data
+
 HERE = Path(__file__).resolve().parent
 ROUNDS = 20
 FLOWER_ROUNDS = 6
@@ -40,7 +43,6 @@ ROWS: dict[str, dict[str, Any]] = {
         **{"partition": "iid", "min-examples": 1},
     },
 }
-PEERS = {"pfl": "pfl_research.py", "fluke": "fluke_fl.py"}
 
 
 def config_of(row: str, rounds: int, out: str = "") -> Any:
@@ -193,70 +195,6 @@ ARMS: dict[str, Callable[[str, int], dict[str, Any]]] = {
 }
 
 
-# -- peers, in an environment of their own ---------------------------------------------------------------------
-
-
-def peer_python(folder: Path) -> Path:
-    """Set up the peers' environment, once; return its Python."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        uv = str(Path(sys.executable).parent / "uv")
-        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
-        needs = ["-r", str(HERE / "peers" / "requirements.txt")]
-        subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *needs], check=True)
-    return python
-
-
-def write_data(row: str, path: Path) -> None:
-    """Write a row's data and initial model for the peers."""
-    import numpy as np
-
-    from fedappeal.tasks import load_task
-
-    config = config_of(row, 1)
-    task = load_task(config.task_settings())
-    arrays: dict[str, Any] = {
-        f"p{i}": p.detach().numpy() for i, p in enumerate(task.initial_model(config.seed).parameters())
-    }
-    for k in range(config.clients):
-        data = task.load(k)
-        arrays |= {f"x{k}": data.train.x.numpy(), f"y{k}": data.train.y.numpy()}
-        arrays |= {f"tx{k}": data.test.x.numpy(), f"ty{k}": data.test.y.numpy()}
-    np.savez(path, **arrays)
-
-
-def peer(name: str, row: str, python: Path, data: Path, rounds: int) -> dict[str, Any]:
-    """Run one peer; its program prints what it measured."""
-    config = config_of(row, rounds)
-    options = {
-        "model": "mlp" if config.model == "auto" else config.model,
-        "clients-per-round": config.clients_per_round or config.clients,
-        "rounds": rounds,
-        "local-steps": config.local_steps,
-        "batch-size": config.batch_size,
-        "learning-rate": config.learning_rate,
-        "evaluate-all": config.evaluate_every,
-        "seed": config.seed,
-    }
-    command = [str(python), str(HERE / "peers" / PEERS[name]), str(data)]
-    done = subprocess.run(
-        [*command, *(part for key, value in options.items() for part in (f"--{key}", str(value)))],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    if done.returncode:
-        raise RuntimeError(f"{name} failed: {done.stderr[-2000:]}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    seconds, cpu = found["round_seconds"], found["cpu_seconds"]
-    return {
-        "seconds": seconds[1:-1],
-        "cpu": cpu[1:-1],
-        "startup": found["startup_seconds"],
-        "accuracy": found["accuracy"],
-    }
-
-
 def _arms_of(row: str) -> list[str]:
     if row.startswith("growth"):
         return ["ours, stacked"]
@@ -296,8 +234,6 @@ def main() -> None:
         print(json.dumps(ARMS[arguments.arm](arguments.row, arguments.rounds)))
         return
 
-    from machine import described
-
     report: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fedappeal-benchmark-") as scratch:
         python = peer_python(arguments.peers or Path(scratch) / "peers")
@@ -305,13 +241,13 @@ def main() -> None:
             data = Path(scratch) / "data.npz"
             runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in _arms_of(row)}
             if set(runs) & set(PEERS):
-                write_data(row, data)
+                write_data(config_of(row, 1), data)
             for repetition in range(arguments.repetitions):
                 for arm, found in runs.items():
                     if arm == "Flower" and repetition >= FLOWER_REPETITIONS:
                         continue
                     if arm in PEERS:
-                        found.append(peer(arm, row, python, data, arguments.rounds))
+                        found.append(peer(arm, config_of(row, arguments.rounds), python, data))
                     else:
                         found.append(_in_a_process(arm, row, arguments.rounds))
             report += _table(row, runs)
