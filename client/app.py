@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 import fedappeal
-from client.arithmetic import UNMEASURED, Arrays, Evaluation
+from client.arithmetic import UNMEASURED, Evaluation
 from client.byzantine import attacks, falsified
 from client.participant import Participant
 from client.personalised import adaptation
@@ -25,7 +25,7 @@ from client.work import LocalWork
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.packing import content_hash
+from fedappeal.protocol.packing import Arrays, content_hash
 from strategies.maxfl import appeal_weight
 
 app = ClientApp()

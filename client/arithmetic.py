@@ -5,7 +5,7 @@ does the same for many clients side by side; what is asked for is decided by the
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from client.models import arrays_of, evaluate, load_arrays, mean_gradient
 from client.rules import RULES, seeded_noise
 from client.work import LocalWork
+from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.task import Split, Task
-
-Arrays = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True)

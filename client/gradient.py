@@ -22,9 +22,9 @@ from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.draws import batch_indices
 
 if TYPE_CHECKING:
-    from client.arithmetic import Arrays
     from client.participant import Participant
     from client.training import Job
+    from fedappeal.protocol.packing import Arrays
 
 
 def gradient(job: "Job") -> dict[str, ArrayRecord]:

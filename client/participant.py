@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client.arithmetic import Arithmetic, Arrays, Differentiating, Evaluation, Measuring, Training
+from client.arithmetic import Arithmetic, Differentiating, Evaluation, Measuring, Training
 from client.loaded import data_of, initial_of, pick_device, task_of, workbench
 from client.models import arrays_of
 from client.participation import POLICIES, Situation
@@ -32,7 +32,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.packing import Layout, content_hash
+from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.tasks.task import ClientData
 
 

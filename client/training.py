@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, RecordDict
 
-from client.arithmetic import Arrays
 from client.control import controlled
 from client.gradient import gradient
 from client.participant import Participant
 from client.work import LocalWork
 from fedappeal.protocol import keys
+from fedappeal.protocol.packing import Arrays
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from strategies.members import Member
 from strategies.replies import read_evaluate
 from strategies.roll_call import RollCall
 from strategies.sampling import waves
-from strategies.shared import default_mandatory_rounds
 
 if TYPE_CHECKING:
     from strategies.volunteers import VolunteerStrategy
@@ -61,8 +60,6 @@ class Loop:
             RollCallError: if too few clients came.
         """
         strategy, result = self.strategy, Result()
-        mandatory = strategy.mandatory_rounds
-        last_mandatory = default_mandatory_rounds(last_round) if mandatory is None else mandatory
         if first_round <= last_round and not strategy.finished:  # else there is nothing left to do
             self.roll_call.wait_for(strategy.min_available_nodes, strategy.start_timeout, strategy.round_timeout)
         for server_round in range(first_round, last_round + 1):
@@ -71,8 +68,7 @@ class Loop:
             started = self.exchanges.clock()
             self.hooks.on_round_start(server_round)
             self._wait_for_somebody(server_round)
-            nobody_came = strategy.pool_empty and strategy.empty_pool == "ask-all"
-            strategy.open_round(server_round, arrays, server_round <= last_mandatory or nobody_came)
+            strategy.open_round(server_round, arrays)
             arrays = self._train(arrays, train_config)
             record = strategy.record
             result.train_metrics_clientapp[server_round] = MetricRecord(dict(record.metrics))

@@ -37,15 +37,6 @@ class Members:
         self._by_client: dict[str, Member] = {}
         self._online: set[int] = set()
 
-    @classmethod
-    def of_nodes(cls, node_ids: Iterable[int]) -> "Members":
-        """Make members of bare node ids: no roll call, node ids stand in for client-ids."""
-        members = cls()
-        for node_id in node_ids:
-            members.enrol(Member(str(node_id), node_id))
-        members.set_online(m.node_id for m in members._by_client.values())
-        return members
-
     def enrol(self, member: Member) -> Member | None:
         """Add a client, or give a known one its new node id; return what it replaces, if anything."""
         previous = self._by_client.get(member.client_id)

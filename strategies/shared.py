@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.rounds import default_mandatory_rounds
 
 if TYPE_CHECKING:
     from strategies.volunteers import VolunteerStrategy
 
-__all__ = ["Shared", "check", "check_shared", "default_mandatory_rounds"]
+__all__ = ["Shared", "check", "check_shared"]
 
 
 class Shared(TypedDict):

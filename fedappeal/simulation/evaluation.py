@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client.arithmetic import Arrays, Evaluation
+from client.arithmetic import Evaluation
 from client.models import load_arrays
+from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.stacked import Examples
 from fedappeal.tasks.task import Task
 

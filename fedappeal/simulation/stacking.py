@@ -13,9 +13,10 @@ from greenlet import getcurrent, greenlet
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.arithmetic import Arithmetic, Arrays, Differentiating, Evaluation, Measuring, Training
+from client.arithmetic import Arithmetic, Differentiating, Evaluation, Measuring, Training
 from client.rules import seeded_noise
 from fedappeal.protocol.keys import TRAIN_SPLIT
+from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.evaluation import evaluate_clients
 from fedappeal.simulation.layers import cross_entropy_gradient
 from fedappeal.simulation.pool import Pool
