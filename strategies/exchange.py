@@ -73,9 +73,9 @@ class Exchanges:
         deadline: float,
         handle: Callable[[Member, Message], None],
         traffic: Traffic,
-        *,
-        model_bytes: int = 0,
+        more: Callable[[int], Mapping[str, Member]] | None = None,
         window: Callable[[], int] | None = None,
+        model_bytes: int = 0,
     ) -> list[Member]:
         """Hand each reply over as it comes, until all who are waited for have answered or time is up.
 
@@ -84,9 +84,10 @@ class Exchanges:
             deadline: on `clock`.
             handle: called once per reply.
             traffic: counts what comes up.
-            model_bytes: size of a reply that carries a model; bounds how many are pulled at once.
+            more: given the number of clients that are waited for, sends further messages and returns those under way.
             window: how many of the first unanswered clients may be pulled (so that the first joiners in order
                 are the ones that count, and none has to be held); None or a result below 1: all.
+            model_bytes: size of a reply that carries a model; bounds how many are pulled at once.
 
         Returns:
             The clients that did not answer, in order.
@@ -94,9 +95,14 @@ class Exchanges:
         left = dict(pending)
         at_once = max(2, PULLED_AT_ONCE // max(1, model_bytes))
         wait, offset = FIRST_POLL, 0
-        while left:
+        while True:
+            waited = self._waited(left)
+            if more and (further := more(len(waited))):
+                left |= further
+                waited = self._waited(left)
+            if not left:
+                break
             overdue = self.clock() >= deadline
-            waited = [i for i, m in left.items() if m.client_id not in self.absent]
             candidates = self._candidates(left, waited, window() if window else 0, overdue)
             offset = offset % len(candidates)
             ids = (candidates[offset:] + candidates[:offset])[:at_once]
@@ -115,6 +121,9 @@ class Exchanges:
             self.absent.add(member.client_id)
             self._late[message_id] = member.client_id
         return list(left.values())
+
+    def _waited(self, left: Mapping[str, Member]) -> list[str]:
+        return [i for i, m in left.items() if m.client_id not in self.absent]
 
     def _candidates(self, left: Mapping[str, Member], waited: Sequence[str], size: int, overdue: bool) -> list[str]:
         if size < 1 or overdue:

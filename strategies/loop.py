@@ -1,6 +1,5 @@
 """The round loop: roll call, waves of TRAIN, EVALUATE, and the hooks, for any volunteers' strategy."""
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -91,7 +90,10 @@ class Loop:
             wait = FIRST_POLL if self.roll_call.update() else min(LAST_POLL, wait * 1.5)
 
     def _train(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
-        """Ask wave after wave until enough have joined, time is up, or nobody is left to ask."""
+        """Ask wave after wave until enough have joined, time is up, or nobody is left to ask.
+
+        A wave is asked as soon as it is sure to be needed, while those of the last one who joined still train.
+        """
         strategy, record, traffic = self.strategy, self.strategy.record, Traffic()
         clock = self.exchanges.clock
         deadline = clock() + strategy.round_timeout
@@ -100,16 +102,31 @@ class Loop:
             self.exchanges.absent.clear()  # an outage of everybody must not use up the rounds: wait again
         self._survey(arrays, config, deadline, traffic)
         wanted = strategy.wanted(len(order))
+        coming = waves(order, max(1, wanted))
+        if not strategy.asks_on:
+            coming = iter([next(coming, ())])
 
         def missing() -> int:
             return wanted - record.count("joined")
 
-        for wave in waves(order, max(1, wanted)):
-            if missing() < 1 or clock() >= deadline or (record.decisions and not strategy.asks_on):
-                break
-            messages = strategy.train_messages(wave, arrays, config, deadline - clock())
-            for member, reason in self._exchange(messages, deadline, traffic, content_bytes(arrays), missing):
-                strategy.failed(member, reason)
+        def ask(waiting: int) -> dict[str, Member]:
+            """Ask the next waves where all who are waited for would be too few; return who is under way."""
+            asked: dict[str, Member] = {}
+            while missing() > waiting and clock() < deadline:
+                if not (wave := next(coming, ())):
+                    break
+                pending, unreached = self.exchanges.send(
+                    strategy.train_messages(wave, arrays, config, deadline - clock()), traffic
+                )
+                for member in unreached:
+                    strategy.failed(member, NOT_SENT)
+                asked |= pending
+                waiting += sum(member.client_id not in self.exchanges.absent for member in pending.values())
+            return asked
+
+        size = content_bytes(arrays)
+        for member in self.exchanges.collect({}, deadline, strategy.take, traffic, ask, missing, size):
+            strategy.failed(member, NO_ANSWER)
         record.bytes_up += traffic.up
         record.bytes_down += traffic.down
         updated = strategy.close_round()
@@ -132,21 +149,6 @@ class Loop:
             silent = self.exchanges.collect(pending, until, take, traffic)
             for member, reason in [(m, NOT_SENT) for m in unreached] + [(m, NO_ANSWER) for m in silent]:
                 record.failures[member.client_id] = f"survey: {reason}"
-
-    def _exchange(
-        self,
-        messages: Sequence[tuple[Member, Message]],
-        deadline: float,
-        traffic: Traffic,
-        model_bytes: int,
-        missing: Callable[[], int],
-    ) -> list[tuple[Member, str]]:
-        """Send one wave and fold what comes back; return who did not answer, and why."""
-        pending, unreached = self.exchanges.send(messages, traffic)
-        silent = self.exchanges.collect(
-            pending, deadline, self.strategy.take, traffic, model_bytes=model_bytes, window=missing
-        )
-        return [(m, NOT_SENT) for m in unreached] + [(m, NO_ANSWER) for m in silent]
 
     def _evaluate(self, arrays: ArrayRecord, config: ConfigRecord) -> dict[str, float]:
         """Ask every client how the model serves it; return the averages."""

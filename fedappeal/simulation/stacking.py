@@ -95,17 +95,23 @@ class Stacker(Arithmetic):
             names: clients that were given to `start` and whose result was not returned yet; others are passed over.
         """
         named = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
-        while named and not any(name in self._done for name in named):
+        while named:
+            self._begin(named)
+            if any(name in self._done for name in named):
+                break
             self._run_on(named)
         return {name: self._done.pop(name) for name in named if name in self._done}
 
-    def _run_on(self, named: Sequence[str]) -> None:
-        """Begin with those named, then with others while there is room; then answer what they ask for."""
+    def _begin(self, named: Sequence[str]) -> None:
+        """Let those named, and others while there is room, run to what they ask for first, or to their end."""
         first = [name for name in named if name in self._waiting]
         room = AT_ONCE - len(self._halted)
         for name in [*first, *(name for name in list(self._waiting) if name not in first)][: max(room, 1)]:
             client = greenlet(self._waiting.pop(name))
             self._resume(name, client, client.switch)
+
+    def _run_on(self, named: Sequence[str]) -> None:
+        """Answer what clients ask for, and let them run on."""
         asked: dict[str, Request] = {
             name: request for name, (_, request) in self._halted.items() if isinstance(request, Measuring)
         }

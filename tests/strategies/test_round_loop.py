@@ -61,6 +61,26 @@ def test_each_wave_asks_twice_as_many_as_the_last() -> None:
     assert [times.count(t) for t in sorted(set(times))] == [1, 2, 4, 1]
 
 
+def test_who_sat_out_is_replaced_while_the_others_still_train() -> None:
+    clients = crowd(8)
+    order = order_of(clients)
+    for name in order[1:4]:
+        clients[name].decision = 0
+    grid = grid_of(clients)
+    slow = {100 + int(name[1:]): 7.0 for name in order if clients[name].decision}
+    grid.delay = lambda node, message: slow.get(node, 1.0) if message.metadata.message_type == "train" else 0.0
+    _, watch = run(FedAvg(clients_per_round=2, evaluate_every=0, seed=0), grid, 1)
+    pushed = [(time, m.metadata.dst_node_id) for time, m in grid.pushed if m.metadata.message_type == "train"]
+    start = pushed[0][0]
+    # One of the first two sits out after a second, and four more are asked while the other trains: two of them sit
+    # out, and nobody needs to be asked in their place.
+    assert [f"c{node - 100}" for _, node in pushed] == order[:6]
+    assert [time - start for time, _ in pushed] == pytest.approx([0.0] * 2 + [1.0] * 4, abs=0.3)
+    assert watch.records[0].seconds == pytest.approx(8.0, abs=0.3)
+    what = ["joined", "sat-out", "sat-out", "sat-out", "joined", "surplus"]
+    assert watch.records[0].decisions == dict(zip(order, what, strict=False))
+
+
 def test_nobody_is_asked_in_vain_once_enough_have_joined() -> None:
     clients = crowd(8)
     grid = grid_of(clients)
