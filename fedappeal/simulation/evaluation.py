@@ -1,19 +1,25 @@
 """The loss of one model on the data of many clients: one forward pass and a mean a client."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
+from threading import Barrier
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from client.arithmetic import Evaluation
 from client.models import load_arrays
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.stacked import Examples
 from fedappeal.tasks.task import Task
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 CHUNK = 2048
 """Examples a forward pass: large enough for the products, small enough for the caches."""
@@ -37,27 +43,31 @@ def evaluate_clients(
     """
     load_arrays(model, arrays)
     model.eval()
+    each = _each if _known(model) else map
     model = for_inference(model)
     rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
     if type(task).loss is not Task.loss or type(task).metrics is not Task.metrics:
-        return {k: _by_the_task(task, model, examples, *span) for k, span in zip(clients, rows, strict=True)}
+        found = each(lambda span: _by_the_task(task, model, examples, *span), rows)
+        return dict(zip(clients, found, strict=True))
+    index = None if _contiguous(rows) else torch.cat([torch.arange(*span) for span in rows]).to(examples.y.device)
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), [stop - start for start, stop in rows]))
     owner = owner.to(examples.y.device)
-    whole = _contiguous(rows)
-    index = None if whole else torch.cat([torch.arange(*span) for span in rows]).to(examples.y.device)
-    loss = torch.zeros(len(clients), dtype=torch.float64, device=owner.device)
-    correct = torch.zeros_like(loss)
-    for begin in range(0, len(owner), CHUNK):
-        of = owner[begin : begin + CHUNK]
+    losses = torch.empty(len(owner), device=owner.device)
+    right = torch.empty(len(owner), dtype=torch.bool, device=owner.device)
+
+    def measure(begin: int) -> None:
+        end = min(begin + CHUNK, len(owner))
         if index is None:
-            first = rows[0][0] + begin
-            x, y = examples.x[first : first + len(of)], examples.y[first : first + len(of)]
+            x, y = (part[rows[0][0] + begin : rows[0][0] + end] for part in (examples.x, examples.y))
         else:
-            chosen = index[begin : begin + CHUNK]
-            x, y = examples.x[chosen], examples.y[chosen]
+            x, y = (part[index[begin:end]] for part in (examples.x, examples.y))
         logits = model(x)
-        loss.index_add_(0, of, task.loss(logits, y, reduction="none").double())
-        correct.index_add_(0, of, (logits.argmax(dim=1) == y).double())
+        losses[begin:end] = task.loss(logits, y, reduction="none")
+        torch.eq(logits.argmax(dim=1), y, out=right[begin:end])
+
+    list(each(measure, range(0, len(owner), CHUNK)))
+    loss = torch.zeros(len(clients), dtype=torch.float64, device=owner.device).index_add_(0, owner, losses.double())
+    correct = torch.zeros_like(loss).index_add_(0, owner, right.double())
     counts = [stop - start for start, stop in rows]
     return {
         k: Evaluation(total / n, right / n)
@@ -65,30 +75,67 @@ def evaluate_clients(
     }
 
 
-_WIDE = 256
-"""Inputs from which on a linear layer is worth the copy into oneDNN's layout."""
+def _each(work: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+    """Return what comes of each item, in order; on a CPU as many at once as PyTorch has threads, each on one thread.
+
+    Several threads for one product wait for each other at its end: where other programs run too, two take longer
+    than one.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return map(work, items)
+
+    def alone(item: A) -> B:
+        with torch.no_grad():  # each thread has its own mode
+            return work(item)
+
+    return _workers(threads).map(alone, items)
+
+
+@cache
+def _workers(threads: int) -> ThreadPoolExecutor:
+    started = Barrier(threads + 1)
+
+    def begin() -> None:
+        torch.set_num_threads(1)
+        started.wait()
+
+    workers = ThreadPoolExecutor(threads, "evaluation", begin)
+    for _ in range(threads):
+        workers.submit(int)
+    started.wait()
+    torch.set_num_threads(threads)  # part of the setting belongs to the process, not to the thread
+    return workers
+
+
+def _known(model: nn.Module) -> bool:
+    """Return whether a model may run in several threads at once: on a CPU, and of layers that keep nothing."""
+    parameters = list(model.parameters())
+    plain = all(type(module).__module__.startswith("torch.nn.modules.") for module in model.modules())
+    return plain and all(p.device.type == "cpu" for p in parameters)
 
 
 class _OneDnnLinear(nn.Module):
-    """A linear layer by oneDNN, which uses wider vectors than PyTorch's default product on many processors."""
+    """A linear layer by oneDNN."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self._weight = layer.weight.detach().to_mkldnn()
-        self._bias = None if layer.bias is None else layer.bias.detach().to_mkldnn()
+        self._weight, self._bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x.to_mkldnn(), self._weight, self._bias).to_dense()
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return y
 
 
 def for_inference(model: nn.Module) -> nn.Module:
     """Return a model of the same values that is faster in large forward passes; the same one on an accelerator.
 
-    On a CPU whose vectors PyTorch's own products do not use in full (AMD's), oneDNN halves the time.
+    PyTorch multiplies float32 matrices on a CPU by MKL, which does not use AMD's vectors in full; oneDNN does, and
+    takes less than half of the time. PyTorch's compiler calls the same operator for the same reason.
     """
-    layers = [module for module in model.modules() if type(module) is nn.Linear and module.in_features >= _WIDE]
+    layers = [module for module in model.modules() if type(module) is nn.Linear]
     plain = all(layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32 for layer in layers)
-    if not layers or not plain or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not layers or not plain or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return model
     fast = {id(layer): _OneDnnLinear(layer) for layer in layers}
     return copy.deepcopy(model, dict(fast))
