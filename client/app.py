@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -15,6 +16,7 @@ from flwr.clientapp import ClientApp
 import fedappeal
 from client.arithmetic import UNMEASURED, Evaluation
 from client.byzantine import attacks, falsified
+from client.gradient import margin
 from client.participant import Participant
 from client.personalised import adaptation
 from client.privacy import protected
@@ -27,6 +29,7 @@ from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash
 from strategies.maxfl import appeal_weight
+from strategies.maxfl_adagd import appeal_factor
 
 app = ClientApp()
 log = logging.getLogger("fedappeal.client")
@@ -122,7 +125,7 @@ def train(message: Message, context: Context) -> Message:
     attacking = attacks(participant.config, participant.node.partition_id)
     measured = UNMEASURED
     if attacking or participant.decides_by_loss or keys.TUNING_STEPS in config or keys.REPORT in config:
-        measured = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
+        measured = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps, server_round=server_round)
     decision = Decision.JOINED if attacking else participant.decide(measured, requirement, config)
     if decision is Decision.LEFT:
         participant.leave(run_key, server_round)
@@ -131,7 +134,8 @@ def train(message: Message, context: Context) -> Message:
         return _reply(message, metrics)
 
     work = LocalWork.of(config, context.run_config)
-    job = Job(participant, message.content, arrays, server_round, run_key, work)
+    factor = appeal_factor(measured.loss, requirement.rho) if keys.LEAVING_LOSS in config else 1.0
+    job = Job(participant, message.content, arrays, server_round, run_key, work, factor)
     rule = str(config.get(keys.LOCAL_RULE, "sgd"))
     train_locally = protected(participant, rule, lambda message, _: _reply(message, metrics, trained(rule, job)))
     if keys.TUNING_STEPS in config:
@@ -161,6 +165,8 @@ def _reports(
             reports[name] = int(participant.priority(config.get(keys.PRIORITY)))  # type: ignore[arg-type]
         elif name == keys.SATISFIED:
             reports[name] = int(measured.loss < requirement.rho)
+        elif name == keys.MARGIN:
+            reports[name] = margin(participant.config, config, measured.loss, requirement.rho)
         else:
             raise ValueError(f"{keys.REPORT} = '{name}' is not known to this client")
     return reports
@@ -172,13 +178,14 @@ def evaluate(message: Message, context: Context) -> Message:
     participant = participant_of(context)
     config = message.content[keys.CONFIG]
     run_key = str(config.get(keys.RUN_KEY, ""))
+    server_round = int(config.get(keys.SERVER_ROUND, 0))  # type: ignore[arg-type]
     split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
     tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]
     arrays, model = _model(message, participant)
     requirement = participant.requirement(run_key)
 
-    measured = participant.judge(arrays, model, split, tuning_steps)
-    on_test = participant.judge(arrays, model, keys.TEST_SPLIT, tuning_steps)
+    judge = partial(participant.judge, arrays, model, server_round=server_round)
+    measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, tuning_steps)
     appealed = on_test.loss < requirement.rho
     metrics: Metrics = {
         keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
@@ -187,14 +194,14 @@ def evaluate(message: Message, context: Context) -> Message:
     }
     tells_train_loss = participant.config.report_train_loss and participant.reports_loss
     if participant.config.evaluate_train or tells_train_loss:
-        on_train = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps)
+        on_train = judge(keys.TRAIN_SPLIT, tuning_steps)
         metrics[keys.APPEALED_TRAIN] = int(on_train.loss < requirement.rho)
         if tells_train_loss:
             metrics[keys.TRAIN_LOSS] = on_train.loss
     if participant.reports_loss:
         metrics[keys.LOSS] = measured.loss
     if (adapting := adaptation(config, context.run_config)) is not None:
-        adapted = participant.judge(arrays, model, split, adaptation=adapting)
+        adapted = judge(split, adaptation=adapting)
         metrics[keys.ADAPTED_ACCURACY] = adapted.accuracy
         if participant.reports_loss:
             metrics[keys.ADAPTED_LOSS] = adapted.loss

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.models import arrays_of, evaluate, load_arrays, mean_gradient
-from client.rules import RULES, seeded_noise
+from client.rules import RULES, Noise, seeded_noise
 from client.work import LocalWork
 from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.task import Split, Task
@@ -94,6 +94,7 @@ class Measuring:
         split: which of the client's splits they are.
         arrays: the model to measure, by name.
         shared: content hash of the model where others may be measuring the same one; else empty.
+        noise: measures in training mode, with this noise in the model's dropout; None: in evaluation mode.
     """
 
     task: Task
@@ -103,6 +104,7 @@ class Measuring:
     split: str
     arrays: Arrays
     shared: str
+    noise: Noise | None = None
 
     @property
     def alike(self) -> object:
@@ -158,9 +160,12 @@ class Arithmetic:
         return arrays_of(request.model)
 
     def evaluate(self, request: Measuring) -> Evaluation:
-        """Return the model's loss and accuracy, in evaluation mode."""
+        """Return the model's loss and accuracy, in evaluation mode where no noise is given."""
         load_arrays(request.model, request.arrays)
-        return Evaluation(*evaluate(request.task, request.model, request.data))
+        if request.noise is None:
+            return Evaluation(*evaluate(request.task, request.model, request.data))
+        with seeded_noise(*request.noise, request.data.x.device):
+            return Evaluation(*evaluate(request.task, request.model, request.data, training=True))
 
     def gradient(self, request: Differentiating) -> Arrays:
         """Return the gradient by the names of the trainable parameters."""

@@ -24,7 +24,7 @@ from client.requirement import (
     requirement_settings,
     stored_requirement,
 )
-from client.rules import RULES, draws_a_step
+from client.rules import RULES, Noise, draws_a_step
 from client.settings import NodeSettings
 from client.state import Record, Store
 from client.work import LocalWork
@@ -111,7 +111,7 @@ class Participant:
         self._model = workbench(settings, node.data_dir, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self._initial))
         self._evaluations: dict[tuple[str, Adaptation | None], Evaluation] = {}
-        self._judged = ""
+        self._judged = ("", 0)
 
     @property
     def trainable(self) -> list[str]:
@@ -164,13 +164,19 @@ class Participant:
             self.config.as_config(),
         )
         solo = self._trained(initial, work, server_round=0, rule="sgd", purpose="warm-up")
-        loss = self._measured(solo, keys.TRAIN_SPLIT).loss
+        loss = self._measured(solo, keys.TRAIN_SPLIT, purpose="requirement").loss
         return Requirement(loss, dict(solo), self._measured(solo, keys.TEST_SPLIT).accuracy)
 
     # -- one round -----------------------------------------------------------------------------------
 
     def judge(
-        self, arrays: Arrays, model: str, split: str, tuning_steps: int = 0, adaptation: Adaptation | None = None
+        self,
+        arrays: Arrays,
+        model: str,
+        split: str,
+        tuning_steps: int = 0,
+        adaptation: Adaptation | None = None,
+        server_round: int = 0,
     ) -> Evaluation:
         """Evaluate a model on this client's data, after training it on them where that is asked for.
 
@@ -180,19 +186,20 @@ class Participant:
             split: ``train`` or ``test``.
             tuning_steps: steps of the run's SGD before the measurement.
             adaptation: any other local training before it.
+            server_round: whose noise it is, where ``loss-mode = training`` measures with dropout on.
         """
         if adaptation is None and tuning_steps:
             plain = {"local-steps": tuning_steps, "momentum": 0.0, "weight-decay": 0.0}
             adaptation = Adaptation("sgd", LocalWork.of(plain, self.config.as_config()), "tuning")
-        if model != self._judged:
-            self._judged, self._evaluations = model, {}
+        if (judged := (model, server_round if self.config.loss_mode == "training" else 0)) != self._judged:
+            self._judged, self._evaluations = judged, {}
         key = (split, adaptation)
         if key not in self._evaluations:
             shared = model
             if adaptation is not None:
                 rule, work, purpose = adaptation
                 arrays, shared = self._trained(arrays, work, server_round=0, rule=rule, purpose=purpose), ""
-            self._evaluations[key] = self._measured(arrays, split, shared)
+            self._evaluations[key] = self._measured(arrays, split, shared, server_round)
         return self._evaluations[key]
 
     def priority(self, granted: Scalar | None) -> bool:
@@ -281,10 +288,15 @@ class Participant:
         place, data = self.node.partition_id, self.data.train
         return self._arithmetic.gradient(Differentiating(self.task, self._model, place, data, arrays, batch))
 
-    def _measured(self, arrays: Arrays, split: str, shared: str = "") -> Evaluation:
+    def _measured(
+        self, arrays: Arrays, split: str, shared: str = "", server_round: int = 0, purpose: str = "loss"
+    ) -> Evaluation:
         data = self.data.train if split == keys.TRAIN_SPLIT else self.data.test
-        place = self.node.partition_id
-        return self._arithmetic.evaluate(Measuring(self.task, self._model, place, data, split, arrays, shared))
+        place, noise = self.node.partition_id, None
+        if self.config.loss_mode == "training" and split == keys.TRAIN_SPLIT:
+            # With noise of its own a client's measurement is like no other's, though the model is the same.
+            shared, noise = "", Noise(self.config.seed, f"{self.client_id}/{purpose}", server_round)
+        return self._arithmetic.evaluate(Measuring(self.task, self._model, place, data, split, arrays, shared, noise))
 
     # -- memory of the run -----------------------------------------------------------------------------
 

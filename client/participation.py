@@ -21,7 +21,7 @@ class Situation:
     """What a client knows when it decides.
 
     Attributes:
-        loss: F_k(w), the training loss of the model that was sent, in evaluation mode.
+        loss: F_k(w), the training loss of the model that was sent, measured as ``loss-mode`` says.
         requirement: rho_k.
         mandatory: whether this round asks clients not to opt out, and the client accepts that.
         priority: whether the client is served with priority.

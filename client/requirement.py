@@ -70,6 +70,8 @@ def requirement_key(config: RunConfig, task: str, data: str, layout: str, initia
             client,
             initial,
         )
+        if config.loss_mode != "evaluation":  # the usual mode is left out: what is stored by then keeps its name
+            settings += (config.loss_mode,)
     text = repr((settings, task, data, layout))
     return "requirement-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 

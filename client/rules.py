@@ -5,6 +5,7 @@ The ClientApp and the in-process engine use the same rules, settings and batch d
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +20,20 @@ RULES: dict[str, LocalRule] = {"sgd": sgd, "prox": prox, "scaffold": scaffold, "
 def draws_a_step(rule: str, work: LocalWork) -> int:
     """Number of minibatches that one local step of a rule takes."""
     return minibatches(rule, work)
+
+
+class Noise(NamedTuple):
+    """What the noise (dropout) of one calculation is a pure function of.
+
+    Attributes:
+        seed: the run's seed.
+        client: whose noise it is, and what for: distinct names draw distinct noise.
+        server_round: counted from 1; 0 outside a round.
+    """
+
+    seed: int
+    client: str
+    server_round: int
 
 
 @contextmanager

@@ -113,6 +113,13 @@ READINGS = (
 )
 """Of `CLUSTERS`: whose labels are flipped and where, and the rate of training and warm-up."""
 
+DROPOUT_ON = Reading(
+    "30 % flipped, train and test labels; rate 0.005; losses measured with dropout on",
+    ", dropout on",
+    {"loss-mode": "training"},
+)
+"""The first of `READINGS`, with F_k and rho_k measured in training mode, for table 3 and figure 3."""
+
 SENT140 = Reading(
     "Sent140, 30 % flipped, train and test labels; rate 0.005",
     ", Sent140",

@@ -1,7 +1,7 @@
 """An experiment's results as tables: ours as mean and spread over seeds, the paper's number, the difference."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from rich.table import Table as RichTable
@@ -11,6 +11,10 @@ from fedappeal.experiments.experiment import Arm, Claim, Measure, Missing, Numbe
 NONE = "-"
 _COLUMNS = 6
 """Columns that fit beside the rows' names on a terminal."""
+_COUNTS = (1, 3, 5, 10, 20, 50)
+"""Numbers of seeds that are compared, and all of them."""
+_FEWEST = 3
+"""Seeds of which it can be said what their number changes."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def _against_paper(results: Results, arms: Sequence[Arm], measure: Measure, besi
         paper = Spread.printed(arm.paper[measure.key]) if measure.key in arm.paper else None
         cells = [
             _ours(results, arm, measure),
-            paper.show(max(measure.digits, paper.decimals())) if paper else NONE,
+            _papers(arm, measure),
             _difference(results, arm, measure, paper),
         ]
         for other in beside:
@@ -134,6 +138,17 @@ def _against_paper(results: Results, arms: Sequence[Arm], measure: Measure, besi
 def _ours(results: Results, arm: Arm, measure: Measure) -> str:
     values = results.numbers(arm.name, measure)
     return Spread.of(values).show(measure.digits) if values else NONE
+
+
+def _papers(arm: Arm, measure: Measure) -> str:
+    if measure.key not in arm.paper:
+        return NONE
+    paper = Spread.printed(arm.paper[measure.key])
+    return paper.show(max(measure.digits, paper.decimals()))
+
+
+def _count(found: Sized, what: str) -> str:
+    return f"{len(found)} {what}{'s' * (len(found) > 1)}"
 
 
 def _difference(results: Results, arm: Arm, measure: Measure, paper: Spread | None) -> str:
@@ -174,7 +189,7 @@ def nearness_table(results: Results, arms: Sequence[Arm]) -> Table | None:
         for group, found in gaps.items():
             mean = fmean(found[row] for row in common)
             line = cells.setdefault(group, [NONE] * len(shown))
-            line.append(f"{mean:.{measure.digits}f} ({len(common)} row{'s' * (len(common) > 1)})")
+            line.append(f"{mean:.{measure.digits}f} ({_count(common, 'row')})")
         shown.append(measure)
         for line in cells.values():
             line += [NONE] * (len(shown) - len(line))
@@ -183,14 +198,49 @@ def nearness_table(results: Results, arms: Sequence[Arm]) -> Table | None:
     return Table(title, ("", *(m.title for m in shown)), rows) if rows else None
 
 
-def _gaps(results: Results, arms: Sequence[Arm], measure: Measure) -> dict[str, dict[str, float]]:
-    """Return the size of a measure's difference from the paper, by group and row."""
+def _gaps(
+    results: Results, arms: Sequence[Arm], measure: Measure, printed: Measure | None = None
+) -> dict[str, dict[str, float]]:
+    """Return the size of a measure's difference from the number of ``printed`` (or its own), by group and row."""
+    key = (printed or measure).key
     gaps: dict[str, dict[str, float]] = {}
     for arm in arms:
-        if measure.key in arm.paper and (values := results.numbers(arm.name, measure)):
-            gap = abs(fmean(values) - Spread.printed(arm.paper[measure.key]).mean)
+        if key in arm.paper and (values := results.numbers(arm.name, measure)):
+            gap = abs(fmean(values) - Spread.printed(arm.paper[key]).mean)
             gaps.setdefault(arm.group, {})[arm.shown] = gap
     return gaps
+
+
+def seeds_table(results: Results, arms: Sequence[Arm]) -> Table | None:
+    """Return what the number of seeds changes: the first group's numbers over the first 1, 3, 5, ... seeds.
+
+    A measure that also has a mean over the last rounds is shown as that mean, which is less noisy. Under a measure's
+    rows is the mean size of their differences from the paper. None where the paper has no numbers of these rows, or
+    where fewer than `_FEWEST` seeds were run.
+    """
+    seeds = sorted({run.seed for run in results.runs})
+    if len(seeds) < _FEWEST:
+        return None
+    counts = sorted({*(n for n in _COUNTS if n < len(seeds)), len(seeds)})
+    parts = [_of_seeds(results, seeds[:n]) for n in counts]
+    rows: list[tuple[str, tuple[str, ...]]] = []
+    for printed in results.experiment.measures:
+        shown = [arm for arm in arms if arm.group == arms[0].group and printed.key in arm.paper]
+        measure = next((m for m in results.experiment.measures if m.beside == printed.key), printed)
+        for arm in shown:
+            ours = (_ours(part, arm, measure) for part in parts)
+            rows.append((measure.title, (arm.shown, *ours, _papers(arm, printed))))
+        gaps = [_gaps(part, shown, measure, printed).get(arms[0].group, {}) for part in parts]
+        if common := set.intersection(*map(set, gaps)):
+            sizes = (f"{fmean(found[row] for row in common):.{measure.digits}f}" for found in gaps)
+            rows.append((measure.title, (f"mean size of the differences ({_count(common, 'row')})", *sizes, NONE)))
+    title = "What the number of seeds changes" + (", for the first group of rows" if arms and arms[0].group else "")
+    header = ("", *("1 seed" if n == 1 else f"the first {n} seeds" for n in counts), "paper")
+    return Table(title, header, _grouped(rows)) if rows else None
+
+
+def _of_seeds(results: Results, seeds: Sequence[int]) -> Results:
+    return replace(results, runs=tuple(run for run in results.runs if run.seed in seeds))
 
 
 def claims_table(results: Results) -> Table | None:

@@ -154,6 +154,9 @@ class RunConfig(TaskSettings):
     fixed_requirement: float = Field(1.0, allow_inf_nan=False, description="rho_k for requirement = fixed")
     warmup_steps: Count = Field(100, description="solo steps behind rho_k")
     warmup_learning_rate: Positive = Field(0.1, description="their learning rate")
+    loss_mode: Literal["evaluation", "training"] = Field(
+        "evaluation", description="how a client measures F_k and rho_k on its training data; training: dropout is on"
+    )
 
     learning_rate: Positive = Field(0.1, description="local learning rate")
     batch_size: Count = Field(32, description="examples a local step")
@@ -277,7 +280,7 @@ class RunConfig(TaskSettings):
         """How a client decides: the setting, or what the strategy's paper assumes."""
         if self.participation != "auto":
             return self.participation
-        return {"fedalign": "match", "adagd": "defect"}.get(self.strategy, "appeal")
+        return {"fedalign": "match", "adagd": "defect", "maxfl-adagd": "defect"}.get(self.strategy, "appeal")
 
     @property
     def resolved_priority_clients(self) -> int:

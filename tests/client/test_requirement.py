@@ -1,5 +1,6 @@
 """The requirement rho_k: by an independent loop, computed once, and stored under all it depends on."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,6 +93,7 @@ BASE = (CONFIG, "task", "data", "layout", "initial", "client")
         ({"momentum": 0.5}, ()),
         ({"weight_decay": 0.5}, ()),
         ({"seed": 1}, ()),
+        ({"loss_mode": "training"}, ()),
         ({"requirement": "fixed"}, ()),
         ({}, (1, "task2")),
         ({}, (2, "data2")),
@@ -107,6 +109,15 @@ def test_the_key_changes_with_all_that_the_requirement_depends_on(
     if other:
         arguments[other[0]] = other[1]
     assert requirement_key(*arguments) != requirement_key(*BASE)  # type: ignore[arg-type]
+
+
+def test_the_usual_modes_key_is_what_it_was_before_there_was_another() -> None:
+    solo = ("solo", 20, 0.2, 16, 0.0, 0.0, 0, "client", "initial")
+    text = repr((solo, "task", "data", "layout"))
+    assert requirement_key(*BASE) == "requirement-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    fixed = {"requirement": "fixed"}
+    kept = [CONFIG.model_copy(update={**fixed, "loss_mode": mode}) for mode in ("evaluation", "training")]
+    assert len({requirement_key(config, *BASE[1:]) for config in kept}) == 1  # type: ignore[arg-type]
 
 
 def test_the_key_does_not_change_with_what_does_not_matter() -> None:

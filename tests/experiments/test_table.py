@@ -19,7 +19,7 @@ from fedappeal.experiments.experiment import (
     late,
     total,
 )
-from fedappeal.experiments.table import Spread, Table, claims_table, holds, nearness_table, result_tables
+from fedappeal.experiments.table import Spread, Table, claims_table, holds, nearness_table, result_tables, seeds_table
 from tests.experiments.small import computed
 
 LINES = [
@@ -146,6 +146,55 @@ def test_the_nearest_reading_by_hand() -> None:
     apart = nearness_table(results((1, 0, 0.39, 1), (4, 0, 0.1, 1), of=made), arms)
     assert apart is None, "groups without a row in common are not readings of one thing"
     assert nearness_table(results((0, 0, 0.5, 1)), ARMS) is None, "one group alone is not nearer than another"
+
+
+def test_what_the_number_of_seeds_changes_by_hand() -> None:
+    arms = (
+        Arm("a", {}, {"accuracy": 50.0, "loss": 2.0}, "first", label="one"),
+        Arm("b", {}, {"accuracy": (40.0, 1.5)}, "first", label="two"),
+        Arm("c", {}, {}, "first", label="three"),
+        Arm("d", {}, {"accuracy": 50.0}, "second", label="one"),
+    )
+    made = experiment(arms=arms)
+    # Over both rounds the accuracy is 0.05 lower than the last.
+    one = [(0, seed, accuracy, loss) for seed, accuracy, loss in ((0, 0.55, 1.0), (1, 0.65, 2.0), (2, 0.60, 6.0))]
+    two = [(1, seed, accuracy, None) for seed, accuracy in enumerate((0.41, 0.41, 0.53))]
+    others = [(2, 0, 0.9, 1.0), (3, 0, 0.1, 1.0)]
+    table = seeds_table(results(*one, *two, *others, of=made), arms)
+    assert table is not None
+    assert table.title == "What the number of seeds changes, for the first group of rows"
+    assert table.header == ("", "1 seed", "the first 3 seeds", "paper")
+    assert table.rows == (
+        ("accuracy %, last 20 rounds",),
+        ("one", "50.00", "55.00 ± 5.00", "50.00"),  # 50, 60, 55
+        ("two", "36.00", "40.00 ± 6.93", "40.00 ± 1.50"),  # 36, 36, 48: variance (16 + 16 + 64) / 2
+        ("mean size of the differences (2 rows)", "2.00", "2.50", "-"),  # (0 + 4) / 2, (5 + 0) / 2
+        ("loss",),
+        ("one", "1.0", "3.0 ± 2.6", "2.0"),
+        ("mean size of the differences (1 row)", "1.0", "1.0", "-"),
+    )
+    four = seeds_table(results(*one, *two, (0, 3, 0.75, 3.0), of=made), arms)
+    assert four is not None
+    assert four.header == ("", "1 seed", "the first 3 seeds", "the first 4 seeds", "paper")
+    assert four.rows[1][1:] == ("50.00", "55.00 ± 5.00", "58.75 ± 8.54", "50.00")  # 50, 60, 55, 70
+
+
+def test_a_row_without_its_first_seed_is_not_counted_in_what_seeds_change() -> None:
+    arms = (Arm("a", {}, {"loss": 2.0}), Arm("b", {}, {"loss": 9.0}))
+    found = [(0, 0, 0.5, 1.0), (0, 1, 0.5, 2.0), (0, 2, 0.5, 6.0), (1, 1, 0.5, 5.0), (1, 2, 0.5, 7.0)]
+    made = experiment(arms=arms)
+    table = seeds_table(results(*found, of=made), arms)
+    assert table is not None
+    assert table.title == "What the number of seeds changes"
+    assert table.rows[1:] == (
+        ("a", "1.0", "3.0 ± 2.6", "2.0"),
+        ("b", "-", "6.0 ± 1.4", "9.0"),
+        ("mean size of the differences (1 row)", "1.0", "1.0", "-"),
+    )
+    assert seeds_table(results(*found[:2], of=made), arms) is None, "two seeds"
+    bare = (Arm("a"), Arm("b"))
+    assert seeds_table(results(*found, of=experiment(arms=bare)), bare) is None, "the paper has no numbers"
+    assert seeds_table(results(of=made), arms) is None
 
 
 def test_claims_are_counted_by_seed_where_both_were_measured() -> None:

@@ -1,0 +1,169 @@
+"""Losses measured with dropout on: against masks drawn by hand, and only where the setting says so."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from torch import Tensor, nn
+from torch.nn import functional
+
+from client.app import app
+from client.loaded import workbench
+from client.models import arrays_of
+from client.participant import Participant
+from client.settings import NodeSettings
+from client.state import ContextStore
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.draws import draw_seed
+from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT
+from strategies.maxfl import appeal_weight
+from tests.grid import MemoryGrid
+
+RATE = 0.2
+NODE = NodeSettings(partition_id=1, device="cpu")
+
+
+def participant(mode: str = "training", node: NodeSettings = NODE, **settings: Any) -> Participant:
+    config = RunConfig(**{"clients": 4, "warmup_steps": 3, "batch_size": 16, "loss_mode": mode, **settings})
+    return Participant(config, node, ContextStore(RecordDict()))
+
+
+def model_of(one: Participant, seed: int = 3) -> nn.Module:
+    """Return a model that has learned something: an untrained one has nearly the same loss with and without."""
+    model = one.task.initial_model(seed)
+    descent = torch.optim.SGD(model.parameters(), 0.5)
+    for _ in range(60):
+        descent.zero_grad()
+        functional.cross_entropy(model.eval()(one.data.train.x), one.data.train.y).backward()
+        descent.step()
+    return model
+
+
+def by_hand(model: nn.Module, x: Tensor, y: Tensor, draws: torch.Generator) -> tuple[float, float]:
+    """Return loss and accuracy of the task's mlp, its hidden units masked by hand."""
+    w = model.state_dict()
+    with torch.no_grad():
+        hidden = functional.relu(x.flatten(1) @ w["hidden1.weight"].T + w["hidden1.bias"])
+        kept = torch.empty_like(hidden).bernoulli_(1 - RATE, generator=draws) / (1 - RATE)
+        second = functional.relu((hidden * kept) @ w["hidden2.weight"].T + w["hidden2.bias"])
+        logits = (second @ w["output.weight"].T + w["output.bias"]).double()
+    loss = (torch.logsumexp(logits, 1) - logits.gather(1, y[:, None])[:, 0]).mean()
+    return float(loss), float((logits.argmax(1) == y).double().mean())
+
+
+def generator(who: str, server_round: int, seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(draw_seed(seed, "noise", client=who, server_round=server_round))
+
+
+def test_the_training_loss_is_that_of_masks_drawn_by_hand_and_the_test_loss_has_none() -> None:
+    one, plain = participant(), participant("evaluation")
+    model = model_of(one)
+    arrays, data = arrays_of(model), one.data
+    for server_round in (4, 5):
+        expected = by_hand(model, data.train.x, data.train.y, generator("client-0001/loss", server_round))
+        found = one.judge(arrays, "m", TRAIN_SPLIT, server_round=server_round)
+        assert (found.loss, found.accuracy) == pytest.approx(expected, rel=1e-5)
+    without = plain.judge(arrays, "m", TRAIN_SPLIT)
+    assert found.loss > without.loss + 0.01
+    assert one.judge(arrays, "m", TEST_SPLIT, server_round=4) == plain.judge(arrays, "m", TEST_SPLIT)
+
+
+def test_the_mean_over_many_rounds_is_the_expected_loss() -> None:
+    one = participant()
+    model = model_of(one)
+    arrays, data, draws = arrays_of(model), one.data.train, torch.Generator().manual_seed(99)
+    found = [one.judge(arrays, "m", TRAIN_SPLIT, server_round=r).loss for r in range(1, 201)]
+    expected = [by_hand(model, data.x, data.y, draws)[0] for _ in range(200)]
+    error = float(np.sqrt((np.var(found) + np.var(expected)) / 200))
+    assert abs(np.mean(found) - np.mean(expected)) < 5 * error
+    assert np.std(found) == pytest.approx(np.std(expected), rel=0.3)
+
+
+def test_each_client_seed_and_round_has_noise_of_its_own_that_repeats_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    one = participant()
+    arrays = arrays_of(model_of(one))
+
+    def loss(who: Participant, server_round: int) -> float:
+        return who.judge(arrays, "m", TRAIN_SPLIT, server_round=server_round).loss
+
+    first = loss(one, 1)
+    found = [first, loss(one, 2), loss(participant(seed=1, task="digits"), 1)]
+    renamed = participant(node=NODE.model_copy(update={"client_id": "other"}))
+    assert renamed.data_fingerprint == one.data_fingerprint
+    assert len({*found, loss(renamed, 1)}) == 4
+    assert loss(one, 1) == loss(participant(), 1) == first
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_requirement_is_measured_with_noise_of_its_own() -> None:
+    one, plain = participant(warmup_steps=60), participant("evaluation", warmup_steps=60)
+    initial = arrays_of(one.task.initial_model(0))
+    noisy, usual = one.begin_run("k", initial), plain.begin_run("k", initial)
+    model = one.task.initial_model(0)
+    model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in noisy.solo.items()})
+    data = one.data.train
+    expected, _ = by_hand(model, data.x, data.y, generator("client-0001/requirement", 0))
+    assert noisy.rho == pytest.approx(expected, rel=1e-5)
+    assert noisy.rho > usual.rho + 0.01
+    assert noisy.solo_accuracy == usual.solo_accuracy, "on test data"
+    for name, values in usual.solo.items():
+        np.testing.assert_array_equal(noisy.solo[name], values)
+
+
+def test_without_dropout_both_modes_are_one() -> None:
+    noisy, usual = participant(model="logistic"), participant("evaluation", model="logistic")
+    initial = arrays_of(noisy.task.initial_model(0))
+    assert noisy.begin_run("k", initial).rho == usual.begin_run("k", initial).rho
+    for split in (TRAIN_SPLIT, TEST_SPLIT):
+        assert noisy.judge(initial, "m", split, 2, server_round=3) == usual.judge(initial, "m", split, 2)
+
+
+def answers(mode: str, requirement: float, server_round: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a client answers to TRAIN, and to EVALUATE on its training data."""
+    MemoryGrid()
+    settings = {"clients": 4, "loss_mode": mode, "requirement": "fixed", "fixed_requirement": requirement}
+    config = RunConfig(**{**settings, "report_train_loss": True, "local_steps": 1})
+    context = Context(7, 3, NODE.as_config(), RecordDict(), config.as_config())
+    one = participant(mode)
+    record = one.layout.pack(arrays_of(model_of(one)))
+    found = []
+    for kind, asked in (
+        ("train", {keys.TUNING_STEPS: 0, keys.REPORT: keys.LOSS}),
+        ("evaluate", {keys.SPLIT: TRAIN_SPLIT}),
+    ):
+        told = ConfigRecord({keys.SERVER_ROUND: server_round, **asked})
+        message = Message(RecordDict({keys.ARRAYS: record, keys.CONFIG: told}), 3, kind)
+        found.append(dict(app(message, context).content[keys.METRICS]))
+    return found[0], found[1]
+
+
+def test_weight_decision_and_reports_are_of_the_round_that_the_message_names() -> None:
+    one = participant()
+    arrays = arrays_of(model_of(one))
+    first, second = (one.judge(arrays, "m", TRAIN_SPLIT, server_round=r).loss for r in (1, 2))
+    low, high = sorted((first, second))
+    between = (low + high) / 2
+    for server_round, loss in ((1, first), (2, second)):
+        trained, evaluated = answers("training", between, server_round)
+        assert trained[keys.DECISION] == (keys.Decision.JOINED if loss < between else keys.Decision.SAT_OUT)
+        assert evaluated[keys.APPEALED_TRAIN] == int(loss < between)
+        assert evaluated[keys.TRAIN_LOSS] == evaluated[keys.LOSS] == loss
+        if loss < between:
+            assert trained[keys.APPEAL_WEIGHT] == appeal_weight(loss, between)
+            assert trained[keys.LOSS] == loss
+    usual = participant("evaluation").judge(arrays, "m", TRAIN_SPLIT).loss
+    assert all(answers("evaluation", 9.0, r)[n][keys.LOSS] == usual for r in (1, 2) for n in (0, 1))
+
+
+def test_the_shared_model_of_a_process_is_left_in_no_mode_that_others_would_notice() -> None:
+    one, plain = participant(), participant("evaluation")
+    assert one.model is plain.model is workbench(one.config.task_settings(), "", 0, one.device)
+    arrays = arrays_of(model_of(one))
+    usual = plain.judge(arrays, "m", TRAIN_SPLIT)
+    one.judge(arrays, "m", TRAIN_SPLIT, server_round=1)
+    assert participant("evaluation").judge(arrays, "m", TRAIN_SPLIT) == usual
