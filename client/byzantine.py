@@ -17,6 +17,7 @@ from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.packing import view
 from strategies.maxfl import appeal_weight
+from strategies.maxfl_adagd import appeal_factor
 
 _NOT_A_MODEL = frozenset({"gradient"})
 """Local rules whose reply is an update already: the noise is as large as what is sent."""
@@ -82,6 +83,8 @@ def false_metrics(
         lie[keys.APPEAL_WEIGHT] = appeal_weight(inflated, requirement)
     if keys.SATISFIED in lie:
         lie[keys.SATISFIED] = int(inflated < requirement)
+    if keys.MARGIN in lie:
+        lie[keys.MARGIN] += appeal_factor(loss, requirement) * (inflated - loss)  # type: ignore[operator]
     if keys.LOSS in lie:  # or FedALIGN's error in its place
         lie[keys.LOSS] = min(most, config.byzantine_inflation * float(lie[keys.LOSS]))  # type: ignore[arg-type]
     return lie

@@ -9,8 +9,11 @@ Two settings leave the theory, which knows exact gradients and one step only (th
 * ``gradient-batch`` > 0: each gradient is of so many examples;
 * ``gradient-steps`` = K > 1: the client takes K local steps ``w <- w - learning-rate * g`` and sends
   ``(w_0 - w_K) / (K * learning-rate)``, the mean of the K gradients on its way.
+
+Under MaxFL's weights (`strategies.maxfl_adagd`) what is sent is multiplied by the client's factor a_k.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +21,9 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.draws import batch_indices
+from strategies.maxfl_adagd import appeal_factor
 
 if TYPE_CHECKING:
     from client.participant import Participant
@@ -49,9 +53,33 @@ def gradient(job: "Job") -> dict[str, ArrayRecord]:
         total = {name: np.add(total[name], g) if total else g for name, g in found.items()}
         if step < steps - 1:
             at = {name: at[name] - np.multiply(g, work.learning_rate, dtype=g.dtype) for name, g in found.items()}
-    if steps > 1:
-        total = {name: np.multiply(t, 1.0 / steps, dtype=t.dtype) for name, t in total.items()}
+    if (share := job.factor / steps) != 1:
+        total = {name: np.multiply(t, share, dtype=t.dtype) for name, t in total.items()}
     return {keys.ARRAYS: participant.layout.pack(total)}
+
+
+def margin(config: RunConfig, told: Mapping[str, object], loss: float, requirement: float) -> float:
+    """Return what a client reports in place of its loss where MaxFL's factor is in its gradient.
+
+    Args:
+        config: the run's settings.
+        told: the config of the TRAIN message.
+        loss: F_k(w).
+        requirement: rho_k.
+
+    Returns:
+        ``a_k (F_k - slack * epsilon)``.
+
+    Raises:
+        ConfigError: where the server asks for another threshold than the run's. Two of them, for one model, would
+            tell it F_k and a_k, and from these rho_k follows.
+    """
+    threshold = config.slack * config.precision
+    if (theirs := told.get(keys.LEAVING_LOSS)) != threshold:
+        raise ConfigError(
+            f"{keys.LEAVING_LOSS} = {theirs} is not allowed in this run: {threshold} (slack * precision)"
+        )
+    return appeal_factor(loss, requirement) * (loss - threshold)
 
 
 def _check_model(participant: "Participant") -> None:

@@ -24,6 +24,7 @@ class Job:
         server_round: counted from 1.
         run_key: which run.
         work: the local rule's settings.
+        factor: what a gradient is multiplied by.
     """
 
     participant: Participant
@@ -32,6 +33,7 @@ class Job:
     server_round: int
     run_key: str
     work: LocalWork
+    factor: float = 1.0
 
 
 Training = Callable[[Job], dict[str, ArrayRecord]]

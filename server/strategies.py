@@ -49,8 +49,10 @@ def _fedalign(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
 
 def _adagd(config: RunConfig, shared: "Shared") -> "VolunteerStrategy":
     from strategies.adagd import AdaGD
+    from strategies.maxfl_adagd import MaxFLAdaGD
 
-    return AdaGD(
+    made = MaxFLAdaGD if config.strategy == MaxFLAdaGD.name else AdaGD
+    return made(
         step_size=config.step_size,
         precision=config.precision,
         slack=config.slack,
@@ -125,6 +127,7 @@ STRATEGIES = {
     "maxfl": Entry(_maxfl),
     "fedalign": Entry(_fedalign, needs_loss=True),
     "adagd": Entry(_adagd, needs_loss=True, own_rule=True, one_model=False, everybody=True, plain_steps=True),
+    "maxfl-adagd": Entry(_adagd, own_rule=True, one_model=False, everybody=True, plain_steps=True),
     "fedavg": Entry(_fedavg),
     "fedprox": Entry(_fedprox, own_rule=True),
     "scaffold": Entry(_scaffold, own_rule=True, one_model=False),
@@ -177,6 +180,11 @@ def check_settings(config: RunConfig) -> None:
         raise ConfigError(
             f"momentum = {config.momentum:g} is not allowed with strategy = 'scaffold': "
             "its control variates are means of plain gradients (0)"
+        )
+    if name in ("adagd", "maxfl-adagd") and config.loss_mode != "evaluation":
+        raise ConfigError(
+            f"loss-mode = '{config.loss_mode}' is not allowed with strategy = '{name}': "
+            "its gradients are those of the loss in evaluation mode"
         )
     if name == "mwfed" and not config.local_steps:
         raise ConfigError(

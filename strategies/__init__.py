@@ -6,6 +6,7 @@ from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
 from strategies.hooks import Hooks, RoundRecord
 from strategies.maxfl import MaxFL, appeal_weight
+from strategies.maxfl_adagd import MaxFLAdaGD
 from strategies.mwfed import MWFed
 from strategies.perfedavg import PerFedAvg
 from strategies.pfedme import PFedMe
@@ -22,6 +23,7 @@ __all__ = [
     "Hooks",
     "MWFed",
     "MaxFL",
+    "MaxFLAdaGD",
     "PFedMe",
     "PerFedAvg",
     "QFedAvg",

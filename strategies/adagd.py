@@ -78,23 +78,21 @@ class Gathered:
 
     Attributes:
         step_size: eta.
-        precision: epsilon.
-        slack: D holds agents with a predicted loss of at most ``slack * precision`` (the paper: 2).
+        threshold: D holds agents with a predicted loss of at most that (the paper: 2 epsilon).
         leaving: the gradients in D, each of shape ``(d,)``.
         rest: sum of the others in float64, shape ``(d,)``; None while there is none.
         losses: F_m of all, in the order in which they came.
     """
 
     step_size: float
-    precision: float
-    slack: float
+    threshold: float
     leaving: list[Vector] = field(default_factory=list)
     rest: NDArray[np.float64] | None = None
     losses: list[float] = field(default_factory=list)
 
     def add(self, loss: float, gradient: Vector) -> bool:
         """Take in one agent's F_m and gradient, shape ``(d,)``; return whether it is in D (line 4)."""
-        leaves = loss - self.step_size * norm(gradient) <= self.slack * self.precision
+        leaves = loss - self.step_size * norm(gradient) <= self.threshold
         if leaves:
             self.leaving.append(gradient)
         elif self.rest is None:
@@ -145,6 +143,12 @@ def step(
     Raises:
         ValueError: for other shapes, a value that is not finite, or a setting that is not positive.
     """
+    _check_positive(step_size=step_size, precision=precision, slack=slack)
+    return one_step(Gathered(step_size, slack * precision), gradients, losses)
+
+
+def one_step(gathered: Gathered, gradients: ArrayLike, losses: ArrayLike) -> AdaGDStep:
+    """Return the step of a round, of which nothing is gathered yet; arguments and errors as `step`."""
     rows, values = np.asarray(gradients), np.asarray(losses, dtype=np.float64)
     if rows.ndim != 2 or values.shape != (len(rows),) or not len(rows):
         raise ValueError(f"gradients of shape {rows.shape} and losses of shape {values.shape}: (M, d) and (M,)")
@@ -152,8 +156,6 @@ def step(
         rows = rows.astype(np.float64)
     if not np.isfinite(values).all() or not all(np.isfinite(row).all() for row in rows):
         raise ValueError("a loss or a gradient has values that are not finite")
-    _check_positive(step_size=step_size, precision=precision, slack=slack)
-    gathered = Gathered(step_size, precision, slack)
     leaving = [gathered.add(float(loss), row) for loss, row in zip(values, rows, strict=True)]
     case, direction = gathered.move()
     return AdaGDStep(case, np.array(leaving), direction, direction is not None and not direction.any())
@@ -184,7 +186,11 @@ class AdaGD(VolunteerStrategy):
         ConfigError: for ``clients_per_round``, or a setting that is not allowed.
     """
 
+    name = "adagd"
+    """The strategy, as a run names it."""
     local_rule = "gradient"
+    reported = keys.LOSS
+    """What a client reports about its loss."""
 
     def __init__(
         self,
@@ -199,7 +205,7 @@ class AdaGD(VolunteerStrategy):
         _check_positive(step_size=step_size, precision=precision, slack=slack)
         if self.clients_per_round is not None:
             raise ConfigError(
-                f"clients-per-round = {self.clients_per_round} is not allowed with strategy = 'adagd': "
+                f"clients-per-round = {self.clients_per_round} is not allowed with strategy = '{self.name}': "
                 "every round needs all clients (None)"
             )
         if on_missing not in ("wait", "proceed"):
@@ -212,7 +218,11 @@ class AdaGD(VolunteerStrategy):
         self._sent = ArrayRecord()
         self._expected: set[str] = set()
         self._answered: set[str] = set()
-        self._gathered = Gathered(step_size, precision, slack)
+        self._gathered = self.nothing_gathered()
+
+    def nothing_gathered(self) -> Gathered:
+        """Return what a round begins with."""
+        return Gathered(self.step_size, self.slack * self.precision)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -241,25 +251,25 @@ class AdaGD(VolunteerStrategy):
         )
         if layers:
             raise ConfigError(
-                f"model with BatchNorm is not allowed with strategy = 'adagd': {', '.join(layers)} "
+                f"model with BatchNorm is not allowed with strategy = '{self.name}': {', '.join(layers)} "
                 "(parameters alone, no running statistics)"
             )
 
     def train_settings(self) -> dict[str, Scalar]:
         """Ask each client for its loss of the model that is sent."""
-        return {keys.REPORT: keys.LOSS}
+        return {keys.REPORT: self.reported}
 
     def gather(self, arrays: ArrayRecord) -> None:
         """Begin a round."""
         super().gather(arrays)
         self.check_layout(list(arrays))
-        check_floats(arrays, "strategy = 'adagd'")
+        check_floats(arrays, f"strategy = '{self.name}'")
         self._sent = arrays
         known = self._known()
         away = known - {m.client_id for m in self.members.online(SEEN)}
         self._expected = away if self.waits_for_all and away else known  # see `order`: then nobody is asked
         self._answered = set()
-        self._gathered = Gathered(self.step_size, self.precision, self.slack)
+        self._gathered = self.nothing_gathered()
 
     def accept(self, member: Member, reply: TrainReply) -> None:
         """Take in one gradient: into the sum, or, where the client is predicted to leave, as it is.
@@ -269,21 +279,22 @@ class AdaGD(VolunteerStrategy):
         """
         assert self._fold is not None
         assert reply.arrays is not None
-        loss = claim(reply.metrics, keys.LOSS)
+        loss = claim(reply.metrics, self.reported)
         self._fold.check(reply.arrays)
         self._gathered.add(loss, flat(reply.arrays, list(self._sent)))
         self._answered.add(member.client_id)
 
     def conclude(self) -> tuple[ArrayRecord | None, dict[str, float]]:
         """Return the next model: None where it stays, because a reply is missing or the run is over."""
-        gathered, self._gathered = self._gathered, Gathered(self.step_size, self.precision, self.slack)
+        gathered, self._gathered = self._gathered, self.nothing_gathered()
         missing, agents = len(self._expected - self._gone - self._answered), len(gathered.losses)
         numbers: dict[str, float] = {"missing": missing, "leaving": len(gathered.leaving)}
         if not agents:
             if self._expected and not missing:
                 self.finished = ALL_LEFT
             return None, numbers
-        numbers["agents_loss"] = sum(loss / agents for loss in gathered.losses)
+        if self.reported == keys.LOSS:
+            numbers["agents_loss"] = sum(loss / agents for loss in gathered.losses)
         if missing and self.waits_for_all:
             return None, numbers
         case, direction = gathered.move()

@@ -7,13 +7,14 @@ import pytest
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from server.strategies import STRATEGIES, build_strategy, check_settings, check_strategy
 
-EXISTING = [name for name in STRATEGIES if (Path(__file__).parents[2] / "strategies" / f"{name}.py").exists()]
+FOLDER = Path(__file__).parents[2] / "strategies"
+EXISTING = [name for name in STRATEGIES if (FOLDER / f"{name.replace('-', '_')}.py").exists()]
 
 # By the papers: whose server needs F_k, whose clients follow a rule of their own, whose reply is not one model.
 NEED_LOSSES = {"fedalign", "adagd", "qfedavg"}
-OWN_RULES = {"adagd", "fedprox", "scaffold", "perfedavg", "pfedme"}
-NOT_ONE_MODEL = {"adagd", "scaffold"}
-ALL_CLIENTS = {"adagd"}
+OWN_RULES = {"adagd", "maxfl-adagd", "fedprox", "scaffold", "perfedavg", "pfedme"}
+NOT_ONE_MODEL = {"adagd", "maxfl-adagd", "scaffold"}
+ALL_CLIENTS = {"adagd", "maxfl-adagd"}
 
 
 def refusal(strategy: str, **settings: Scalar) -> str:
@@ -26,7 +27,7 @@ def refusal(strategy: str, **settings: Scalar) -> str:
 
 
 def test_every_strategy_goes_with_its_defaults() -> None:
-    assert [refusal(name) for name in STRATEGIES] == [""] * 10
+    assert [refusal(name) for name in STRATEGIES] == [""] * 11
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -62,6 +63,12 @@ def test_every_strategy_goes_with_its_defaults() -> None:
             {"personal_learning_rate": 0.25, "moreau_lambda": 10.0},
             {"pfedme"},
             "personal-learning-rate = 0.25 is not allowed with moreau-lambda = 10: less than 0.2 (2 / lambda)",
+        ),
+        (
+            {"loss_mode": "training"},
+            {"adagd", "maxfl-adagd"},
+            "loss-mode = 'training' is not allowed with strategy = '{}': "
+            "its gradients are those of the loss in evaluation mode",
         ),
         (
             {"dp_epsilon": 3.0},
@@ -121,7 +128,7 @@ def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
         )
     )
     assert built.clients_per_round == some.get("clients_per_round")
-    mandatory = 0 if name in ("fedalign", "adagd") else 2  # whose clients do not read it
+    mandatory = 0 if name in ("fedalign", "adagd", "maxfl-adagd") else 2  # whose clients do not read it
     assert (built.min_available_nodes, built.mandatory_rounds, built.evaluate_every) == (7, mandatory, 4)
     assert (built.start_timeout, built.round_timeout, built.seed) == (20.0, 7.0, 8)
     assert (built.measure_leavers, built.empty_pool, built.finished) == (False, "keep", "")
@@ -135,6 +142,7 @@ def test_mandatory_rounds_are_asked_for_only_where_clients_heed_them() -> None:
         ("fedalign", "auto", False),
         ("fedalign", "appeal", True),
         ("adagd", "auto", False),
+        ("maxfl-adagd", "auto", False),
     ):
         config = RunConfig(strategy=strategy, participation=participation, rounds=20, mandatory_rounds=2)  # type: ignore[arg-type]
         built = build_strategy(config)

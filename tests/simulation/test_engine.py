@@ -69,6 +69,7 @@ def assert_same_run(a: RunFolder, b: RunFolder, tolerance: float = 1e-5) -> None
         {"strategy": "scaffold"},
         {"strategy": "fedalign", "epsilon": 0.5},
         {"strategy": "adagd", "clients-per-round": 0, "precision": 0.05, "step-size": 0.5},
+        {"strategy": "maxfl-adagd", "clients-per-round": 0, "precision": 0.05, "step-size": 0.5},
         {"strategy": "qfedavg", "model": "cnn", "rounds": 2},
         {"strategy": "mwfed"},
     ],

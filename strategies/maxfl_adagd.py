@@ -1,0 +1,72 @@
+r"""MaxFL's weights under ADA-GD's projection: serve those who can be won, and lose nobody who is served.
+
+A combination of our own, of "Maximizing Global Model Appeal in Federated Learning" (TMLR 2024, equation 4) and "On
+the Effect of Defection in Federated Learning and How to Prevent It" (Algorithm 1). With MaxFL's weight ``q_k`` each
+client has a factor, 1 where its loss is what it requires, and less the further it is from that::
+
+    a_k = max(4 q_k, 2^-40),   q_k = s (1 - s),   s = sigmoid(F_k(w) - rho_k)
+
+To a server that knows F_k and q_k, rho_k is no secret. ADA-GD's server needs to know of a client whether it is
+predicted to leave (line 4), and its gradient: as one row of a span if so, as a term of a sum if not. A positive
+factor changes neither the prediction nor the span. So the client sends its margin and its gradient, both times a_k::
+
+    m_k = a_k (F_k(w) - c epsilon),   v_k = a_k g_k,   c = slack (the paper: 2)
+
+    line 4      F_k(w) - eta |g_k| <= c epsilon   if and only if   m_k - eta |v_k| <= 0
+    case 1      sum of a_k g_k over k not in D, made orthogonal to every g_k, k in D
+    case 2      mean of a_k g_k over all: divided by the number of clients, since the server knows no sum of a_k
+    case 3      everybody is in D: the run ends
+
+A reply tells ``(F_k - c epsilon) / |g_k|``, but neither F_k nor a_k nor rho_k; what many tell is in docs/adagd.md.
+The least factor, from a gap ``|F_k - rho_k|`` of 29 on, is there because ``4 q_k``, or the gradient in float32, would
+else be rounded to zero: a client that sends zeros seems to leave (0 <= 0), with nothing to protect it by.
+"""
+
+from numpy.typing import ArrayLike
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import Scalar
+from strategies.adagd import AdaGD, AdaGDStep, Gathered, one_step
+from strategies.maxfl import appeal_weight
+
+LEAST_FACTOR = 2.0**-40
+"""Far below any weight that matters in a sum, and far above what float32 rounds to zero."""
+
+
+def appeal_factor(loss: float, requirement: float) -> float:
+    """Return a client's factor a_k, in [2^-40, 1]: MaxFL's weight over its largest.
+
+    Args:
+        loss: F_k(w).
+        requirement: rho_k.
+    """
+    return max(4.0 * appeal_weight(loss, requirement), LEAST_FACTOR)
+
+
+def step(gradients: ArrayLike, margins: ArrayLike, step_size: float) -> AdaGDStep:
+    """Return one step for what all clients send.
+
+    Args:
+        gradients: v_k, shape ``(M, d)``.
+        margins: m_k, shape ``(M,)``.
+        step_size: eta.
+
+    Raises:
+        ValueError: for other shapes, or a value that is not finite.
+    """
+    return one_step(Gathered(step_size, threshold=0.0), gradients, margins)
+
+
+class MaxFLAdaGD(AdaGD):
+    """ADA-GD's server over margins and gradients that MaxFL's factors are in already; settings as `AdaGD`."""
+
+    name = "maxfl-adagd"
+    reported = keys.MARGIN
+
+    def nothing_gathered(self) -> Gathered:
+        """Return what a round begins with: line 4 is at 0 for margins."""
+        return Gathered(self.step_size, threshold=0.0)
+
+    def train_settings(self) -> dict[str, Scalar]:
+        """Ask each client for its margin above ``slack * precision``, and for its gradient times its factor."""
+        return {**super().train_settings(), keys.LEAVING_LOSS: self.slack * self.precision}
