@@ -69,8 +69,6 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
         if done := len(plan.runs) - len(todo):
             console.print(f"{done} of {len(plan.runs)} runs are there already")
         failed = _do(todo, plan, machine, console) if todo else {}
-    for name, reason in failed.items():
-        console.print(f"[red]{escape(f'{name}: failed: {reason}')}[/]", soft_wrap=True)
     finished = tuple(run.result() for run in plan.runs if run.name not in failed and run.finished())
     return Results(plan.experiment, finished, plan.quick), failed
 

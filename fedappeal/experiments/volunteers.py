@@ -189,8 +189,8 @@ EXPERIMENTS = (
 - {CLIENTS} clients train, all are asked every round, 20 more only evaluate. ADA-GD needs every client and takes one
   full-batch gradient step a round; the others take five local steps.
 - MaxFL+ADA-GD is ADA-GD's step over gradients that carry MaxFL's weights (docs/adagd.md).
-- "Leave": a client is satisfied, and gone, at a loss of {SETTINGS["precision"]}, whichever the strategy; ADA-GD's slack is 1. At
-  a loss of 0.8, with steps of 0.2, both rows of ADA-GD end after about 40 rounds.
+- "Leave": a client is satisfied, and gone, at a loss of {SETTINGS["precision"]}, whichever the strategy; ADA-GD's
+  slack is 1. At a loss of 0.8, with steps of 0.2, both rows of ADA-GD end after about 40 rounds.
 - "Match" is FedALIGN's behaviour; with a strategy that sends no loss to match against, all join.
 - Averages are over the last {LATE} rounds, of runs that ended early over their own last {LATE}.
 """,
