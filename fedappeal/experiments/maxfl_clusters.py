@@ -58,6 +58,7 @@ _NOTES = """\
 - The paper's network has dropout, and the paper does not say whether F_k and rho_k are measured with it. They are
   measured without, but in the group that says so (`loss-mode = training`). There rho_k, the loss to beat, is higher,
   while the test loss that GM-Appeal compares with it is the same measure as everywhere, without dropout.
+- FedProx's mu is 0.01, too small to tell its rows from FedAvg's; the paper names none.
 - The paper averages over 3 seeds (appendix D).
 """
 

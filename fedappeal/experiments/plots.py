@@ -99,8 +99,7 @@ def draw(
         colour = COLOURS[(known[arm.shown] if arm.shown in known else free.pop(0)) % len(COLOURS)]
         rounds, means, spreads = curve(runs, key)
         axes.plot(rounds, scale * means, label=arm.shown, color=colour, linewidth=1.4, **style)
-        axes.fill_between(
-            rounds, scale * (means - spreads), scale * (means + spreads), color=colour, alpha=0.15, linewidth=0
-        )
+        low = np.maximum(means - spreads, 0.0)  # nothing that a history records is negative
+        axes.fill_between(rounds, scale * low, scale * (means + spreads), color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("round")
     axes.grid(alpha=0.3)
