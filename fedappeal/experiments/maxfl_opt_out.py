@@ -170,8 +170,8 @@ EXPERIMENTS = (
   measured without, but in the group that says so (`loss-mode = training`): there each round draws new noise, and
   test losses and accuracies are without all the same.
 - The paper averages over 3 seeds (appendix D).
-- PerFedAvg's accuracy is that of the global model as it is sent. FedProx's mu is 0.01, too small to tell its rows from
-  FedAvg's; the paper names none.
+- PerFedAvg's accuracy is that of the global model as it is sent. FedProx's mu is 0.01, too small to tell its rows
+  from FedAvg's; the paper names none.
 """,
         grid=GRID,
         criterion=ACCURACY_LATE.key,
