@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 import fedappeal
 from client.arithmetic import UNMEASURED, Evaluation
 from client.byzantine import attacks, falsified
-from client.gradient import margin
+from client.gradient import check_asked, margin
 from client.participant import Participant
 from client.personalised import adaptation
 from client.privacy import protected
@@ -113,6 +113,7 @@ def train(message: Message, context: Context) -> Message:
     """Decide, and train where the decision is to join."""
     participant = participant_of(context)
     config = message.content[keys.CONFIG]
+    check_asked(participant.config, config)
     server_round = int(config[keys.SERVER_ROUND])  # type: ignore[arg-type]
     run_key = str(config.get(keys.RUN_KEY, ""))
     metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
@@ -166,7 +167,7 @@ def _reports(
         elif name == keys.SATISFIED:
             reports[name] = int(measured.loss < requirement.rho)
         elif name == keys.MARGIN:
-            reports[name] = margin(participant.config, config, measured.loss, requirement.rho)
+            reports[name] = margin(participant.config, measured.loss, requirement.rho)
         else:
             raise ValueError(f"{keys.REPORT} = '{name}' is not known to this client")
     return reports

@@ -23,7 +23,7 @@ from torch import nn
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.draws import batch_indices
-from strategies.maxfl_adagd import appeal_factor
+from strategies.maxfl_adagd import MaxFLAdaGD, appeal_factor
 
 if TYPE_CHECKING:
     from client.participant import Participant
@@ -58,28 +58,40 @@ def gradient(job: "Job") -> dict[str, ArrayRecord]:
     return {keys.ARRAYS: participant.layout.pack(total)}
 
 
-def margin(config: RunConfig, told: Mapping[str, object], loss: float, requirement: float) -> float:
-    """Return what a client reports in place of its loss where MaxFL's factor is in its gradient.
+def check_asked(config: RunConfig, told: Mapping[str, object]) -> None:
+    """Refuse a TRAIN message that, in a run of `strategies.maxfl_adagd`, asks for anything but a margin.
+
+    The loss, another threshold for the same model, or a weight or a gradient without the factor beside those with it
+    would each tell the server a_k, and from it rho_k follows.
 
     Args:
         config: the run's settings.
         told: the config of the TRAIN message.
+
+    Raises:
+        ConfigError: names what was asked for.
+    """
+    asked = keys.LEAVING_LOSS in told or told.get(keys.REPORT) == keys.MARGIN
+    if config.strategy != MaxFLAdaGD.name and not asked:
+        return
+    allowed = {keys.REPORT: keys.MARGIN, keys.LEAVING_LOSS: config.slack * config.precision, keys.TUNING_STEPS: None}
+    for key, value in allowed.items():
+        if (theirs := told.get(key)) != value:
+            raise ConfigError(f"{key} = {theirs} is not allowed in this run: {value}")
+
+
+def margin(config: RunConfig, loss: float, requirement: float) -> float:
+    """Return what a client reports in place of its loss where MaxFL's factor is in its gradient.
+
+    Args:
+        config: the run's settings.
         loss: F_k(w).
         requirement: rho_k.
 
     Returns:
         ``a_k (F_k - slack * epsilon)``.
-
-    Raises:
-        ConfigError: where the server asks for another threshold than the run's. Two of them, for one model, would
-            tell it F_k and a_k, and from these rho_k follows.
     """
-    threshold = config.slack * config.precision
-    if (theirs := told.get(keys.LEAVING_LOSS)) != threshold:
-        raise ConfigError(
-            f"{keys.LEAVING_LOSS} = {theirs} is not allowed in this run: {threshold} (slack * precision)"
-        )
-    return appeal_factor(loss, requirement) * (loss - threshold)
+    return appeal_factor(loss, requirement) * (loss - config.slack * config.precision)
 
 
 def _check_model(participant: "Participant") -> None:

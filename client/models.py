@@ -29,8 +29,12 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
 
 @torch.no_grad()
 def evaluate(task: Task, model: nn.Module, data: Split, training: bool = False) -> tuple[float, float]:
-    """Return mean loss and accuracy of a model on a data set, in evaluation mode (no dropout) or in training mode."""
-    model.train(training)
+    """Return mean loss and accuracy of a model on a data set, in evaluation mode; ``training``: with dropout on."""
+    model.eval()
+    if training:  # dropout alone: a normalisation by batches would make the loss no mean over examples
+        for module in model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.train()
     total, correct = 0.0, 0.0
     for start in range(0, len(data), EVALUATION_BATCH):
         x, y = data.x[start : start + EVALUATION_BATCH], data.y[start : start + EVALUATION_BATCH]

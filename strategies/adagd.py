@@ -58,7 +58,7 @@ def theorem_step_size(precision: float, lipschitz: float, smoothness: float, age
     Raises:
         ValueError: if one of them is not positive.
     """
-    _check_positive(precision=precision, lipschitz=lipschitz, smoothness=smoothness, agents=agents)
+    check_positive(precision=precision, lipschitz=lipschitz, smoothness=smoothness, agents=agents)
     return min(
         precision / lipschitz,
         math.sqrt(precision / (2 * smoothness)),
@@ -143,7 +143,7 @@ def step(
     Raises:
         ValueError: for other shapes, a value that is not finite, or a setting that is not positive.
     """
-    _check_positive(step_size=step_size, precision=precision, slack=slack)
+    check_positive(step_size=step_size, precision=precision, slack=slack)
     return one_step(Gathered(step_size, slack * precision), gradients, losses)
 
 
@@ -161,7 +161,12 @@ def one_step(gathered: Gathered, gradients: ArrayLike, losses: ArrayLike) -> Ada
     return AdaGDStep(case, np.array(leaving), direction, direction is not None and not direction.any())
 
 
-def _check_positive(**settings: float) -> None:
+def check_positive(**settings: float) -> None:
+    """Refuse settings that are not more than 0 and finite.
+
+    Raises:
+        ConfigError: names the setting.
+    """
     for name, value in settings.items():
         if not 0 < value < math.inf:
             raise ConfigError(f"{name.replace('_', '-')} = {value} is not allowed: more than 0")
@@ -202,7 +207,7 @@ class AdaGD(VolunteerStrategy):
         **shared: Unpack[Shared],
     ) -> None:
         super().__init__(**shared)
-        _check_positive(step_size=step_size, precision=precision, slack=slack)
+        check_positive(step_size=step_size, precision=precision, slack=slack)
         if self.clients_per_round is not None:
             raise ConfigError(
                 f"clients-per-round = {self.clients_per_round} is not allowed with strategy = '{self.name}': "

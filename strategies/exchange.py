@@ -73,6 +73,7 @@ class Exchanges:
         deadline: float,
         handle: Callable[[Member, Message], None],
         traffic: Traffic,
+        *,
         more: Callable[[int], Mapping[str, Member]] | None = None,
         window: Callable[[], int] | None = None,
         model_bytes: int = 0,
@@ -84,7 +85,8 @@ class Exchanges:
             deadline: on `clock`.
             handle: called once per reply.
             traffic: counts what comes up.
-            more: given the number of clients that are waited for, sends further messages and returns those under way.
+            more: given how many may still answer (0 where nobody is waited for), sends further messages and returns
+                those under way.
             window: how many of the first unanswered clients may be pulled (so that the first joiners in order
                 are the ones that count, and none has to be held); None or a result below 1: all.
             model_bytes: size of a reply that carries a model; bounds how many are pulled at once.
@@ -97,7 +99,7 @@ class Exchanges:
         wait, offset = FIRST_POLL, 0
         while True:
             waited = self._waited(left)
-            if more and (further := more(len(waited))):
+            if more and (further := more(len(left) if waited else 0)):
                 left |= further
                 waited = self._waited(left)
             if not left:

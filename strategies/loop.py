@@ -92,7 +92,8 @@ class Loop:
     def _train(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
         """Ask wave after wave until enough have joined, time is up, or nobody is left to ask.
 
-        A wave is asked as soon as it is sure to be needed, while those of the last one who joined still train.
+        A wave is asked as soon as those who have not answered yet could not make up for what is missing, so while
+        they still train. Clients that missed a deadline have as long to answer as the others take.
         """
         strategy, record, traffic = self.strategy, self.strategy.record, Traffic()
         clock = self.exchanges.clock
@@ -121,11 +122,15 @@ class Loop:
                 for member in unreached:
                     strategy.failed(member, NOT_SENT)
                 asked |= pending
-                waiting += sum(member.client_id not in self.exchanges.absent for member in pending.values())
+                if any(member.client_id not in self.exchanges.absent for member in pending.values()):
+                    waiting += len(pending)
             return asked
 
         size = content_bytes(arrays)
-        for member in self.exchanges.collect({}, deadline, strategy.take, traffic, ask, missing, size):
+        silent = self.exchanges.collect(
+            {}, deadline, strategy.take, traffic, more=ask, window=missing, model_bytes=size
+        )
+        for member in silent:
             strategy.failed(member, NO_ANSWER)
         record.bytes_up += traffic.up
         record.bytes_down += traffic.down

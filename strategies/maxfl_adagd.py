@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import Scalar
-from strategies.adagd import AdaGD, AdaGDStep, Gathered, one_step
+from strategies.adagd import AdaGD, AdaGDStep, Gathered, check_positive, one_step
 from strategies.maxfl import appeal_weight
 
 LEAST_FACTOR = 2.0**-40
@@ -52,8 +52,9 @@ def step(gradients: ArrayLike, margins: ArrayLike, step_size: float) -> AdaGDSte
         step_size: eta.
 
     Raises:
-        ValueError: for other shapes, or a value that is not finite.
+        ValueError: for other shapes, a value that is not finite, or a step size that is not positive.
     """
+    check_positive(step_size=step_size)
     return one_step(Gathered(step_size, threshold=0.0), gradients, margins)
 
 

@@ -1,7 +1,8 @@
 """Which clients are asked, and in which order.
 
 Each round has one random order of the sorted client-ids, a pure function of (seed, round). The first wave asks
-the first m clients of that order; while fewer than m have joined, each next wave asks twice as many as the last.
+the first m clients of that order; while fewer than m have joined or may still join, each next wave asks twice as
+many as the last.
 The first m joiners *in that order* are folded, so the outcome does not depend on who answers first.
 """
 

@@ -219,7 +219,7 @@ def seeds_table(results: Results, arms: Sequence[Arm]) -> Table | None:
     where fewer than `_FEWEST` seeds were run.
     """
     seeds = sorted({run.seed for run in results.runs})
-    if len(seeds) < _FEWEST:
+    if len(seeds) < _FEWEST or not arms:
         return None
     counts = sorted({*(n for n in _COUNTS if n < len(seeds)), len(seeds)})
     parts = [_of_seeds(results, seeds[:n]) for n in counts]
@@ -234,7 +234,7 @@ def seeds_table(results: Results, arms: Sequence[Arm]) -> Table | None:
         if common := set.intersection(*map(set, gaps)):
             sizes = (f"{fmean(found[row] for row in common):.{measure.digits}f}" for found in gaps)
             rows.append((measure.title, (f"mean size of the differences ({_count(common, 'row')})", *sizes, NONE)))
-    title = "What the number of seeds changes" + (", for the first group of rows" if arms and arms[0].group else "")
+    title = "What the number of seeds changes" + (", for the first group of rows" if arms[0].group else "")
     header = ("", *("1 seed" if n == 1 else f"the first {n} seeds" for n in counts), "paper")
     return Table(title, header, _grouped(rows)) if rows else None
 

@@ -47,8 +47,7 @@ def evaluate_clients(
     model = for_inference(model)
     rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
     if type(task).loss is not Task.loss or type(task).metrics is not Task.metrics:
-        found = each(lambda span: _by_the_task(task, model, examples, *span), rows)
-        return dict(zip(clients, found, strict=True))
+        return {k: _by_the_task(task, model, examples, *span) for k, span in zip(clients, rows, strict=True)}
     index = None if _contiguous(rows) else torch.cat([torch.arange(*span) for span in rows]).to(examples.y.device)
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), [stop - start for start, stop in rows]))
     owner = owner.to(examples.y.device)
@@ -97,6 +96,7 @@ def _workers(threads: int) -> ThreadPoolExecutor:
     started = Barrier(threads + 1)
 
     def begin() -> None:
+        torch.get_num_threads()  # a thread's first question sets it to the process's number
         torch.set_num_threads(1)
         started.wait()
 

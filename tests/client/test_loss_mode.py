@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from client.app import app
 from client.loaded import workbench
-from client.models import arrays_of
+from client.models import arrays_of, evaluate
 from client.participant import Participant
 from client.settings import NodeSettings
 from client.state import ContextStore
@@ -167,3 +167,12 @@ def test_the_shared_model_of_a_process_is_left_in_no_mode_that_others_would_noti
     usual = plain.judge(arrays, "m", TRAIN_SPLIT)
     one.judge(arrays, "m", TRAIN_SPLIT, server_round=1)
     assert participant("evaluation").judge(arrays, "m", TRAIN_SPLIT) == usual
+
+
+def test_a_normalisation_by_batches_is_measured_as_always() -> None:
+    torch.manual_seed(0)
+    one = participant()
+    x = one.data.train.x
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(x[0].numel()), nn.Linear(x[0].numel(), 10))
+    model.train()(x)  # its running statistics are no longer those of a fresh one
+    assert evaluate(one.task, model, one.data.train, training=True) == evaluate(one.task, model, one.data.train)

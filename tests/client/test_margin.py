@@ -93,12 +93,29 @@ def test_a_client_that_reports_no_loss_reports_its_margin() -> None:
     assert dict(silent.metric_records[keys.METRICS]) == dict(ask(ASKED).metric_records[keys.METRICS])
 
 
-@pytest.mark.parametrize("threshold", [0.8, None])
-def test_another_threshold_than_the_runs_is_refused(threshold: float | None) -> None:
-    told = {keys.REPORT: keys.MARGIN} | ({} if threshold is None else {keys.LEAVING_LOSS: threshold})
-    with pytest.raises(ConfigError, match=rf"leaving-loss = {threshold} is not allowed in this run: 0\.6") as error:
-        ask(told)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({keys.LEAVING_LOSS: 0.8}, r"leaving-loss = 0\.8 is not allowed in this run: 0\.6"),
+        ({keys.LEAVING_LOSS: None}, r"leaving-loss = None is not allowed in this run: 0\.6"),
+        ({keys.REPORT: keys.LOSS}, "report = loss is not allowed in this run: margin"),
+        (
+            {keys.REPORT: "margin,satisfied"},
+            "report = margin,satisfied is not allowed in this run: margin",
+        ),
+        ({keys.REPORT: None, keys.LEAVING_LOSS: None}, "report = None is not allowed in this run: margin"),
+        ({keys.TUNING_STEPS: 0}, "tuning-steps = 0 is not allowed in this run: None"),
+    ],
+)
+def test_what_would_tell_the_factor_is_refused(told: dict[str, Scalar | None], message: str) -> None:
+    asked = {key: value for key, value in {**ASKED, **told}.items() if value is not None}
+    with pytest.raises(ConfigError, match=message):
+        ask(asked)
+
+
+def test_a_margin_is_for_its_strategy_alone() -> None:
+    with pytest.raises(ConfigError, match=r"leaving-loss = 1\.2 is not allowed in this run: 0\.6"):
+        ask({**ASKED, keys.LEAVING_LOSS: 1.2}, strategy="maxfl")
 
 
 def test_a_client_leaves_at_its_precision() -> None:

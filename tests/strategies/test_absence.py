@@ -87,6 +87,39 @@ def test_at_the_deadline_those_behind_a_silent_client_count_in_their_order() -> 
     assert watch.records[0].decisions == dict(zip(order, what, strict=True))
 
 
+def six(order: list[str], delays: Delays) -> tuple[MemoryGrid, dict[str, int]]:
+    names = [f"c{k}" for k in range(6)]
+    nodes = {name: 10 + k for k, name in enumerate(names)}
+    grid = MemoryGrid({nodes[name]: Volunteer(name) for name in names})
+    return delayed(grid, delays), nodes
+
+
+def test_an_absent_client_has_as_long_to_answer_as_the_others_of_its_wave() -> None:
+    order = [sampling_order(0, r, [f"c{k}" for k in range(6)]) for r in (1, 2)]
+    nobody = [10 + k for k in range(6)]
+    late = int(order[1][0][1:]) + 10
+    # Everybody is asked in round 1, so that the first of round 2's order is the one who missed a deadline.
+    grid, _ = six(order[1], {(late, 1): 61.0} | {(node, 2): 5.0 for node in nobody if node != late})
+    strategy = FedAvg(round_timeout=60.0, evaluate_every=0, seed=0)
+    watch = Watch(before={2: lambda: setattr(strategy, "clients_per_round", 3)})
+    _, watch = run(strategy, grid, 2, watch)
+    assert became(watch.records, order[1][0]) == ["failed", "joined"]
+    # It is back within the time that the other two of the wave take: nobody is asked in its place.
+    assert len(grid.asked(2)) == 3
+
+
+def test_where_all_of_a_wave_are_absent_the_next_is_asked_at_once() -> None:
+    order = sampling_order(0, 2, [f"c{k}" for k in range(6)])
+    silent = [int(name[1:]) + 10 for name in order[:2]]
+    grid, _ = six(order, {(node, r): 1000.0 for node in silent for r in (1, 2)})
+    strategy = FedAvg(round_timeout=60.0, evaluate_every=0, seed=0)
+    watch = Watch(before={2: lambda: setattr(strategy, "clients_per_round", 2)})
+    _, watch = run(strategy, grid, 2, watch)
+    what = ["failed", "failed", "joined", "joined", "surplus", "surplus"]
+    assert watch.records[1].decisions == dict(zip(order, what, strict=True))
+    assert watch.records[1].seconds < 1.0
+
+
 def test_a_client_that_cannot_be_reached_has_failed() -> None:
     grid = trio()
     _, watch = run(FedAvg(), grid, 2, Watch(before={2: lambda: grid.unreachable.add(11)}))

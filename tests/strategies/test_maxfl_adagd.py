@@ -122,6 +122,12 @@ def test_what_step_refuses(gradients: list[list[float]], margins: list[float]) -
         maxfl_adagd.step(gradients, margins, step_size=0.1)
 
 
+@pytest.mark.parametrize("step_size", [0.0, -5.0, np.inf, np.nan])
+def test_a_step_size_that_is_not_positive_is_refused(step_size: float) -> None:
+    with pytest.raises(ConfigError, match=r"step-size = .* is not allowed: more than 0"):
+        maxfl_adagd.step([[1.0]], [1.0], step_size)
+
+
 # -- through Flower's messages ---------------------------------------------------------------------------
 
 

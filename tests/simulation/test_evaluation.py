@@ -1,0 +1,107 @@
+"""Everybody's evaluation of one model: the same numbers as one client's own, on any number of threads."""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from client.models import arrays_of, evaluate
+from fedappeal.protocol.config import RunConfig
+from fedappeal.simulation import evaluation
+from fedappeal.simulation.evaluation import evaluate_clients
+from fedappeal.simulation.stacked import Examples
+from fedappeal.tasks import load_task
+from fedappeal.tasks.task import Split, Task
+
+CLIENTS = 6
+TASK = load_task(RunConfig(clients=CLIENTS, model="mlp").task_settings())
+SPLITS = [TASK.load(k).test for k in range(CLIENTS)]
+
+
+def examples(splits: Sequence[Split] = SPLITS) -> Examples:
+    start = [sum(len(s) for s in splits[:k]) for k in range(len(splits) + 1)]
+    return Examples(torch.cat([s.x for s in splits]), torch.cat([s.y for s in splits]), start)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(evaluation, "CHUNK", 7)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield 3
+    torch.set_num_threads(before)
+
+
+def expected(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
+    return {k: evaluate(task, model, SPLITS[k]) for k in clients}
+
+
+def measured(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
+    found = evaluate_clients(task, model, arrays_of(model), examples(), clients)
+    return {k: (e.loss, e.accuracy) for k, e in found.items()}
+
+
+@pytest.mark.parametrize("clients", [range(CLIENTS), [2, 3], [0, 4, 5], [1]])
+def test_each_client_gets_what_it_would_measure_alone(clients: Sequence[int], threads: int) -> None:
+    model = TASK.initial_model(3)
+    several, alone = measured(model, clients), expected(model, clients)
+    assert several.keys() == alone.keys()
+    for k in clients:
+        assert several[k] == pytest.approx(alone[k], rel=1e-5)
+    torch.set_num_threads(1)
+    assert measured(model, clients) == several, "bit for bit, whatever the number of threads"
+    assert torch.get_num_threads() == 1
+
+
+class Spy(nn.Module):
+    """Notes on how many threads, and whether with gradients, it runs."""
+
+    seen: ClassVar[list[tuple[int, bool]]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.relu().sum()  # PyTorch settles a thread's number at its first parallel operation
+        self.seen.append((torch.get_num_threads(), torch.is_grad_enabled()))
+        return x
+
+
+def test_each_pass_runs_on_one_thread_without_gradients(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Spy, "__module__", "torch.nn.modules.spy")
+    Spy.seen.clear()
+    measured(nn.Sequential(Spy(), TASK.initial_model(3)), range(CLIENTS))
+    assert len(Spy.seen) == -(-sum(map(len, SPLITS)) // 7)
+    assert set(Spy.seen) == {(1, False)}
+    assert torch.get_num_threads() == threads
+
+
+def test_a_module_that_is_not_pytorchs_own_runs_in_one_thread(threads: int) -> None:
+    Spy.seen.clear()
+    measured(nn.Sequential(Spy(), TASK.initial_model(3)), range(CLIENTS))
+    assert {number for number, _ in Spy.seen} == {threads}
+
+
+class OwnLoss(Task):
+    """Its loss must not run twice at once."""
+
+    input_shape, num_classes = TASK.input_shape, TASK.num_classes
+    running = 0
+
+    def initial_model(self, seed: int) -> nn.Module:
+        return TASK.initial_model(seed)
+
+    def load(self, client: int):  # type: ignore[no-untyped-def]
+        return TASK.load(client)
+
+    def loss(self, logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+        self.running += 1
+        assert self.running == 1
+        found = 2 * super().loss(logits, y, reduction)
+        self.running -= 1
+        return found
+
+
+def test_a_tasks_own_loss_is_used_one_client_at_a_time(threads: int) -> None:
+    model, task = TASK.initial_model(3), OwnLoss(TASK.settings)
+    for k, (loss, accuracy) in expected(model, range(CLIENTS)).items():
+        assert measured(model, range(CLIENTS), task)[k] == pytest.approx((2 * loss, accuracy), rel=1e-5)
