@@ -1,5 +1,7 @@
 """MaxFL, table 3 and figure 3: five clusters of two labels, nobody opts out."""
 
+import numpy as np
+
 from fedappeal.experiments.experiment import (
     GM_APPEAL,
     GM_APPEAL_LATE,
@@ -9,7 +11,11 @@ from fedappeal.experiments.experiment import (
     UNSEEN_GM_APPEAL_LATE,
     UNSEEN_PREFERRED,
     UNSEEN_PREFERRED_LATE,
+    Claim,
     Experiment,
+    Lines,
+    Measure,
+    Numbers,
     Quick,
 )
 from fedappeal.experiments.maxfl_settings import (
@@ -63,6 +69,24 @@ _NOTES = """\
 """
 
 
+def _correlation(lines: Lines) -> float | None:
+    """Correlation over the rounds of GM-Appeal and preferred-model accuracy; None where one of them never changes."""
+    pairs = [(line["gm_appeal"], line["preferred_accuracy"]) for line in lines if "preferred_accuracy" in line]
+    if len({appeal for appeal, _ in pairs}) < 2 or len({accuracy for _, accuracy in pairs}) < 2:
+        return None
+    return float(np.corrcoef(np.array(pairs).T)[0, 1])
+
+
+_TOGETHER = Measure("together", "correlation of the two over the rounds", _correlation)
+
+
+def _rise_together(arm: str, group: str) -> Claim:
+    def holds(number: Numbers) -> bool:
+        return number(arm, _TOGETHER.key) > 0
+
+    return Claim("MaxFL's GM-Appeal and preferred-model accuracy go together (correlation above 0)", holds, group)
+
+
 _QUICK = Quick(QUICK, ("FedAvg", "MW-Fed", "MaxFL"))
 
 EXPERIMENTS = (
@@ -100,12 +124,16 @@ EXPERIMENTS = (
             for reading, table in _READINGS
             for arm in rows(reading, {name: {} for name in table}, runs_in="maxfl-table3")
         ),
-        measures=(GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE),
+        measures=(GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE, _TOGETHER),
         quick=_QUICK,
         claims=tuple(
-            first(measure, reading, tuple(table))
+            claim
             for reading, table in _READINGS
-            for measure in (GM_APPEAL_LATE, PREFERRED_LATE)
+            for claim in (
+                first(GM_APPEAL_LATE, reading, tuple(table)),
+                first(PREFERRED_LATE, reading, tuple(table)),
+                _rise_together("MaxFL" + reading.suffix, reading.group),
+            )
         ),
         figure=curves(PREFERRED_TOO),
         notes=_NOTES,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedappeal.experiments.experiment import Arm, Claim, Experiment, Lines, Measure, Numbers, Quick, Results, last
-from fedappeal.experiments.maxfl_settings import CLUSTERS, DIRICHLET, QUICK, STRATEGY
+from fedappeal.experiments.maxfl_settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY
 
 _EVERY = {"evaluate-every": 5, "report-train-loss": True, "participation": "always"}
 
@@ -55,13 +55,15 @@ _ARMS = (
     Arm("MaxFL, clusters", {**CLUSTERS, **_EVERY, "strategy": STRATEGY["MaxFL"]}),
     Arm("FedAvg, Dirichlet", {**DIRICHLET, **_EVERY, "strategy": STRATEGY["FedAvg"]}),
     Arm("MaxFL, Dirichlet", {**DIRICHLET, **_EVERY, "strategy": STRATEGY["MaxFL"]}),
+    Arm("FedAvg, Sent140", {**CLUSTERS, **SENT140.settings, **_EVERY, "strategy": STRATEGY["FedAvg"]}),
+    Arm("MaxFL, Sent140", {**CLUSTERS, **SENT140.settings, **_EVERY, "strategy": STRATEGY["MaxFL"]}),
 )
 
 EXPERIMENTS = (
     Experiment(
         name="maxfl-figure6",
         title="MaxFL: training loss and test loss",
-        source="MaxFL, figure 6 (Fashion-MNIST)",
+        source="MaxFL, figure 6",
         claim="The clients' mean training loss of the global model is nearly its mean test loss, all along; so "
         "F_k may stand for f_k in the objective.",
         settings={},
