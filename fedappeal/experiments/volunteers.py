@@ -29,8 +29,8 @@ REACHED = 0.5
 """The accuracy whose cost is compared."""
 
 SATISFIED_AT = 0.6
-"""The loss at which a client leaves. At 0.4 FedAvg, with the flipped labels, has none that gets there, at 0.8 both rows
-of ADA-GD end after about 40 rounds."""
+"""The loss at which a client leaves. At 0.4 FedAvg, with the flipped labels, has none that gets there; at 0.8 both
+rows of ADA-GD end after about 40 rounds."""
 
 SETTINGS: Mapping[str, Any] = {
     "task": "fmnist",

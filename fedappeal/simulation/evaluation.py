@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
 from threading import Barrier
 from typing import TypeVar
 
@@ -23,6 +22,8 @@ B = TypeVar("B")
 
 CHUNK = 2048
 """Examples a forward pass: large enough for the products, small enough for the caches."""
+SHORT = 128
+"""Examples in a row, on average, below which those of clients that are apart are copied together first."""
 
 
 @torch.no_grad()
@@ -48,23 +49,23 @@ def evaluate_clients(
     rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
     if type(task).loss is not Task.loss or type(task).metrics is not Task.metrics:
         return {k: _by_the_task(task, model, examples, *span) for k, span in zip(clients, rows, strict=True)}
-    index = None if _contiguous(rows) else torch.cat([torch.arange(*span) for span in rows]).to(examples.y.device)
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), [stop - start for start, stop in rows]))
     owner = owner.to(examples.y.device)
     losses = torch.empty(len(owner), device=owner.device)
     right = torch.empty(len(owner), dtype=torch.bool, device=owner.device)
+    whole = joined(rows)
+    if len(owner) < SHORT * len(whole):
+        index = torch.cat([torch.arange(*span) for span in rows]).to(examples.y.device)
+        examples, whole = Examples(examples.x[index], examples.y[index], []), [(0, len(owner))]
 
-    def measure(begin: int) -> None:
-        end = min(begin + CHUNK, len(owner))
-        if index is None:
-            x, y = (part[rows[0][0] + begin : rows[0][0] + end] for part in (examples.x, examples.y))
-        else:
-            x, y = (part[index[begin:end]] for part in (examples.x, examples.y))
+    def measure(piece: tuple[int, int, int]) -> None:
+        start, stop, at = piece
+        x, y = examples.x[start:stop], examples.y[start:stop]
         logits = model(x)
-        losses[begin:end] = task.loss(logits, y, reduction="none")
-        torch.eq(logits.argmax(dim=1), y, out=right[begin:end])
+        losses[at : at + len(y)] = task.loss(logits, y, reduction="none")
+        torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
 
-    list(each(measure, range(0, len(owner), CHUNK)))
+    list(each(measure, pieces(whole)))
     loss = torch.zeros(len(clients), dtype=torch.float64, device=owner.device).index_add_(0, owner, losses.double())
     correct = torch.zeros_like(loss).index_add_(0, owner, right.double())
     counts = [stop - start for start, stop in rows]
@@ -141,8 +142,25 @@ def for_inference(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, dict(fast))
 
 
-def _contiguous(rows: Sequence[tuple[int, int]]) -> bool:
-    return all(before[1] == after[0] for before, after in pairwise(rows))
+def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans of rows with those that follow each other as one."""
+    whole: list[tuple[int, int]] = []
+    for start, stop in spans:
+        if whole and whole[-1][1] == start:
+            whole[-1] = whole[-1][0], stop
+        else:
+            whole.append((start, stop))
+    return whole
+
+
+def pieces(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Cut spans into pieces of at most `CHUNK` rows: where each begins and ends, and how many rows come before it."""
+    before = 0
+    for start, stop in spans:
+        for first in range(start, stop, CHUNK):
+            last = min(first + CHUNK, stop)
+            yield first, last, before
+            before += last - first
 
 
 def _by_the_task(task: Task, model: nn.Module, examples: Examples, start: int, stop: int) -> Evaluation:

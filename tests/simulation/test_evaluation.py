@@ -44,7 +44,11 @@ def measured(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dic
 
 
 @pytest.mark.parametrize("clients", [range(CLIENTS), [2, 3], [0, 4, 5], [1]])
-def test_each_client_gets_what_it_would_measure_alone(clients: Sequence[int], threads: int) -> None:
+@pytest.mark.parametrize("short", [1, 1000])
+def test_each_client_gets_what_it_would_measure_alone(
+    clients: Sequence[int], short: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "SHORT", short)
     model = TASK.initial_model(3)
     several, alone = measured(model, clients), expected(model, clients)
     assert several.keys() == alone.keys()
