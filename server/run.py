@@ -1,5 +1,6 @@
 """One run of the server: the strategy by its settings, watched by hooks that fill the run's folder."""
 
+import math
 import time
 from pathlib import Path
 
@@ -26,17 +27,29 @@ LOCAL_SETTINGS = (
 """Settings of the local rule, sent with every TRAIN."""
 
 
+SECONDS_APART = 1.0
+"""Between the checkpoints of a run that need not be durable."""
+
+
 class Recorder(Hooks):
     """Fills the run's folder while the run goes on."""
 
     def __init__(
-        self, folder: RunFolder, strategy: VolunteerStrategy, initial: ArrayRecord, watch: Hooks, durable: bool
+        self,
+        folder: RunFolder,
+        strategy: VolunteerStrategy,
+        initial: ArrayRecord,
+        rounds: int,
+        watch: Hooks,
+        durable: bool,
     ) -> None:
         self.folder = folder
         self.strategy = strategy
         self.initial = initial
+        self.rounds = rounds
         self.watch = watch
         self.durable = durable
+        self._written = -math.inf
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
         """Record an arrival."""
@@ -59,9 +72,11 @@ class Recorder(Hooks):
         ]
         self.folder.append(PARTICIPATION, *decisions)
         self.folder.append(HISTORY, record.as_line())
-        Checkpoint(record.server_round, self.initial, arrays, self.strategy.state()).write(
-            self.folder.path / CHECKPOINT, self.durable
-        )
+        over = record.server_round == self.rounds or bool(self.strategy.finished)
+        if self.durable or over or time.monotonic() - self._written >= SECONDS_APART:
+            checkpoint = Checkpoint(record.server_round, self.initial, arrays, self.strategy.state())
+            checkpoint.write(self.folder.path / CHECKPOINT, self.durable)
+            self._written = time.monotonic()
         self.watch.on_round_end(record, arrays)
 
 
@@ -85,7 +100,8 @@ def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool
         grid: Flower's grid.
         config: the settings.
         watch: told of each round after it is on the disk.
-        durable: whether each checkpoint is to survive a power cut.
+        durable: whether there is a checkpoint after each round, and it is to survive a power cut; else there is one
+            about every second, and after the last round.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -124,7 +140,7 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable
         config.rounds,
         train_config=ConfigRecord({**told, **local}),
         evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
-        hooks=Recorder(folder, strategy, start.initial, watch, durable),
+        hooks=Recorder(folder, strategy, start.initial, config.rounds, watch, durable),
         roll_call_config=ConfigRecord(
             {
                 **told,

@@ -1,5 +1,6 @@
 """One simulated run: the project's ServerApp and ClientApp, with all clients in this process."""
 
+import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ def simulate(
         return Context(RUN, FIRST_NODE + k, node, RecordDict(), told)  # type: ignore[arg-type]
 
     grid = InProcessGrid(client_app, clients, context, stacker)
+    gc.freeze()  # what is there by now stays: it need not be looked through again and again
     with registry.using(registry.Registry(stacker or Arithmetic(), pool.client)):
         run(grid, settings, _Watch(on_round), durable=False)
 

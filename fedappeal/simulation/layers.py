@@ -300,5 +300,4 @@ LossGradient = Callable[[Tensor, Tensor], Tensor]
 def cross_entropy_gradient(logits: Tensor, y: Tensor) -> Tensor:
     """Return ``softmax(logits) - onehot(y)``, shape ``(n, C)``: the gradient of cross-entropy, example by example."""
     gradient = logits.softmax(-1)
-    gradient[torch.arange(len(y), device=y.device), y] -= 1.0
-    return gradient
+    return gradient.scatter_add_(1, y.unsqueeze(1), gradient.new_full((1, 1), -1.0).expand(len(y), 1))

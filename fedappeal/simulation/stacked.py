@@ -148,6 +148,13 @@ def _of_logits(
     return of_each.view_as(logits).mul_(weights.unsqueeze(-1))
 
 
+def _first(clients: int, of: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the first clients' part of stacked tensors, as views."""
+    if all(len(tensor) == clients for tensor in of.values()):
+        return of
+    return {name: tensor[:clients] for name, tensor in of.items()}
+
+
 def gradients(
     model: StackedModel,
     parameters: Mapping[str, Tensor],
@@ -158,9 +165,9 @@ def gradients(
     """Return the gradient of each client's loss, summed over its steps, in evaluation mode; arguments as `train`."""
     found = {name: torch.zeros_like(p) for name, p in parameters.items()}
     for step, active in enumerate(batches.active):
-        here = {name: p[:active] for name, p in parameters.items()}
+        here = _first(active, parameters)
         of_logits = _of_logits(model, here, examples, batches, step, loss_gradient, training=False)
-        model.backward(of_logits, here, {name: f[:active] for name, f in found.items()}, 1.0)
+        model.backward(of_logits, here, _first(active, found), 1.0)
     return found
 
 
@@ -191,9 +198,8 @@ def train(
     anchor = {name: p.clone() for name, p in parameters.items()} if proximal_mu else {}
     velocity = {name: torch.zeros_like(p) for name, p in parameters.items()} if work.momentum else {}
     for step, active in enumerate(batches.active):
-        here = {name: p[:active] for name, p in parameters.items()}
+        here, moving = _first(active, parameters), _first(active, velocity)
         of_logits = _of_logits(model, here, examples, batches, step, loss_gradient, training=True)
-        moving = {name: v[:active] for name, v in velocity.items()}
         if moving:
             torch._foreach_mul_(list(moving.values()), work.momentum)
         # With momentum the gradient goes into the velocity, without it straight into the parameters.

@@ -10,7 +10,9 @@ import torch
 
 from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.packing import Layout
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
+from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
 from tests.grid import MemoryGrid
 
@@ -127,6 +129,27 @@ def test_an_error_in_one_client_is_that_clients(tmp_path: Path, monkeypatch: pyt
     (line,) = told(run)
     assert (line["joined"], line["failed"]) == (7, 1)
     assert line["failures"] == {"client-0003": "RuntimeError: out of memory"}
+
+
+def test_there_is_a_checkpoint_now_and_then_and_after_the_last_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write = Checkpoint.write
+
+    def noted(checkpoint: Checkpoint, *where: Any) -> None:
+        written.append(checkpoint.server_round)
+        write(checkpoint, *where)
+
+    monkeypatch.setattr(Checkpoint, "write", noted)
+    for seconds, expected in ((1e9, [1, 4]), (0.0, [1, 2, 3, 4])):
+        monkeypatch.setattr("server.run.SECONDS_APART", seconds)
+        written.clear()
+        run = simulated(tmp_path / str(seconds), "stacked", rounds=4)
+        assert written == expected
+        model, _ = read_safetensors(run.path / MODEL)
+        last = Layout.of(model).unpack(Checkpoint.read(run.path / CHECKPOINT).arrays)
+        assert all(np.array_equal(last[name], values) for name, values in model.items())
 
 
 def test_a_run_leaves_the_same_folder_as_a_deployed_one(tmp_path: Path) -> None:
