@@ -59,9 +59,16 @@ def waiting(federation: Federation, log: Path, *options: str) -> "subprocess.Pop
         )
 
 
+def _runs_a_server_app(process: psutil.Process) -> bool:
+    try:
+        return any("serverapp" in part for part in process.cmdline())
+    except psutil.Error:  # one that has just ended
+        return False
+
+
 def server_app(federation: Federation) -> psutil.Process:
     below = psutil.Process(federation.superlink.pid).children(recursive=True)
-    return next(p for p in below if any("serverapp" in part for part in p.cmdline()) and p.status() != "zombie")
+    return next(p for p in below if _runs_a_server_app(p))
 
 
 def run_id(log: Path) -> str:
