@@ -208,7 +208,7 @@ def curves(panels: Sequence[Panel]) -> Callable[[Results, Path], None]:
                 draw(axes, results, key, names, percent, _COLOURS)
                 axes.set_ylabel(label)
             row[0].set_title(group, loc="left", fontsize=10)
-            row[-1].legend(fontsize=8)
+            row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
         save(picture, stem)
 
     return figure

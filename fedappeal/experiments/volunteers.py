@@ -155,7 +155,7 @@ def _figure(results: Results, stem: Path) -> None:
             draw(axes, results, key, arms, percent, colours)
             axes.set_ylabel(label)
         row[0].set_title(group, loc="left", fontsize=10)
-        row[-1].legend(fontsize=8)
+        row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     save(figure, stem)
 
 
