@@ -1,6 +1,5 @@
 """The ClientApp: what it answers to each message, and what it keeps to itself."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +20,13 @@ from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
 from strategies import appeal_weight
 from strategies.exchange import content_size
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 CONFIG = RunConfig(clients=4, unseen_clients=1, warmup_steps=30, batch_size=16, local_steps=4)
 TASK = load_task(CONFIG.task_settings())
 INITIAL = arrays_of(TASK.initial_model(0))
 LAYOUT = Layout.of(INITIAL)
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 class Node:

@@ -1,7 +1,5 @@
 """Clients that attack: who they are, what they claim, and the noise they send."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -19,21 +17,14 @@ from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
 from strategies import appeal_weight
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 HONEST = RunConfig(clients=4, unseen_clients=1, requirement="fixed", fixed_requirement=3.0, local_steps=3)
 ATTACKED = HONEST.model_copy(update={"byzantine_share": 0.5})
 INITIAL = arrays_of(load_task(HONEST.task_settings()).initial_model(0))
 LAYOUT = Layout.of(INITIAL)
 LIARS = sorted(attackers(0, 4, 0.5))
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 def ask(config: RunConfig, partition: int, kind: str = "train", **told: Scalar) -> RecordDict:

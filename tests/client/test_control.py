@@ -1,6 +1,5 @@
 """SCAFFOLD's client: option II against the gradients that were used, and what it remembers from round to round."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,8 @@ from fedappeal.protocol.packing import FLAT, Layout
 from fedappeal.tasks.digits import SOURCE
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.partitioned import PartitionedTask
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 class Normed(PartitionedTask):
@@ -46,14 +46,6 @@ INITIAL = arrays_of(MODEL)
 LAYOUT = Layout.of(INITIAL)
 TRAINABLE = [name for name, _ in MODEL.named_parameters()]
 Arrays = dict[str, NDArray[np.generic]]
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 class Node:

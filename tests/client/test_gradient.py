@@ -1,6 +1,5 @@
 """ADA-GD's client: the gradient it sends, what it refuses, and that leaving is for good."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
 from fedappeal.tasks.task import Split
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 CONFIG = RunConfig(strategy="adagd", clients=4, warmup_steps=3, batch_size=16, precision=0.3)
 TASK = load_task(CONFIG.task_settings())
@@ -35,14 +35,6 @@ LAYOUT = Layout.of(INITIAL)
 WORK: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 16, "local_steps": 5}
 
 Named = dict[str, np.ndarray]
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 def participant() -> Participant:

@@ -1,7 +1,6 @@
 """What a client sends for ADA-GD under MaxFL's weights: margin and gradient, times a factor of its own."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,7 +15,8 @@ from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
 from strategies.maxfl_adagd import LEAST_FACTOR
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 # The leaving loss is 1.5 * 0.4, far below the fresh model's, which is near ln 10.
 CONFIG = RunConfig(
@@ -27,14 +27,6 @@ INITIAL = arrays_of(TASK.initial_model(0))
 LAYOUT = Layout.of(INITIAL)
 LOSS, _ = evaluate(TASK, TASK.initial_model(0), TASK.load(1).train)
 ASKED: dict[str, Scalar] = {keys.REPORT: keys.MARGIN, keys.LEAVING_LOSS: 1.5 * 0.4}
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 def ask(told: dict[str, Scalar], node: dict[str, Scalar] | None = None, **changed: object) -> RecordDict:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,7 +20,8 @@ from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
 from strategies.exchange import content_size
 from strategies.fedalign import joins
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 CONFIG = RunConfig(strategy="fedalign", clients=4, priority_clients=1, warmup_steps=2, batch_size=16, local_steps=4)
 TASK = load_task(CONFIG.task_settings())
@@ -29,14 +29,6 @@ INITIAL = TASK.initial_model(0)
 LAYOUT = Layout.of(arrays_of(INITIAL))
 REPORT = f"{keys.LOSS},{keys.PRIORITY}"
 TOO_LOW = {keys.GLOBAL_LOSS: -100.0, keys.EPSILON: 1.0}
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 class Node:

@@ -1,7 +1,6 @@
 """What an owner keeps: a requirement of its own, and its losses to itself."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +26,11 @@ from server.strategies import STRATEGIES, build_strategy, check_settings
 from strategies import Hooks, RoundRecord, appeal_weight
 from tests.grid import Handler, MemoryGrid, time_of
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 CONFIG = RunConfig(clients=3, model="logistic", warmup_steps=5, local_steps=2, batch_size=16, min_available_nodes=3)
 INITIAL = arrays_of(load_task(CONFIG.task_settings()).initial_model(0))
 LAYOUT = Layout.of(INITIAL)
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 def volunteer(config: RunConfig = CONFIG, **node: Scalar) -> Handler:

@@ -16,7 +16,8 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 MODULE = "an_owners_task"
 CODE = """
@@ -36,14 +37,6 @@ OWN = RunConfig(task=f"{MODULE}:Line", clients=2, warmup_steps=1, local_steps=1)
 ZERO = {"weight": np.zeros((2, 1), np.float32), "bias": np.zeros(2, np.float32)}
 DIGITS = RunConfig(clients=4, requirement="fixed", local_steps=1)
 INITIAL = arrays_of(load_task(DIGITS.task_settings()).initial_model(0))
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 @pytest.fixture(autouse=True)

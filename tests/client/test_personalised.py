@@ -1,7 +1,7 @@
 """The rules of Per-FedAvg and pFedMe against quadratics by hand and against autograd, and the adapted evaluation."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -26,7 +26,8 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Layout
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 WORK = LocalWork(
     learning_rate=0.5,
@@ -254,14 +255,6 @@ def test_no_steps_are_no_adaptation() -> None:
     assert adaptation({keys.ADAPTATION_STEPS: 0}, CONFIG.as_config()) is None
     with pytest.raises(ConfigError, match="local-steps = -1"):
         adaptation({keys.ADAPTATION_STEPS: -1}, CONFIG.as_config())
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 def evaluated(told: dict[str, Scalar], **node: Scalar) -> dict[str, object]:

@@ -1,7 +1,6 @@
 """Clipping and noise around local training: against hand computations, and what stays as it was."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +19,11 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
-from tests.grid import MemoryGrid
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 CLIP = RunConfig(clipping_norm=1.0)
 NOISE = RunConfig(clipping_norm=1.0, dp_epsilon=5.0)
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 def memory(key: str = "a secret") -> Store:

@@ -1,7 +1,5 @@
 """MaxFL's round against equations 3 to 6 by automatic differentiation, through messages and the real ClientApp."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -21,6 +19,8 @@ from fedappeal.tasks import load_task
 from strategies import MaxFL, appeal_weight
 from tests.grid import Handler, MemoryGrid
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 CONFIG = RunConfig(
     clients=4, model="logistic", learning_rate=0.3, local_steps=1, batch_size=10_000, server_lr=0.8, stabilizer=0.05
 )
@@ -30,14 +30,6 @@ LAYOUT = Layout.of(INITIAL)
 NAMES = ("output.weight", "output.bias")
 RHO = (2.4, 1.0, 3.5, 2.0)
 """Around the fresh model's loss, near ln 10 = 2.3; each client's own."""
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    MemoryGrid()
-    client.registry.forget()
-    yield
-    client.registry.forget()
 
 
 def volunteer(partition: int, config: RunConfig = CONFIG, **node: Scalar) -> Handler:
