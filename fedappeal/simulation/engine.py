@@ -99,9 +99,12 @@ def simulate(
         return Context(RUN, FIRST_NODE + k, node, RecordDict(), told)  # type: ignore[arg-type]
 
     grid = InProcessGrid(client_app, clients, context, stacker)
-    gc.freeze()  # what is there by now stays: it need not be looked through again and again
-    with registry.using(registry.Registry(stacker or Arithmetic(), pool.client)):
-        run(grid, settings, _Watch(on_round), durable=False)
+    gc.freeze()  # what is there by now stays until the run ends: it need not be looked through again and again
+    try:
+        with registry.using(registry.Registry(stacker or Arithmetic(), pool.client)):
+            run(grid, settings, _Watch(on_round), durable=False)
+    finally:
+        gc.unfreeze()  # else a process that runs many would keep what belonged to each
 
 
 class _Watch(Hooks):
