@@ -157,3 +157,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def how_it_ended(path: Path) -> dict[str, Any] | None:
+    """Return the event with which a run ended: its ``round``, and the ``reason`` of an early end; else None."""
+    return next((line for line in read_lines(path / EVENTS) if line["event"] == "finished"), None)

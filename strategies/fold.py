@@ -17,6 +17,10 @@ class Refused(ValueError):
     """A reply that is left out; the message says why, for a person to read."""
 
 
+class NotFinite(Refused):
+    """A reply that is left out for a value that is not finite."""
+
+
 Checked = dict[str, NDArray[np.generic]]
 """A model's values by name, each as one vector, that fit a `WeightedSum`."""
 
@@ -59,7 +63,7 @@ class WeightedSum:
                 )
             values = values.reshape(-1)
             if np.issubdtype(values.dtype, np.floating) and not _finite(values):
-                raise Refused(f"array '{name}' has values that are not finite")
+                raise NotFinite(f"array '{name}' has values that are not finite")
             views[name] = values
         return views
 

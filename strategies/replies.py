@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
-from strategies.fold import Refused
+from strategies.fold import NotFinite, Refused
 from strategies.members import Member
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
@@ -51,7 +51,7 @@ def _content(message: Message) -> MetricRecord:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
     for key, value in metrics.items():
         if isinstance(value, list) or not math.isfinite(value):
-            raise Refused(f"{key} = {value!r} is not a finite number")
+            raise NotFinite(f"{key} = {value!r} is not a finite number")
     return metrics
 
 

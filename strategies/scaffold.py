@@ -95,7 +95,7 @@ class Scaffold(VolunteerStrategy):
         try:
             checked = self._changes.check(change)
         except Refused as error:
-            raise Refused(f"{keys.CONTROL_DELTA}: {error}") from None
+            raise type(error)(f"{keys.CONTROL_DELTA}: {error}") from None
         super().accept(member, reply)
         self._changes.add_checked(checked, 1.0)
         self._folded.append(member.client_id)

@@ -20,7 +20,8 @@ from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.keys import SEEN, Decision
 from fedappeal.protocol.rounds import default_mandatory_rounds
 from strategies.algorithm import Algorithm
-from strategies.fold import Refused, finite
+from strategies.divergence import DIVERGED, Divergence
+from strategies.fold import NotFinite, Refused, finite
 from strategies.hooks import Hooks, RoundRecord
 from strategies.loop import Loop
 from strategies.members import Member, Members
@@ -65,6 +66,7 @@ class VolunteerStrategy(Algorithm, Strategy):
         check_shared(self)
         self.members = Members()
         self._gone: set[str] = set()
+        self._divergence = Divergence()
         self.pool_empty = False
         self.finished = ""
         """Why the run is over before its last round; empty while it is not."""
@@ -295,6 +297,8 @@ class VolunteerStrategy(Algorithm, Strategy):
             record.decisions[member.client_id] = decision
         except Refused as error:
             self.failed(member, str(error))
+            if isinstance(error, NotFinite):
+                self._divergence.not_finite(member.client_id)
 
     def failed(self, member: Member, reason: str) -> None:
         """Count a client whose reply is left out or did not come, and say why."""
@@ -307,6 +311,9 @@ class VolunteerStrategy(Algorithm, Strategy):
         self.pool_empty = self.record.count("joined") == 0
         arrays, metrics = self.conclude()
         self.record.metrics |= metrics
+        everybody = set(self.members.of_role(SEEN)) - self._gone
+        if self._divergence.close_round(self.record.count("joined"), everybody):
+            self.finished = self.finished or DIVERGED
         if arrays is not None and not finite(arrays):
             # Finite claims can still be absurd: the federation must not be lost to one of them.
             log.warning("round %d: the new model is not finite; the old one stays", self.record.server_round)

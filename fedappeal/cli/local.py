@@ -9,7 +9,7 @@ from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import check_task
-from server.run_folder import EVENTS, RunFolder, check_new, new_path, read_config, read_lines
+from server.run_folder import RunFolder, check_new, how_it_ended, new_path, read_config
 from server.strategies import check_settings
 
 
@@ -47,7 +47,7 @@ def settings_to_resume(path: Path) -> RunConfig:
         ConfigError: if the folder holds no run, or one that has finished.
     """
     config = RunConfig.parse(read_config(path)["settings"])
-    for end in (line for line in read_lines(path / EVENTS) if line["event"] == "finished"):
+    if end := how_it_ended(path):
         how = f"in round {end['round']}: {end['reason']}" if end.get("reason") else f"all its {config.rounds} rounds"
         raise ConfigError(f"'{path}' holds a run that has finished {how}")
     return config

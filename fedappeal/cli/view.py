@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.rounds import warmup_rounds
+from server.run_folder import how_it_ended
 
 _COLUMNS = (
     ("round", 6),
@@ -88,6 +89,8 @@ class RunView:
             self.console.print(f"no rounds were run; the run's folder is {self.path}")
             return
         last = self.rounds[-1]
+        if (end := how_it_ended(self.path)) and end["reason"]:
+            self.console.print(f"[yellow]the run ended in round {end['round']}: {end['reason']}[/]", soft_wrap=True)
         table = Table(title=f"after round {last['round']}", title_justify="left")
         table.add_column("measure")
         table.add_column("seen clients", justify="right")

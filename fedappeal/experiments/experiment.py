@@ -57,23 +57,36 @@ class Measure:
         return None if value is None else float(value) * (100.0 if self.percent else 1.0)
 
 
+def unmeasured(line: Line) -> bool:
+    """Whether a round was to be evaluated, and nobody's answer could be used: the model has diverged."""
+    return bool(line.get("expected")) and not line.get("evaluated")
+
+
 def last(key: str) -> Callable[[Lines], float | None]:
-    """Return a reading: the value of the last line that has it."""
+    """Return a reading: the value of the last line that has it; None where the last evaluation got no answer."""
 
     def of(lines: Lines) -> float | None:
-        return next((float(line[key]) for line in reversed(lines) if line.get(key) is not None), None)
+        for line in reversed(lines):
+            if line.get(key) is not None:
+                return float(line[key])
+            if unmeasured(line):
+                break
+        return None
 
     return of
 
 
 def late(key: str, rounds: int = LATE) -> Callable[[Lines], float | None]:
-    """Return a reading: the mean over those of the last ``rounds`` rounds that were evaluated."""
+    """Return a reading: the mean over those of the last ``rounds`` rounds that were evaluated.
+
+    None where one of these evaluations got no answer: the others would not speak for it.
+    """
 
     def of(lines: Lines) -> float | None:
-        if not lines:
+        window = [line for line in lines if int(line["round"]) > int(lines[-1]["round"]) - rounds]
+        values = [float(line[key]) for line in window if line.get(key) is not None]
+        if any(unmeasured(line) and line.get(key) is None for line in window):
             return None
-        first = int(lines[-1]["round"]) - rounds
-        values = [float(line[key]) for line in lines if int(line["round"]) > first and line.get(key) is not None]
         return fmean(values) if values else None
 
     return of

@@ -8,7 +8,14 @@ from typing import Any
 
 from fedappeal.experiments.experiment import Arm, Results
 from fedappeal.experiments.plan import Plan, folder_name
-from fedappeal.experiments.table import Table, claims_table, nearness_table, result_tables, seeds_table
+from fedappeal.experiments.table import (
+    Table,
+    claims_table,
+    diverged_table,
+    nearness_table,
+    result_tables,
+    seeds_table,
+)
 from fedappeal.files import replace_file
 
 _SEPARATE = ("out", "resume", "seed")
@@ -29,7 +36,12 @@ def planned_arms(plan: Plan) -> list[Arm]:
 def all_tables(plan: Plan, results: Results) -> list[Table]:
     """Return the tables that are printed and put on the page."""
     arms = planned_arms(plan)
-    further = (nearness_table(results, arms), seeds_table(results, arms), claims_table(results))
+    further = (
+        diverged_table(results),
+        nearness_table(results, arms),
+        seeds_table(results, arms),
+        claims_table(results),
+    )
     return result_tables(results, arms) + [table for table in further if table]
 
 

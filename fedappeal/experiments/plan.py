@@ -12,7 +12,7 @@ from typing import Any
 from fedappeal.experiments.experiment import Arm, Experiment, RunResult
 from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import check_task
-from server.run_folder import CONFIG, EVENTS, HISTORY, read_config, read_lines
+from server.run_folder import CONFIG, HISTORY, how_it_ended, read_config, read_lines
 from server.strategies import check_settings
 
 RESULT = "result.json"
@@ -54,7 +54,7 @@ class Run:
         """Whether it was run to its end."""
         if self.config is None:
             return (self.path / RESULT).exists()
-        return any(line["event"] == "finished" for line in read_lines(self.path / EVENTS))
+        return how_it_ended(self.path) is not None
 
     def rounds_done(self) -> int:
         """How much of it is done."""

@@ -7,6 +7,8 @@ from statistics import fmean, stdev
 from rich.table import Table as RichTable
 
 from fedappeal.experiments.experiment import Arm, Claim, Measure, Missing, Number, Results
+from server.run_folder import how_it_ended
+from strategies.divergence import DIVERGED
 
 NONE = "-"
 _COLUMNS = 6
@@ -136,8 +138,10 @@ def _against_paper(results: Results, arms: Sequence[Arm], measure: Measure, besi
 
 
 def _ours(results: Results, arm: Arm, measure: Measure) -> str:
-    values = results.numbers(arm.name, measure)
-    return Spread.of(values).show(measure.digits) if values else NONE
+    values, runs = results.numbers(arm.name, measure), len(results.of(arm.name))
+    if not values:
+        return NONE
+    return Spread.of(values).show(measure.digits) + (f" ({len(values)} of {runs})" if len(values) < runs else "")
 
 
 def _papers(arm: Arm, measure: Measure) -> str:
@@ -241,6 +245,23 @@ def seeds_table(results: Results, arms: Sequence[Arm]) -> Table | None:
 
 def _of_seeds(results: Results, seeds: Sequence[int]) -> Results:
     return replace(results, runs=tuple(run for run in results.runs if run.seed in seeds))
+
+
+def diverged_table(results: Results) -> Table | None:
+    """Return the runs that ended because nobody could train on, or whose end not all clients could measure.
+
+    None where there are none.
+    """
+    rows = []
+    for run in results.runs:
+        end = run.lines[-1] if run.lines else {}
+        measured, expected = end.get("evaluated", 0), end.get("expected", 0)
+        ended = how_it_ended(run.path)
+        if measured < expected or (ended and ended["reason"] == DIVERGED):
+            cells = (f"{run.arm.shown}, seed {run.seed}", str(end["round"]), f"{measured} of {expected}")
+            rows.append((run.arm.group, cells))
+    title = "Runs that diverged; where nobody could measure the last model, the run is in no mean"
+    return Table(title, ("", "ended in round", "clients that could"), _grouped(rows)) if rows else None
 
 
 def claims_table(results: Results) -> Table | None:

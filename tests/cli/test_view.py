@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fedappeal.cli.view import RunView
 from fedappeal.protocol.config import RunConfig, Scalar
+from server.run_folder import RunFolder
 
 LINE: dict[str, Any] = {"joined": 1, "sat_out": 0, "left": 0, "seconds": 0.5, "mandatory": True, "decisions": {}}
 
@@ -56,3 +57,16 @@ def test_the_legend_is_one_line_of_at_most_a_hundred_columns(
     assert len(lines[at]) <= 100
     assert ("+ surplus" in lines[at]) == (clients_per_round > 0 and strategy != "fedalign")
     assert ("- refused" in lines[at]) == (strategy == "fedalign")
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("nobody is left", ["the run ended in round 2: nobody is left"]), ("", [])]
+)
+def test_an_early_end_is_said_with_its_reason(reason: str, said: list[str], tmp_path: Path) -> None:
+    RunFolder(tmp_path, "key").event("finished", round=2, reason=reason)
+    out = io.StringIO()
+    view = RunView(RunConfig(), tmp_path, Console(file=out, width=100, highlight=False))
+    view.rounds = [{**LINE, "round": 2, "asked": 2, "bytes_up": 0, "bytes_down": 0}]
+    view.summary()
+    said = [line for line in out.getvalue().splitlines() if "ended" in line]
+    assert said == (["the run ended in round 2: nobody is left"] if reason else [])

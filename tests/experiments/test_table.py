@@ -1,5 +1,6 @@
 """The tables' arithmetic, against numbers worked out by hand."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,18 @@ from fedappeal.experiments.experiment import (
     late,
     total,
 )
-from fedappeal.experiments.table import Spread, Table, claims_table, holds, nearness_table, result_tables, seeds_table
+from fedappeal.experiments.table import (
+    Spread,
+    Table,
+    claims_table,
+    diverged_table,
+    holds,
+    nearness_table,
+    result_tables,
+    seeds_table,
+)
+from server.run_folder import EVENTS
+from strategies.divergence import DIVERGED
 from tests.experiments.small import computed
 
 LINES = [
@@ -46,6 +58,16 @@ def test_readings_by_hand() -> None:
         assert reading(LINES) is None
     for reading in (last("accuracy"), late("accuracy"), best("accuracy"), joined_share()):
         assert reading([]) is None
+
+
+def test_a_model_that_diverged_is_not_spoken_for_by_the_rounds_before() -> None:
+    lines = [*LINES, {"round": 6, "asked": 2, "joined": 0, "evaluated": 0, "expected": 3, "bytes_up": 7}]
+    assert last("accuracy")(lines) is None
+    assert late("accuracy")(lines) is None
+    assert last("bytes_up")(lines) == late("bytes_up", 1)(lines) == 7
+    recovered = [*lines, {"round": 30, "accuracy": 0.7, "evaluated": 2, "expected": 3}]
+    assert last("accuracy")(recovered) == late("accuracy", 20)(recovered) == 0.7
+    assert late("accuracy", 25)(recovered) is None
 
 
 def test_a_share_is_shown_in_per_cent() -> None:
@@ -195,6 +217,30 @@ def test_a_row_without_its_first_seed_is_not_counted_in_what_seeds_change() -> N
     bare = (Arm("a"), Arm("b"))
     assert seeds_table(results(*found, of=experiment(arms=bare)), bare) is None, "the paper has no numbers"
     assert seeds_table(results(of=made), arms) is None
+
+
+def test_runs_that_diverged_are_named_and_counted(tmp_path: Path) -> None:
+    made = experiment()
+    arm = made.arms[0]
+    ends = [{"accuracy": 0.5, "evaluated": 3}, {"evaluated": 0}, {"accuracy": 0.7, "evaluated": 2}]
+    ends += [{"accuracy": 0.6, "evaluated": 3}] * 2
+    lines = [[{"round": 9, "expected": 3, **end}] for end in ends]
+    paths = [tmp_path / str(seed) for seed in range(5)]
+    for path, reason in zip(paths, ["", DIVERGED, "", DIVERGED, "every client is satisfied"], strict=True):
+        path.mkdir()
+        (path / EVENTS).write_text(json.dumps({"event": "finished", "round": 9, "reason": reason}) + "\n")
+    found = Results(made, tuple(RunResult(arm, n, {}, lines[n], path) for n, path in enumerate(paths)))
+    row = next(row for row in result_tables(found, made.arms)[0].rows if row[0] == arm.shown)
+    assert row[1] == "60.00 ± 8.16 (4 of 5)"  # variance (10^2 + 10^2) / 3
+    table = diverged_table(found)
+    assert table is not None
+    assert table.rows == (
+        *([(arm.group,)] if arm.group else []),
+        (f"{arm.shown}, seed 1", "9", "0 of 3"),
+        (f"{arm.shown}, seed 2", "9", "2 of 3"),
+        (f"{arm.shown}, seed 3", "9", "3 of 3"),
+    )
+    assert diverged_table(Results(made, found.runs[:1])) is None
 
 
 def test_claims_are_counted_by_seed_where_both_were_measured() -> None:
