@@ -7,8 +7,9 @@ are a little better than those of settings chosen beforehand.
 import dataclasses
 import itertools
 from collections.abc import Mapping
+from statistics import fmean
 
-from fedappeal.experiments.experiment import Arm, Experiment, Measure, Quick, Results
+from fedappeal.experiments.experiment import Arm, Experiment, Quick, Results
 from fedappeal.experiments.plan import Plan
 from fedappeal.protocol.config import ConfigError, Scalar
 
@@ -81,17 +82,21 @@ def best_of_each(experiment: Experiment, plan: Plan, results: Results) -> tuple[
         A plan and results with the rows of the first group, under their own names.
 
     Raises:
-        ConfigError: a row has no finished run.
+        ConfigError: a row has no finished run with a number.
     """
     measure = next(m for m in experiment.measures if m.key == experiment.criterion)
     chosen: dict[str, Arm] = {}
     for row in dict.fromkeys(run.arm.group for run in plan.runs):
-        means = {arm.name: _mean(results, arm, measure) for arm in results.arms if arm.group == row}
-        found = {name: mean for name, mean in means.items() if mean is not None}
-        if not found:
-            raise ConfigError(f"{experiment.name}: no run of {row} was finished, so that none is the best")
+        found = {arm.name: results.numbers(arm.name, measure) for arm in results.arms if arm.group == row}
+        most = max(map(len, found.values()), default=0)
+        if not most:
+            raise ConfigError(
+                f"{experiment.name}: no run of {row} was finished with a number, so none is the best"
+            )
+        # Settings with which a seed diverged or failed are not the best, whatever the others came to.
+        means = {name: fmean(numbers) for name, numbers in found.items() if len(numbers) == most}
         pick = min if measure.better == "lower" else max
-        winner = pick(found, key=lambda name: found[name])
+        winner = pick(means, key=lambda name: means[name])
         (arm,) = (arm for arm in results.arms if arm.name == winner)
         (own,) = (own for own in experiment.arms if own.shown == row and own.group == experiment.arms[0].group)
         chosen[winner] = dataclasses.replace(own, settings=arm.settings, label=f"{row} ({arm.label})", runs_in="")
@@ -106,8 +111,3 @@ def best_of_each(experiment: Experiment, plan: Plan, results: Results) -> tuple[
     runs = tuple(dataclasses.replace(run, arm=chosen[run.arm.name]) for run in plan.runs if run.arm.name in chosen)
     finished = tuple(dataclasses.replace(r, arm=chosen[r.arm.name]) for r in results.runs if r.arm.name in chosen)
     return dataclasses.replace(plan, experiment=tuned, runs=runs, skipped={}), Results(tuned, finished, plan.quick)
-
-
-def _mean(results: Results, arm: Arm, measure: Measure) -> float | None:
-    values = results.numbers(arm.name, measure)
-    return sum(values) / len(values) if values else None

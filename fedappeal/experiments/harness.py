@@ -64,7 +64,8 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
     check_at_once(machine.at_once)
     for line in plan.skipped_lines():
         console.print(f"[yellow]skipped: {escape(line)}[/]", soft_wrap=True)
-    with _alone({run.path.parent.parent for run in plan.runs}):
+    # Runs that are only read are not kept from others: several pages draw on the same ones.
+    with _alone({run.path.parent.parent for run in plan.runs if redo or not run.finished()}):
         todo = _todo(plan.runs, redo)
         if done := len(plan.runs) - len(todo):
             console.print(f"{done} of {len(plan.runs)} runs are there already")

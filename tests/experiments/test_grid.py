@@ -1,5 +1,6 @@
 """The grid search: what is tried, what is best, and what is then reported."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,17 @@ def test_the_best_of_each_row_is_reported(tmp_path: Path, better: str, best: int
     claims = claims_table(tuned)
     assert claims is not None
     assert claims.rows[0] == ("twenty is more than ten", "0 of 2 seeds")
+
+
+def test_settings_that_lost_a_seed_are_not_the_best(tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    experiment = searched(marks)
+    plan = make_plan(grid_experiment(experiment, ("base",)), tmp_path, seeds=2)
+    results, _ = carry_out(plan, MACHINE, Console(file=open("/dev/null", "w")))  # noqa: SIM115
+    kept = tuple(run for run in results.runs if (run.settings["base"], run.seed) != (30, 0))
+    _, tuned = best_of_each(experiment, plan, dataclasses.replace(results, runs=kept))
+    assert {run.settings["base"] for run in tuned.runs} == {20}
 
 
 def test_a_row_that_never_finished_has_no_best(tmp_path: Path) -> None:

@@ -97,6 +97,20 @@ def test_nobody_else_is_at_the_same_runs(tmp_path: Path, marks: Path) -> None:
     assert counted(marks) == {}
 
 
+def test_runs_that_are_there_are_read_while_another_process_makes_more_of_them(tmp_path: Path, marks: Path) -> None:
+    carry(make_plan(computed(marks), tmp_path, seeds=1))
+    with open(tmp_path / "computed" / LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        results, _, _ = carry(make_plan(computed(marks), tmp_path, seeds=1))
+        assert results.numbers("ten", VALUE) == [10]
+        for further in ({"seeds": 2}, {"seeds": 1, "changed": {"base": 7}}):
+            with pytest.raises(ConfigError):
+                carry(make_plan(computed(marks), tmp_path, **further))  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="another process is at the runs in"):
+            carry(make_plan(computed(marks), tmp_path, seeds=1, changed={"base": 7}), redo=True)
+    assert counted(marks) == {"10-0": 1, "20-0": 1}
+
+
 def test_federated_runs_and_one_that_was_interrupted(tmp_path: Path) -> None:
     plan = make_plan(FEDERATED, tmp_path)
     results, failed, _ = carry(plan)
