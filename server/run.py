@@ -14,7 +14,7 @@ from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task, task_fingerprint
 from server.checkpoint import Checkpoint
-from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder
+from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, new_path
 from server.strategies import STRATEGIES, build_strategy
 from strategies.hooks import Hooks, RoundRecord
 from strategies.members import Member
@@ -106,7 +106,7 @@ def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
     """
-    path = Path(config.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}-{config.task}").absolute()
+    path = Path(config.out or new_path(config)).absolute()
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config)
     with folder.alone():
         try:
