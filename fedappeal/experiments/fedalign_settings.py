@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from fedappeal.experiments.experiment import LATE, Arm, Claim, Lines, Measure, Numbers, Results, last, late
@@ -141,7 +142,7 @@ def panels(settings: Sequence[Setting], rows: Sequence[Row], across: int) -> Cal
                 draw(axes, results, key, names, percent, _COLOURS)
                 axes.set_ylabel(label)
                 if k == 0:
-                    axes.set_title(setting.title, loc="left", fontsize=9)
+                    axes.set_title(fill(setting.title, 56), loc="left", fontsize=9)
                     axes.legend(fontsize=7)
         save(picture, stem)
 
