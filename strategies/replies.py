@@ -50,7 +50,9 @@ def _content(message: Message) -> MetricRecord:
     if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
     for key, value in metrics.items():
-        if isinstance(value, list) or not math.isfinite(value):
+        if isinstance(value, list):
+            raise Refused(f"{key} = {value!r} is not a finite number")
+        if not math.isfinite(value):
             raise NotFinite(f"{key} = {value!r} is not a finite number")
     return metrics
 

@@ -295,10 +295,11 @@ class VolunteerStrategy(Algorithm, Strategy):
                 else:
                     self.accept(member, reply)
             record.decisions[member.client_id] = decision
+            self._divergence.note(member.client_id, finite=True)
         except Refused as error:
             self.failed(member, str(error))
             if isinstance(error, NotFinite):
-                self._divergence.not_finite(member.client_id)
+                self._divergence.note(member.client_id, finite=False)
 
     def failed(self, member: Member, reason: str) -> None:
         """Count a client whose reply is left out or did not come, and say why."""

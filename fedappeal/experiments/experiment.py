@@ -193,11 +193,15 @@ class Quick:
 
 
 class Missing(LookupError):
-    """A claim asks for a number that was not measured."""
+    """A claim asks for a number of a run that was not made."""
+
+
+class Unmeasured(LookupError):
+    """A claim asks for a number that a run has not: its model diverged, or never got there."""
 
 
 Numbers = Callable[[str, str], float]
-"""``numbers(arm name, measure key)`` of one seed, in the unit in which it is shown; raises `Missing`."""
+"""``numbers(arm name, measure key)`` of one seed, in the unit shown; raises `Missing` or `Unmeasured`."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 from fedappeal.experiments.experiment import Experiment, Quick
 from fedappeal.experiments.fedalign_settings import (
     ALL,
+    ALL_LATER,
     FEDALIGN,
     MEASURES,
     ON_LOSS,
@@ -15,7 +16,7 @@ from fedappeal.experiments.fedalign_settings import (
     panels,
 )
 
-_ARMS = (PRIORITY_ONLY, ALL, FEDALIGN, ON_LOSS)
+_ARMS = (PRIORITY_ONLY, ALL, ALL_LATER, FEDALIGN, ON_LOSS)
 
 _NOISE: Mapping[str, Mapping[str, Any]] = {
     "medium": {"synth-noise": 0.25, "epsilon": 0.2},
@@ -42,6 +43,8 @@ _NOTES = """\
   (high).
 - `FedALIGN` compares `1 - accuracy` (section 3.1), `on the loss` the losses (Algorithm 1); both with the paper's
   epsilon, 0.2, and 0.4 for high noise.
+- `all` takes everybody in from the first round on, `all, after warm-up` when FedALIGN may: the paper's captions can
+  be read either way.
 - Clients hold as many examples as in FedProx's data, 50 and a heavy-tailed draw; 100 each are a reading of its own.
 - Training loss is F(w_t) of the model that a round starts from: of the priority clients, weighted by their data. It
   is measured where non-priority clients are to be told F, so FedALIGN's curves begin after the warm-up.

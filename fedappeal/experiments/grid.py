@@ -90,9 +90,7 @@ def best_of_each(experiment: Experiment, plan: Plan, results: Results) -> tuple[
         found = {arm.name: results.numbers(arm.name, measure) for arm in results.arms if arm.group == row}
         most = max(map(len, found.values()), default=0)
         if not most:
-            raise ConfigError(
-                f"{experiment.name}: no run of {row} was finished with a number, so none is the best"
-            )
+            raise ConfigError(f"{experiment.name}: no run of {row} was finished with a number, so none is the best")
         # Settings with which a seed diverged or failed are not the best, whatever the others came to.
         means = {name: fmean(numbers) for name, numbers in found.items() if len(numbers) == most}
         pick = min if measure.better == "lower" else max

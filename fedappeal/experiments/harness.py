@@ -65,8 +65,9 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
     for line in plan.skipped_lines():
         console.print(f"[yellow]skipped: {escape(line)}[/]", soft_wrap=True)
     # Runs that are only read are not kept from others: several pages draw on the same ones.
-    with _alone({run.path.parent.parent for run in plan.runs if redo or not run.finished()}):
-        todo = _todo(plan.runs, redo)
+    ours = {run.path.parent.parent for run in plan.runs if redo or not run.finished()}
+    with _alone(ours):
+        todo = _todo(plan.runs, redo, ours)
         if done := len(plan.runs) - len(todo):
             console.print(f"{done} of {len(plan.runs)} runs are there already")
         failed = _do(todo, plan, machine, console) if todo else {}
@@ -86,8 +87,8 @@ def _alone(folders: set[Path]) -> Iterator[None]:
         yield
 
 
-def _todo(runs: Sequence[Run], redo: bool) -> list[Run]:
-    """Return the runs to do; those that were begun are removed first."""
+def _todo(runs: Sequence[Run], redo: bool, ours: set[Path]) -> list[Run]:
+    """Return the runs to do, all in folders that are ours; those that were begun are removed first."""
     todo = []
     for run in runs:
         finished = run.finished()
@@ -98,6 +99,8 @@ def _todo(runs: Sequence[Run], redo: bool) -> list[Run]:
                     "--redo runs it again, another --out leaves it"
                 )
             finished = False
+        if not finished and (folder := run.path.parent.parent) not in ours:
+            raise ConfigError(f"another process is at the runs in {folder}")  # it has just begun one anew
         if not finished:
             todo.append(run)
     for run in todo:

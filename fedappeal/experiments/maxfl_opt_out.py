@@ -99,14 +99,13 @@ _READINGS: tuple[tuple[Reading, tuple[str, ...]], ...] = (
         _SOME,
     ),
     (Reading("Nobody may opt out; both flipped", ", always", {"participation": "always"}), _SOME),
-    (Reading("As the first group, with rate 0.01", ", rate 0.01", rate(0.01)), _SOME),
-    (
-        Reading(
-            "As the second group (the next round asks all), with rate 0.01",
-            ", ask all, rate 0.01",
-            {"empty-pool": "ask-all", **rate(0.01)},
-        ),
-        _SOME,
+    *(
+        (Reading(f"{as_group}, with rate {value:g}", f"{suffix}, rate {value:g}", {**settings, **rate(value)}), _SOME)
+        for value in (0.01, 0.05)
+        for as_group, suffix, settings in (
+            ("As the first group", "", {}),
+            ("As the second group (the next round asks all)", ", ask all", {"empty-pool": "ask-all"}),
+        )
     ),
 )
 
@@ -151,7 +150,7 @@ EXPERIMENTS = (
         quick=Quick(QUICK, ("FedAvg", "Scaffold", "qFFL", "MaxFL")),
         claims=tuple(
             first(measure, reading, names)
-            for reading, names in _READINGS
+            for reading, names in (*_READINGS, (_EMNIST_READING, _ALL))
             for measure in (JOINED, GM_APPEAL_LATE, ACCURACY_LATE, UNSEEN_ACCURACY_LATE)
             if measure is not JOINED or "participation" not in reading.settings  # where nobody may opt out all join
         ),

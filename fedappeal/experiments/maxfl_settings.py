@@ -1,11 +1,13 @@
 """What MaxFL's experiments share: appendix D.1's settings, its grid, the baselines, and curves over rounds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedappeal.experiments.experiment import Arm, Claim, Measure, Number, Numbers, Results
+from fedappeal.experiments.experiment import Arm, Claim, Measure, Number, Numbers, Results, Unmeasured
 from fedappeal.protocol.config import Scalar
 
 FMNIST: Mapping[str, Any] = {
@@ -136,11 +138,14 @@ SENT140 = Reading(
 
 
 def first(measure: Measure, reading: Reading, rows: Sequence[str]) -> Claim:
-    """Return the claim that MaxFL is first by a measure among a reading's rows."""
+    """Return the claim that MaxFL is first by a measure among a reading's rows. A model that diverged is beaten."""
 
     def holds(number: Numbers) -> bool:
-        others = [number(name + reading.suffix, measure.key) for name in rows if name != "MaxFL"]
-        return number("MaxFL" + reading.suffix, measure.key) > max(others)
+        others = []
+        for name in rows:
+            with suppress(Unmeasured):
+                others += [number(name + reading.suffix, measure.key)] if name != "MaxFL" else []
+        return number("MaxFL" + reading.suffix, measure.key) > max(others, default=-math.inf)
 
     return Claim(f"MaxFL has the highest {measure.title}", holds, reading.group)
 

@@ -1,5 +1,6 @@
 """What the experiments' figures share: curves over rounds with their spread, colours, files. Needs matplotlib."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.experiments.experiment import Results, RunResult
+from fedappeal.experiments.experiment import Results, RunResult, unmeasured
 from fedappeal.protocol.config import ConfigError
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666", "#000000", "#8c564b")
 """Okabe and Ito's palette: told apart by colour-blind readers too."""
+
+_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (8, 2, 2, 2)), (0, (4, 3)))
+"""By colour: where curves coincide, those below show through the gaps."""
 
 
 def check_plots() -> None:
@@ -57,12 +61,15 @@ def series(run: RunResult, key: str) -> tuple[NDArray[np.int64], NDArray[np.floa
 def curve(runs: Sequence[RunResult], key: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Return rounds, mean and standard deviation over runs, each shape ``(n,)``.
 
-    Rounds that not all runs have (one ended early) are averaged over those that have them.
+    Rounds that not all runs have (one ended early) are averaged over those that have them. The curve ends where a
+    run's model diverged: the others' mean would no longer be of the same runs.
     """
     found: dict[int, list[float]] = {}
+    lost = min((int(line["round"]) for run in runs for line in run.lines if unmeasured(line)), default=math.inf)
     for run in runs:
         for server_round, value in zip(*series(run, key), strict=True):
-            found.setdefault(int(server_round), []).append(float(value))
+            if server_round < lost:
+                found.setdefault(int(server_round), []).append(float(value))
     rounds = sorted(found)
     means = np.array([np.mean(found[r]) for r in rounds], dtype=np.float64)
     spreads = np.array([np.std(found[r], ddof=1) if len(found[r]) > 1 else 0.0 for r in rounds], dtype=np.float64)
@@ -76,7 +83,6 @@ def draw(
     arms: Sequence[str] = (),
     percent: bool = False,
     colours: Mapping[str, int] | None = None,
-    **style: Any,
 ) -> None:
     """Draw a value over the rounds: a line an arm, with the spread over its seeds as a band.
 
@@ -87,7 +93,6 @@ def draw(
         arms: names, in the order of the colours; empty: all.
         percent: show a share in per cent.
         colours: which of `COLOURS` an arm of that label has; the others have those that are left.
-        style: for each line.
     """
     scale = 100.0 if percent else 1.0
     known = dict(colours or {})
@@ -96,9 +101,10 @@ def draw(
     for arm in chosen:
         if not (runs := results.of(arm.name)):
             continue
-        colour = COLOURS[(known[arm.shown] if arm.shown in known else free.pop(0)) % len(COLOURS)]
+        place = known[arm.shown] if arm.shown in known else free.pop(0)
+        colour, dashes = COLOURS[place % len(COLOURS)], _DASHES[place % len(_DASHES)]
         rounds, means, spreads = curve(runs, key)
-        axes.plot(rounds, scale * means, label=arm.shown, color=colour, linewidth=1.4, **style)
+        axes.plot(rounds, scale * means, label=arm.shown, color=colour, linestyle=dashes, linewidth=1.4)
         low = np.maximum(means - spreads, 0.0)  # nothing that a history records is negative
         axes.fill_between(rounds, scale * low, scale * (means + spreads), color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("round")

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
+from typing import Literal
 
 from rich.table import Table as RichTable
 
-from fedappeal.experiments.experiment import Arm, Claim, Measure, Missing, Number, Results
+from fedappeal.experiments.experiment import Arm, Claim, Measure, Missing, Number, Results, Unmeasured
 from server.run_folder import how_it_ended
 from strategies.divergence import DIVERGED
 
@@ -165,6 +166,8 @@ def _difference(results: Results, arm: Arm, measure: Measure, paper: Spread | No
 def _grouped(rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ...], ...]:
     """Put rows of one group together, under the group's name, groups in the order of their first rows.
 
+    Those without a group come first: under another's name they would seem to be its own.
+
     Args:
         rows: the group and the cells of each.
     """
@@ -172,7 +175,7 @@ def _grouped(rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ..
     for group, cells in rows:
         groups.setdefault(group, []).append(cells)
     found: list[tuple[str, ...]] = []
-    for group, members in groups.items():
+    for group, members in sorted(groups.items(), key=lambda item: item[0] != ""):
         found += ([(group,)] if group else []) + members
     return tuple(found)
 
@@ -269,24 +272,30 @@ def claims_table(results: Results) -> Table | None:
     seeds = sorted({run.seed for run in results.runs})
     rows = []
     for claim in results.experiment.claims:
-        answers = [answer for seed in seeds if (answer := holds(claim, results, seed)) is not None]
-        if answers:
-            rows.append((claim.group, (claim.text, f"{sum(answers)} of {len(answers)} seeds")))
+        found = [verdict(claim, results, seed) for seed in seeds]
+        checked, unmeasured = found.count("holds") + found.count("fails"), found.count("unmeasured")
+        if checked or unmeasured:
+            beside = f" ({unmeasured} without a number)" if unmeasured else ""
+            rows.append((claim.group, (claim.text, f"{found.count('holds')} of {checked} seeds{beside}")))
     title = "What is claimed, checked for each seed"
     return Table(title, ("", "holds in"), _grouped(rows)) if rows else None
 
 
-def holds(claim: Claim, results: Results, seed: int) -> bool | None:
-    """Return whether a claim holds for a seed; None where a number that it needs was not measured."""
+def verdict(claim: Claim, results: Results, seed: int) -> Literal["holds", "fails", "unmeasured", "not run"]:
+    """Return what became of a claim with a seed."""
     measures = {measure.key: measure for measure in results.experiment.measures}
 
     def number(arm: str, key: str) -> float:
         found = [measures[key].number(run.lines) for run in results.of(arm) if run.seed == seed]
-        if not found or found[0] is None:
+        if not found:
             raise Missing(f"{arm}: {key}")
+        if found[0] is None:
+            raise Unmeasured(f"{arm}: {key}")
         return found[0]
 
     try:
-        return bool(claim.holds(number))
+        return "holds" if claim.holds(number) else "fails"
     except Missing:
-        return None
+        return "not run"
+    except Unmeasured:
+        return "unmeasured"

@@ -6,7 +6,8 @@ import pytest
 
 from fedappeal.experiments import load_experiment
 from fedappeal.experiments.experiment import Experiment, Missing, Results, RunResult
-from fedappeal.experiments.fedalign_settings import ACCURACY_MEAN, ALL, FEDALIGN, PRIORITY_ONLY
+from fedappeal.experiments.fedalign_settings import ACCURACY_MEAN, ALL, ALL_LATER, FEDALIGN, PRIORITY_ONLY
+from fedappeal.experiments.table import verdict
 from fedappeal.protocol.config import RunConfig
 from server.strategies import build_strategy
 from strategies.alignment import aligned
@@ -40,7 +41,7 @@ def test_the_arms_are_what_they_are_called(name: str) -> None:
             assert all(extremes)
             assert not strategy.warms_up(1)
         else:
-            assert not all(extremes)
+            assert all(extremes) == (arm.label == ALL_LATER)
             assert [strategy.warms_up(t) for t in (1, config.rounds // 10, config.rounds // 10 + 1)] == [
                 *(True, True, False)
             ]
@@ -98,7 +99,8 @@ def test_the_claims_compare_within_their_group() -> None:
         return values[0]
 
     def held(group: str) -> dict[str, bool]:
-        mine = [c for c in experiment.claims if c.group == group and f"'{FEDALIGN}'" in c.text]
+        of = [c for c in experiment.claims if c.group == group and f"'{FEDALIGN}'" in c.text]
+        mine = [c for c in of if ALL_LATER not in c.text]
         return {claim.text: claim.holds(number) for claim in mine}
 
     assert set(held("high noise").values()) == {True}
@@ -106,6 +108,21 @@ def test_the_claims_compare_within_their_group() -> None:
     assert {text: ALL in text.split("of")[-1] for text in held("low noise")} == held("low noise")
     with pytest.raises(Missing):
         held("medium noise")
+
+
+def test_what_warm_up_reached_is_compared_with_what_came_after() -> None:
+    experiment = load_experiment("fedalign-figure2")
+    (arm,) = (arm for arm in experiment.arms if arm.name == f"{ALL_LATER}, low")
+    # 20 rounds of warm-up, evaluated every second one, up to 0.8; then 0.7, at the end 0.9
+    lines = [{"round": t, **({} if t % 2 else {"priority_accuracy": 0.04 * t})} for t in range(1, 21)]
+    lines += [{"round": t, **({} if t % 2 else {"priority_accuracy": 0.7})} for t in range(21, 200)]
+    lines += [{"round": 200, "priority_accuracy": 0.9}]
+    found = Results(experiment, (RunResult(arm, 0, {}, lines, Path()),))
+    numbers = {m.key: found.numbers(arm.name, m)[0] for m in experiment.measures[:4]}
+    assert numbers["accuracy-warm"] == pytest.approx(80)
+    assert numbers["accuracy-mean"] == pytest.approx((89 * 70 + 90) / 90)
+    harm = [c for c in experiment.claims if c.group == arm.group and "worse than at its end" in c.text]
+    assert [verdict(c, found, 0) for c in harm] == ["holds"]
 
 
 @pytest.mark.parametrize("name", FIGURES)

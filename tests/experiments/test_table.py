@@ -25,10 +25,10 @@ from fedappeal.experiments.table import (
     Table,
     claims_table,
     diverged_table,
-    holds,
     nearness_table,
     result_tables,
     seeds_table,
+    verdict,
 )
 from server.run_folder import EVENTS
 from strategies.divergence import DIVERGED
@@ -219,6 +219,24 @@ def test_a_row_without_its_first_seed_is_not_counted_in_what_seeds_change() -> N
     assert seeds_table(results(of=made), arms) is None
 
 
+def test_a_claim_about_a_model_that_diverged_is_counted_as_such() -> None:
+    made = experiment(claims=(Claim("it is small", lambda n: n("ours", "loss") < 9, "as printed"),))
+    one = results((0, 0, 0.5, 1), (0, 1, 0.5, None), (0, 2, 0.5, 9), of=made)
+    table = claims_table(one)
+    assert table is not None
+    assert table.rows[1] == ("it is small", "1 of 2 seeds (1 without a number)")
+    none = claims_table(results((0, 0, 0.5, None), of=made))
+    assert none is not None
+    assert none.rows[1] == ("it is small", "0 of 0 seeds (1 without a number)")
+
+
+def test_rows_without_a_group_do_not_seem_to_be_of_another() -> None:
+    made = experiment(claims=tuple(Claim(t, lambda n: n("ours", "loss") > 0, g) for t, g in (("a", "x"), ("b", ""))))
+    table = claims_table(results((0, 0, 0.5, 1), of=made))
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["b", "x", "a"]
+
+
 def test_runs_that_diverged_are_named_and_counted(tmp_path: Path) -> None:
     made = experiment()
     arm = made.arms[0]
@@ -254,7 +272,7 @@ def test_claims_are_counted_by_seed_where_both_were_measured() -> None:
     table = claims_table(found)
     assert table is not None
     assert table.rows == (("as printed",), ("ours is first", "1 of 2 seeds"))
-    assert holds(made.claims[0], found, 2) is None
+    assert [verdict(made.claims[0], found, seed) for seed in range(3)] == ["fails", "holds", "not run"]
     assert claims_table(results((1, 0, 0.5, 1), of=made)) is None
 
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from flwr.app import ConfigRecord
 
 from fedappeal.protocol import keys
 from strategies import FedAvg, Scaffold, VolunteerStrategy
@@ -85,16 +86,41 @@ def test_those_who_have_left_are_not_asked_for_their_view() -> None:
 
 def test_where_all_have_left_nothing_is_said_of_the_model() -> None:
     divergence = Divergence()
-    divergence.not_finite("a")
-    assert not any(divergence.close_round(0, set()) for _ in range(9))
+    for _ in range(9):
+        divergence.note("a", finite=False)
+        assert not divergence.close_round(0, set())
 
 
 def test_rounds_that_ask_a_few_add_up_until_somebody_joins() -> None:
     divergence, ends = Divergence(), []
     for client in "abcabc":
-        divergence.not_finite(client)
+        divergence.note(client, finite=False)
         ends.append(divergence.close_round(0, {"a", "b", "c"}))
     assert ends == [False, False, True, True, True, True]
     assert not divergence.close_round(1, {"a", "b", "c"})
-    divergence.not_finite("a")
+    divergence.note("a", finite=False)
     assert not divergence.close_round(0, {"a", "b", "c"})
+
+
+@pytest.mark.parametrize("later", [0, None], ids=["they sit out", "an outage"])
+def test_rounds_without_such_an_answer_do_not_count(later: int | None) -> None:
+    def decision(told: ConfigRecord) -> int | None:
+        return 1 if told[keys.SERVER_ROUND] == 1 else later
+
+    grid = everybody("a", "b", "c")
+    for node in grid.nodes.values():
+        node.decision = decision  # type: ignore[union-attr]
+    assert rounds_of(FedAvg(round_timeout=5.0), grid) == 8
+
+
+def test_whoever_sits_out_later_is_no_longer_counted() -> None:
+    divergence = Divergence()
+    for server_round in range(1, 9):
+        divergence.note("a", finite=False)
+        divergence.note("b", finite=server_round > 2)
+        assert not divergence.close_round(0, {"a", "b"})
+
+
+def test_a_report_that_is_no_number_says_nothing_of_the_model() -> None:
+    grid = MemoryGrid({10: Volunteer("a", metrics={keys.LOSS: [1.0, 2.0]})})  # type: ignore[dict-item]
+    assert rounds_of(FedAvg(), grid) == 8
