@@ -96,7 +96,8 @@ def draw(
     """
     scale = 100.0 if percent else 1.0
     known = dict(colours or {})
-    free = [n for n in range(3 * len(COLOURS)) if n not in known.values()]
+    taken = {known[arm.shown] for arm in results.arms if arm.shown in known}
+    free = sorted(range(3 * len(COLOURS)), key=lambda n: n % len(COLOURS) in taken)  # the others' colours come last
     chosen = [a for name in arms for a in results.arms if a.name == name] if arms else results.arms
     for arm in chosen:
         if not (runs := results.of(arm.name)):
