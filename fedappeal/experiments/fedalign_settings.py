@@ -46,7 +46,8 @@ _BASELINES = (ALL, ALL_LATER, PRIORITY_ONLY)
 
 
 def _warm_up(lines: Lines) -> int:
-    return round(SETTINGS["warmup-share"] * int(lines[-1]["round"]))
+    rounds = int(lines[-1]["round"])
+    return round(float(SETTINGS["warmup-share"]) * rounds)
 
 
 def _after_warm_up(lines: Lines) -> float | None:
