@@ -59,7 +59,7 @@ class Measure:
 
 def unmeasured(line: Line) -> bool:
     """Whether a round was to be evaluated, and nobody's answer could be used: the model has diverged."""
-    return bool(line.get("expected")) and not line.get("evaluated")
+    return "round" in line and bool(line.get("expected")) and not line.get("evaluated")
 
 
 def last(key: str) -> Callable[[Lines], float | None]:

@@ -15,7 +15,7 @@ client's weight is ``h'(F_k - rho_k)``.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,11 @@ def sigmoid_slope(gaps: Floats) -> Floats:
 def relu_slope(gaps: Floats) -> Floats:
     """Weights with ReLU in place of the sigmoid: 1, because no gap of this example is below 0."""
     return (gaps >= 0).astype(np.float64)
+
+
+def log_loss_slope(gaps: Floats) -> Floats:
+    """Weights with the log loss ``log(1 + exp(x))``, of lemma A.2's kind, in place of the sigmoid: its derivative."""
+    return np.asarray(1.0 / (1.0 + np.exp(-gaps)))
 
 
 def objective(w: Floats, estimates: Floats) -> Floats:
@@ -179,35 +184,80 @@ HETEROGENEITY = (0.0, 0.25, 0.5, 1.0, 1.5, *(float(n) for n in range(2, 21)))
 """gamma_G^2, the squared half distance of two clients' true means: appendix C's range."""
 
 
-def two_clients(objective: str, draws: int, seed: int, gamma: float = 1.0) -> list[float]:
+_SLOPES: Mapping[str, Slope] = {"relu": relu_slope, "log": log_loss_slope, "maxfl": sigmoid_slope}
+
+
+def two_clients(objective: str, draws: int, seed: int, gamma: float = 1.0) -> tuple[list[float], float]:
     """Figure 4(a): GM-Appeal of an objective's solution at each value of `HETEROGENEITY`.
 
     Args:
-        objective: ``fedavg``, ``relu`` (MaxFL with ReLU in place of the sigmoid) or ``maxfl``; the latter two start
-            from the estimate of a client drawn at random.
+        objective: ``fedavg``, ``relu`` or ``log`` (MaxFL with ReLU or the log loss in place of the sigmoid) or
+            ``maxfl``; all but the first start from the estimate of a client drawn at random.
         draws: draws of the clients' data.
         seed: of the draws; they are the same for all objectives.
         gamma: standard deviation of an estimate.
+
+    Returns:
+        GM-Appeal at each value, and the largest distance of a solution from the average of the estimates.
     """
-    found = []
+    found, farthest = [], 0.0
     for squared in HETEROGENEITY:
         means = (0.0, 2.0 * squared**0.5)
         estimates = draw_estimates(means, gamma, draws, seed)
         start = generator(seed, "mean-estimation-start").integers(0, 2, draws)
-        slopes = {"relu": relu_slope, "maxfl": sigmoid_slope}
-        solution = fedavg(estimates) if objective == "fedavg" else minimise(estimates, start, slopes[objective])
+        solution = fedavg(estimates) if objective == "fedavg" else minimise(estimates, start, _SLOPES[objective])
         found.append(float(appealing(solution, estimates, means).mean()))
-    return found
+        farthest = max(farthest, float(distance(solution, estimates, [[0, 1]]).max()))
+    return found, farthest
+
+
+def distance(solution: Solution, estimates: Floats, averages: Sequence[Sequence[int]]) -> Floats:
+    """Return how far each model is from the nearest of some averages of estimates, shape ``(draws,)``.
+
+    Args:
+        solution: the models.
+        estimates: shape ``(draws, M)``.
+        averages: the clients of each average; ``[[0], [1]]``: of the first two, the nearer one's own estimate.
+    """
+    less = solution.less(estimates)
+    return np.asarray(np.min([np.abs(less[:, list(clients)].mean(axis=1)) for clients in averages], axis=0))
+
+
+SAME = 0.05
+"""Solutions that are no farther apart than this, in standard deviations of an estimate, are called the same."""
+
+
+@dataclass(frozen=True)
+class Pleased:
+    """What solutions are worth over many draws, as shares.
+
+    Attributes:
+        gm_appeal: clients that are satisfied.
+        somebody: draws in which at least one client is.
+        pair: draws in which clients 1 and 2 both are.
+        as_said: draws whose solution is, within `SAME`, what the paper says that it is.
+    """
+
+    gm_appeal: float
+    somebody: float
+    pair: float
+    as_said: float
 
 
 def three_clients(
-    objective: str, means: Sequence[float], draws: int, seed: int, gamma: float = 1.0
-) -> tuple[float, float]:
-    """Figure 5 over many draws: GM-Appeal of the best solution, and the share of draws in which it is not 0.
+    objective: str,
+    means: Sequence[float],
+    averages: Sequence[Sequence[int]],
+    draws: int,
+    seed: int,
+    gamma: float = 1.0,
+) -> Pleased:
+    """Figure 5 over many draws: what the best solution is worth.
 
     Args:
         objective: ``fedavg`` or ``maxfl``.
         means: the clients' true means.
+        averages: what the paper says that MaxFL's solution is: one of these averages (see `distance`).
         draws: draws of the clients' data.
         seed: of the draws; they are the same for both.
         gamma: standard deviation of an estimate.
@@ -215,4 +265,9 @@ def three_clients(
     estimates = draw_estimates(means, gamma, draws, seed)
     solution = fedavg(estimates) if objective == "fedavg" else lowest(estimates)
     pleased = appealing(solution, estimates, means)
-    return float(pleased.mean()), float(pleased.any(axis=1).mean())
+    return Pleased(
+        float(pleased.mean()),
+        float(pleased.any(axis=1).mean()),
+        float(pleased[:, :2].all(axis=1).mean()),
+        float((distance(solution, estimates, averages) <= SAME * gamma).mean()),
+    )

@@ -28,12 +28,8 @@ SOLVED = ["FedAvg's solution", "MaxFL's solution"]
 TWO = {"$\\hat\\gamma_G$ = 0.5": (-0.5, 0.5), "$\\hat\\gamma_G$ = 3": (-3.0, 3.0)}
 """Estimates of two clients, of little and of much heterogeneity."""
 
-THREE = {
-    "(a) all alike": (-0.6, 0.0, 0.6),
-    "(b) all different": (-7.0, -2.0, 8.0),
-    "(c) two alike": (-3.5, -2.5, 6.0),
-}
-"""Estimates of three clients, as in figure 5; the paper gives no numbers."""
+AROUND = 4.0
+"""How far a panel of figure 5 goes beyond the outermost estimates."""
 
 
 def solutions(estimates: Sequence[float]) -> tuple[float, list[float]]:
@@ -56,11 +52,14 @@ def figure_four(results: Results, stem: Path) -> None:
 
 
 def figure_five(results: Results, stem: Path) -> None:
-    """Draw the objectives of three clients, and where the strategies end, for one draw of estimates a case."""
+    """Draw the objectives of three clients, and where the strategies end; the estimates are a case's true means."""
+    cases: dict[tuple[float, ...], str] = {}
+    for arm in results.arms:  # what differs in the noise alone is one panel
+        cases.setdefault(tuple(arm.settings["means"]), arm.group.partition(": ")[2])
     figure = new_figure(11, 3.4)
-    panels = figure.subplots(1, len(THREE))
-    for axes, (title, estimates) in zip(panels, THREE.items(), strict=True):
-        _clients(axes, title, estimates)
+    panels = figure.subplots(1, len(cases), squeeze=False)[0]
+    for axes, letter, (estimates, name) in zip(panels, "abc", cases.items(), strict=True):
+        _clients(axes, f"({letter}) three clients, {name}", estimates)
     panels[0].set_ylabel("objective (equation 3)")
     handles, labels = panels[-1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
@@ -110,7 +109,7 @@ def _landscapes(axes: "Axes") -> None:
 
 
 def _clients(axes: "Axes", title: str, estimates: Sequence[float]) -> None:
-    w = np.linspace(-10, 11, 841)
+    w = np.linspace(min(estimates) - AROUND, max(estimates) + AROUND, 1201)
     for k, estimate in enumerate(estimates):
         label = "one client's $\\sigma(F_k - \\rho_k)$" if k == 0 else None
         axes.plot(w, objective(w, np.array([estimate])), color=CLIENT, linewidth=1, label=label)
@@ -118,7 +117,7 @@ def _clients(axes: "Axes", title: str, estimates: Sequence[float]) -> None:
     average, ends = solutions(estimates)
     best = min(ends, key=lambda end: float(objective(np.array(end), np.array(estimates))))
     _mark(axes, estimates, [average], [best])
-    axes.set(title=f"{title[:3]} three clients, {title[4:]}", xlabel="model $w$", ylim=(0.48, 1.02))
+    axes.set(title=title, xlabel="model $w$", ylim=(0.48, 1.02))
 
 
 def _mark(axes: "Axes", estimates: Sequence[float], average: Sequence[float], maxfl: Sequence[float]) -> None:

@@ -258,6 +258,8 @@ def diverged_table(results: Results) -> Table | None:
     rows = []
     for run in results.runs:
         end = run.lines[-1] if run.lines else {}
+        if "round" not in end:
+            continue  # computed, not trained
         measured, expected = end.get("evaluated", 0), end.get("expected", 0)
         ended = how_it_ended(run.path)
         if measured < expected or (ended and ended["reason"] == DIVERGED):

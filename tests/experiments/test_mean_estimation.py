@@ -7,16 +7,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fedappeal.experiments import load_experiment
 from fedappeal.experiments.maxfl_mean import CASES
 from fedappeal.experiments.mean_estimation import (
     HETEROGENEITY,
     STABILIZER,
+    Pleased,
     Solution,
     appealing,
+    distance,
     draw_estimates,
     fedavg,
     federated,
     lemma_a1,
+    log_loss_slope,
     lowest,
     minimise,
     objective,
@@ -138,10 +142,6 @@ def test_with_relu_the_solution_is_fedavgs(estimates: list[float]) -> None:
 
 def test_lemma_a2_holds_for_two_clients_and_not_for_three() -> None:
     """Log loss, h(x) = log(1 + exp(x)), convex and increasing, whose slope is the sigmoid: the average of two."""
-
-    def log_loss_slope(gaps: np.ndarray) -> np.ndarray:
-        return np.asarray(1 / (1 + np.exp(-gaps)))
-
     two, three = np.array([[-1.0, 4.0]]), np.array([[-1.0, 0.0, 4.0]])
     assert minimise(two, start(1), log_loss_slope).models(two)[0] == pytest.approx(1.5, abs=1e-6)
     grid = np.linspace(-2, 5, 70_001)
@@ -193,9 +193,14 @@ def test_the_bounds_by_hand() -> None:
 
 
 def test_figure_four_a() -> None:
-    found = {name: two_clients(name, DRAWS, 0) for name in ("fedavg", "relu", "maxfl")}
+    curves = {name: two_clients(name, DRAWS, 0) for name in ("fedavg", "relu", "log", "maxfl")}
+    found = {name: appeal for name, (appeal, _) in curves.items()}
     assert all(len(values) == len(HETEROGENEITY) for values in found.values())
-    assert found["relu"] == found["fedavg"]
+    assert found["log"] == found["relu"] == found["fedavg"]
+    farthest = {name: far for name, (_, far) in curves.items()}
+    assert farthest["fedavg"] == 0
+    assert 0 < farthest["log"] < 1e-8
+    assert farthest["maxfl"] == pytest.approx(20**0.5, abs=4), "half the distance of the clients, and noise"
     assert found["fedavg"] == sorted(found["fedavg"], reverse=True)
     # Far apart, one client is served, and it is pulled to the side of the truth in half of the draws: 1/2 of 1/2.
     for squared in (6.0, 20.0):
@@ -204,18 +209,69 @@ def test_figure_four_a() -> None:
     assert found["fedavg"][-1] < 0.01
 
 
+def test_distance_from_an_average() -> None:
+    estimates = np.array([[0.0, 2.0, 10.0], [0.0, 2.0, 10.0]])
+    models = Solution(np.array([0, 2]), np.array([1.5, -1.0]))  # 1.5 and 9
+    assert distance(models, estimates, [[0, 1]]).tolist() == [0.5, 8]
+    assert distance(models, estimates, [[0, 1, 2]]).tolist() == [2.5, 5]
+    assert distance(models, estimates, [[0], [1], [2]]).tolist() == [0.5, 1]
+
+
+def solved(objective_: str, case: str, gamma: float = 1.0) -> Pleased:
+    given = {"gamma": gamma, **CASES[case]}
+    return three_clients(objective_, draws=DRAWS, seed=0, **given)
+
+
 def test_figure_five() -> None:
-    maxfl = {case: three_clients("maxfl", means, DRAWS, 0) for case, means in CASES.items()}
-    fedavg_ = {case: three_clients("fedavg", means, DRAWS, 0) for case, means in CASES.items()}
-    alike, different, two_alike = CASES
+    maxfl, fedavg_ = ({case: solved(name, case) for case in CASES} for name in ("maxfl", "fedavg"))
+    alike, close, different, two_alike = CASES
     for case in (different, two_alike):
-        assert maxfl[case][0] > 5 * fedavg_[case][0]
-    assert maxfl[alike][0] == pytest.approx(fedavg_[alike][0], abs=0.06)
-    assert maxfl[different][0] == pytest.approx(1 / 6, abs=0.02)  # one client of three, in half of the draws
-    assert maxfl[different][1] == pytest.approx(1 / 2, abs=0.04)
-    assert maxfl[two_alike][1] > 0.98
+        assert maxfl[case].gm_appeal > 5 * fedavg_[case].gm_appeal
+        assert fedavg_[case].as_said == 0
+    assert fedavg_[alike].as_said == fedavg_[close].as_said == maxfl[close].as_said == 1
+    assert maxfl[close].gm_appeal == pytest.approx(fedavg_[close].gm_appeal, abs=1e-3)
+    assert 0.4 < maxfl[alike].as_said < 0.6  # noise of variance 1 moves it off the average
+    assert maxfl[different].as_said > 0.99
+    assert maxfl[different].gm_appeal == pytest.approx(1 / 6, abs=0.02)  # one client of three, in half of the draws
+    assert maxfl[different].somebody == pytest.approx(1 / 2, abs=0.04)
+    assert maxfl[two_alike].somebody > 0.98
+    assert maxfl[two_alike].as_said > 0.8
     estimates = np.array([[-0.6, 0.0, 0.6], [-7.0, -2.0, 8.0], [-0.3, 0.3, 6.0]])
     first, second, third = lowest(estimates).models(estimates)
     assert first == pytest.approx(0.0, abs=1e-6)  # the average
     assert min(abs(second - estimates[1])) < 1e-6  # one client's own
     assert third == pytest.approx(0.0, abs=1e-6)  # the average of the two
+
+
+def test_the_average_of_two_pleases_both_as_often_as_worked_out() -> None:
+    """Noises a, b with (a + b) / 2 nearer 0 than either: of unlike signs, and neither over three times the other."""
+    given = {"means": [0.0, 0.0], "averages": [[0, 1]], "draws": 40_000, "seed": 3}
+    found = three_clients("fedavg", **given)
+    exact = 0.5 * (2 * math.atan(3) / (math.pi / 2) - 1)
+    assert found.pair == pytest.approx(exact, abs=4 * math.sqrt(exact / 40_000))
+    assert found.as_said == 1
+
+
+def holding(name: str, numbers: dict[tuple[str, str], float]) -> list[str]:
+    """Return the claims that hold for numbers by (row, measure)."""
+    claims = load_experiment(name).claims
+    return [claim.text for claim in claims if claim.holds(lambda arm, key: numbers[arm, key])]
+
+
+def test_claims_of_figure_four_can_fail() -> None:
+    columns = ("at-0", "at-1", "at-4", "at-10", "at-20")
+    rows = {"FedAvg": (0.65, 0.33, 0.11, 0.023, 0.0025), "MaxFL": (0.63, 0.35, 0.25, 0.25, 0.25)}
+    good = {(arm, key): value for arm, values_ in rows.items() for key, value in zip(columns, values_, strict=True)}
+    good["MaxFL (log loss)", "from-average"] = 1e-9
+    texts = [claim.text for claim in load_experiment("maxfl-figure4").claims]
+    assert holding("maxfl-figure4", good) == texts
+    for n, (row, key, value) in enumerate(
+        (
+            ("FedAvg", "at-20", 0.037),  # the bound is 2 exp(-4) = 0.0366
+            ("FedAvg", "at-10", 0.034),  # above 0.11 exp(-6 / 5) = 0.0331
+            ("MaxFL", "at-1", 0.022),  # the constant is exp(-1) / 16 = 0.02299
+            ("MaxFL (log loss)", "from-average", 2e-6),
+            ("MaxFL", "at-20", 0.0024),
+        )
+    ):
+        assert texts[n] not in holding("maxfl-figure4", {**good, (row, key): value}), texts[n]

@@ -103,7 +103,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     wish = Wish("maxfl-figure5", quick=True, out=tmp_path, pages=tmp_path / "pages", changed=("draws=50",))
     start_reproduction(wish, Machine(threads=1))
     shown = capsys.readouterr().out
-    assert "FedAvg, all different" in shown
+    assert "Case 2: all different" in shown
     assert "maxfl-figure5-quick.md" in shown.replace("\n", "")
     page = (tmp_path / "pages" / "maxfl-figure5-quick.md").read_text()
     assert "fedappeal reproduce maxfl-figure5 --quick --seeds 1 --set draws=50" in page
