@@ -1,22 +1,14 @@
 """The pictures of ADA-GD's figures 2 and 3: accuracy over rounds, and by precision. Needs matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedappeal.experiments.adagd_defections import (
-    HIGHEST,
-    KEPT,
-    LOWEST,
-    POPULATION,
-    PRECISIONS,
-    STEPS,
-    cell,
-    population,
-)
-from fedappeal.experiments.adagd_settings import END_ACCURACY, defections
+from fedappeal.experiments.adagd_defections import POPULATION, population
+from fedappeal.experiments.adagd_precision import DATA, HIGHEST, KEPT, LOWEST, PRECISIONS, STEPS, cell, named
+from fedappeal.experiments.adagd_settings import END_ACCURACY, Reading, average, defections, recorded
 from fedappeal.experiments.experiment import Measure, Results, RunResult
 from fedappeal.experiments.plots import COLOURS, new_figure, save
 
@@ -31,11 +23,11 @@ def figure_2(results: Results, stem: Path) -> None:
     grid = figure.subplots(len(groups), 2, squeeze=False, sharex=True)
     for panels, group in zip(grid, groups, strict=True):
         arms = [arm for arm in results.arms if arm.group == group]
-        for axes, label in zip(panels, ("average accuracy %", "population accuracy %"), strict=True):
+        for axes, reading, label in zip(panels, (average, population), ("average", "population"), strict=True):
             for arm in reversed(arms):
                 colour = COLOURS[0] if arm.name.startswith("rational") else "#aaaaaa"
-                _over_rounds(axes, results.of(arm.name)[0], label.startswith("population"), colour, arm.shown)
-            axes.set_ylabel(label)
+                _over_rounds(axes, results.of(arm.name)[0], reading, colour, arm.shown)
+            axes.set_ylabel(f"{label} accuracy %")
             axes.grid(alpha=0.3)
         panels[0].set_title(f"{group} (seed 0; dashed: an agent leaves)", loc="left", fontsize=10)
     handles, labels = grid[0][0].get_legend_handles_labels()
@@ -45,31 +37,38 @@ def figure_2(results: Results, stem: Path) -> None:
     save(figure, stem)
 
 
-def _over_rounds(axes: "Axes", run: RunResult, everybody: bool, colour: str, label: str) -> None:
-    values = [(line["round"], population(line) if everybody else line.get("accuracy")) for line in run.lines]
-    shown = [(r, 100 * float(value)) for r, value in values if value is not None]
-    axes.plot([r for r, _ in shown], [value for _, value in shown], color=colour, linewidth=1.5, label=label)
+def _over_rounds(axes: "Axes", run: RunResult, reading: Reading, colour: str, label: str) -> None:
+    shown = recorded(run.lines, reading)
+    axes.plot([r for r, _ in shown], [100 * v for _, v in shown], color=colour, linewidth=1.5, label=label)
     for left in defections(run.lines):
         axes.axvline(left, color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
 
 
 def figure_3(results: Results, stem: Path) -> None:
-    """Draw the accuracies by precision, a column for each q, a row for each of the paper's parts."""
-    kept = [q for q in KEPT if any(results.of(cell(q, k, p)) for k in STEPS for p in PRECISIONS)]
-    figure = new_figure(3.8 * len(kept) + 1, 9)
-    grid = figure.subplots(3, len(kept), squeeze=False, sharex=True, sharey="row")
-    for column, q in zip(grid.T, kept, strict=True):
+    """Draw the accuracies by precision, a column for each data set and q, a row for each of the paper's parts."""
+    columns = [
+        (data, q)
+        for data in DATA
+        for q in KEPT
+        if any(results.of(cell(q, k, p, data)) for k in STEPS for p in PRECISIONS)
+    ]
+    figure = new_figure(3.8 * len(columns) + 1, 9)
+    grid = figure.subplots(3, len(columns), squeeze=False, sharex=True, sharey="row")
+    for column, (data, q) in zip(grid.T, columns, strict=True):
         for axes, measure in zip(column, (END_ACCURACY, POPULATION), strict=False):
             for k, colour in zip(STEPS, COLOURS, strict=False):
-                _by_precision(axes, results, q, k, measure, colour, f"K = {k}")
-        most = [k for k in STEPS if results.of(cell(q, k, PRECISIONS[-1]))][-1]
+                _by_precision(
+                    axes, results, {p: cell(q, k, p, data) for p in PRECISIONS}, measure, colour, f"K = {k}"
+                )
+        most = [k for k in STEPS if results.of(cell(q, k, PRECISIONS[-1], data))][-1]
         for measure, colour, label in (
             (HIGHEST, COLOURS[3], "highest"),
             (END_ACCURACY, COLOURS[7], "mean"),
             (LOWEST, COLOURS[4], "lowest"),
         ):
-            _by_precision(column[2], results, q, most, measure, colour, f"{label}, K = {most}")
-        column[0].set_title(f"q = {q / 100:g}", fontsize=11)
+            rows = {p: cell(q, most, p, data) for p in PRECISIONS}
+            _by_precision(column[2], results, rows, measure, colour, f"{label}, K = {most}")
+        column[0].set_title(named(f"q = {q / 100:g}", data), fontsize=11)
         column[2].set_xlabel("epsilon (0: nobody leaves)")
     for axes, label in zip(grid[:, 0], ("(a) average", "(b) population", "(c) single agents"), strict=True):
         axes.set_ylabel(f"{label}: accuracy %")
@@ -79,8 +78,10 @@ def figure_3(results: Results, stem: Path) -> None:
     save(figure, stem)
 
 
-def _by_precision(axes: "Axes", results: Results, q: int, k: int, measure: Measure, colour: str, label: str) -> None:
-    found = [(p, values) for p in PRECISIONS if (values := results.numbers(cell(q, k, p), measure))]
+def _by_precision(
+    axes: "Axes", results: Results, rows: Mapping[float, str], measure: Measure, colour: str, label: str
+) -> None:
+    found = [(p, values) for p, arm in rows.items() if (values := results.numbers(arm, measure))]
     if not found:
         return
     axes.errorbar(

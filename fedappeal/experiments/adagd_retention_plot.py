@@ -1,18 +1,21 @@
 """The pictures of ADA-GD's figure 7: accuracy over rounds, where agents leave, and by step size. Needs matplotlib."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedappeal.experiments.adagd_retention import ALGORITHMS, MAIN, SMALL, TENFOLD, largest, row
+from fedappeal.experiments.adagd_retention import MAIN, PAPER, SMALL, SUFFIXES
 from fedappeal.experiments.adagd_settings import AGENTS_LOST, END_ACCURACY, ROUNDS, defections
-from fedappeal.experiments.experiment import Measure, Missing, Results
+from fedappeal.experiments.adagd_steps import ALGORITHMS, LOCAL, TENFOLD, largest, row, tenfold
+from fedappeal.experiments.experiment import Measure, Missing, Numbers, Results, RunResult
 from fedappeal.experiments.plots import COLOURS, new_figure, save, series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLOURS = {
     "Local SGD, nobody leaves": "#aaaaaa",
@@ -23,78 +26,115 @@ _COLOURS = {
 
 
 def figure_7a(results: Results, stem: Path) -> None:
-    """Draw the accuracy over the rounds for the first seed, a panel for each step size; write .png and .svg."""
-    parts = [(s, title) for s, title in (("", MAIN), (", eta 0.001", SMALL)) if results.of("ADA-GD" + s)]
-    figure = new_figure(5.6 * max(len(parts), 1), 4.3)
-    panels = figure.subplots(1, max(len(parts), 1), sharey=True, squeeze=False)[0]
-    for axes, (suffix, title) in zip(panels, parts, strict=False):
-        _accuracies(axes, results, {name + suffix: name for name in _COLOURS})
-        axes.set_title(title, loc="left", fontsize=10)
-    panels[0].set_ylabel("test accuracy %, both agents (seed 0)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    """Draw the accuracy over the rounds, a panel for each of three settings; write .png and .svg."""
+    groups = [group for group in (PAPER, SMALL, MAIN) if results.of("ADA-GD" + SUFFIXES[group])]
+    figure = new_figure(4.9 * max(len(groups), 1), 4.3)
+    panels = figure.subplots(1, max(len(groups), 1), squeeze=False)[0]
+    for axes, group in zip(panels, groups, strict=False):
+        _accuracies(axes, {name: results.of(name + SUFFIXES[group]) for name in _COLOURS})
+        axes.set_title(group, loc="left", fontsize=10)
+    panels[0].set_ylabel("test accuracy %, both agents")
+    _legend(figure, panels[0])
     save(figure, stem)
 
 
 def figure_7b(results: Results, stem: Path) -> None:
-    """Draw the accuracy of the steps that keep everybody, and of all steps; write .png and .svg."""
-    figure = new_figure(11.2, 4.3)
-    left, right = figure.subplots(1, 2)
-    _accuracies(left, results, _chosen(results))
-    left.set_ylabel("test accuracy %, both agents (seed 0)")
-    left.set_title(
-        f"local SGD's largest step that keeps everybody; ADA-GD: {TENFOLD:g} times", loc="left", fontsize=10
-    )
-    left.legend(fontsize=9, loc="lower right")
+    """Draw the accuracy of the chosen steps over the rounds, and of all steps at the end; write .png and .svg."""
+    figure = new_figure(14.7, 4.3)
+    left, middle, right = figure.subplots(1, 3)
+    for axes, choose, title in (
+        (left, largest, "each with its own largest step that loses nobody"),
+        (middle, _ten_times, f"ADA-GD with {TENFOLD:g} times local SGD's largest step"),
+    ):
+        _accuracies(axes, {name: chosen(results, name, choose) for name in ALGORITHMS})
+        axes.set_title(title, loc="left", fontsize=10)
+    left.set_ylabel("test accuracy %, both agents")
     for name, marker in zip(ALGORITHMS, "osv", strict=True):
         _by_step(right, results, name, marker)
-    right.set(xlabel="step size eta", ylabel="test accuracy % at the end (mean)", xscale="log")
+    right.set(xlabel="step size eta (logarithmic axis)", ylabel="test accuracy % at the end (mean)", xscale="log")
     right.set_title("all steps; crossed out: an agent leaves, in some seed", loc="left", fontsize=10)
     right.grid(alpha=0.3)
-    right.legend(fontsize=9, loc="lower left")
+    _legend(figure, right)
     save(figure, stem)
 
 
-def _chosen(results: Results) -> Mapping[str, str]:
-    """Return the rows of local SGD's largest step and of ten times that, for the first seed."""
+def _legend(figure: "Figure", axes: "Axes") -> None:
+    """Name the curves of one panel below all, and what the lines beside them mean."""
+    from matplotlib.lines import Line2D
+
+    curves, labels = axes.get_legend_handles_labels()
+    meanings = {
+        "thin: one seed": Line2D([], [], color="black", linewidth=0.6, alpha=0.5),
+        "an agent leaves": Line2D([], [], color="black", linestyle="--", linewidth=0.8),
+        "the last run has ended": Line2D(
+            [], [], color="black", linestyle=":", marker="o", markevery=[0], markersize=5
+        ),
+    }
+    figure.legend(
+        [*curves, *meanings.values()],
+        [*labels, *meanings],
+        loc="outside lower center",
+        ncols=len(labels) + len(meanings),
+        frameon=False,
+        columnspacing=1.4,
+    )
+
+
+def _ten_times(number: Numbers, name: str) -> float:
+    return largest(number, name) if name == LOCAL else tenfold(number, name)
+
+
+def chosen(results: Results, name: str, choose: Callable[[Numbers, str], float]) -> list[RunResult]:
+    """Return an algorithm's run of each seed, with the step that is chosen for that seed; not where there is none."""
+    found = []
+    for seed in sorted({run.seed for run in results.runs}):
+        try:
+            eta = choose(_numbers(results, seed), name)
+        except Missing:  # the short form has not all rows
+            continue
+        found += [run for run in results.of(row(name, eta)) if run.seed == seed]
+    return found
+
+
+def _numbers(results: Results, seed: int) -> Numbers:
     measures: dict[str, Measure] = {measure.key: measure for measure in (AGENTS_LOST, ROUNDS)}
 
     def number(arm: str, key: str) -> float:
-        if not (found := results.numbers(arm, measures[key])):
+        found = [measures[key].number(run.lines) for run in results.of(arm) if run.seed == seed]
+        if not found or found[0] is None:
             raise Missing(f"{arm}: {key}")
         return found[0]
 
-    try:
-        eta = largest(number, "Local SGD")
-    except Missing:  # the short form has not all rows
-        return {row(name, eta): row(name, eta) for name in ALGORITHMS for eta in ALGORITHMS[name]}
-    chosen = {"Local SGD": eta}
-    for name in ("ADA-GD", "ADA-GD, slack 1"):
-        chosen[name] = min(ALGORITHMS[name], key=lambda other: abs(other - TENFOLD * eta))
-    return {row(name, step): row(name, step) for name, step in chosen.items()}
+    return number
 
 
-def _accuracies(axes: "Axes", results: Results, labels: Mapping[str, str]) -> None:
-    """Draw the accuracy of each row's first run: dashed where an agent leaves, dotted after the run has ended."""
-    present = [(results.of(name)[0], label) for name, label in labels.items() if results.of(name)]
-    end = max((int(run.lines[-1]["round"]) for run, _ in present), default=1)
-    for run, label in present:
-        style: dict[str, Any] = {"color": _colour(label), "linewidth": 1.5}
-        rounds, values = series(run, "accuracy")
-        axes.plot(rounds, 100 * values, label=label, **style)
-        if rounds[-1] < end:
-            axes.plot([rounds[-1], end], [100 * values[-1]] * 2, ":", **style)
-            axes.plot(rounds[-1], 100 * values[-1], "o", color=style["color"], markersize=5)
-        for left in defections(run.lines):
-            axes.axvline(left, color=style["color"], linestyle="--", linewidth=0.9)
-    axes.set(xlabel="round (dashed: an agent leaves; dot: the run ends)", xscale="log")
+def _accuracies(axes: "Axes", runs: Mapping[str, Sequence[RunResult]]) -> None:
+    """Draw each label's runs thinly and their mean; a run that has ended keeps its last model (dotted)."""
+    end = max((int(run.lines[-1]["round"]) for found in runs.values() for run in found), default=1)
+    for label, found in runs.items():
+        curves = [curve for run in found if len((curve := series(run, "accuracy"))[0])]
+        if not curves:
+            continue
+        style: dict[str, Any] = {"color": _COLOURS[label]}
+        for run, (rounds, values) in zip(found, curves, strict=True):
+            axes.plot(rounds, 100 * values, linewidth=0.6, alpha=0.5, **style)
+            for left in defections(run.lines):
+                axes.axvline(left, linestyle="--", linewidth=0.6, alpha=0.45, **style)
+        kept = 100 * np.array([kept_on(rounds, values, end) for rounds, values in curves]).mean(axis=0)
+        ended = max(int(rounds[-1]) for rounds, _ in curves)
+        axes.plot(np.arange(1, ended + 1), kept[:ended], linewidth=2.2, label=label, **style)
+        if ended < end:
+            axes.plot([ended, end], [kept[-1]] * 2, ":", linewidth=1.6, **style)
+            axes.plot(ended, kept[-1], "o", markersize=5, **style)
+    axes.set(xlabel="round (logarithmic axis)", xscale="log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
 
 
-def _colour(label: str) -> str:
-    fitting = [name for name in _COLOURS if label.startswith(name)]
-    return _COLOURS[max(fitting, key=len)]
+def kept_on(rounds: NDArray[np.int64], values: NDArray[np.float64], end: int) -> NDArray[np.float64]:
+    """Return the value of each round 1, ..., ``end``: the last one recorded by then, else the first one."""
+    latest = np.searchsorted(rounds, np.arange(1, end + 1), side="right") - 1
+    return values[np.maximum(latest, 0)]
 
 
 def _by_step(axes: "Axes", results: Results, name: str, marker: str) -> None:

@@ -1,6 +1,14 @@
 """What ADA-GD's experiments on images share: the name of their task, and what is read off a run."""
 
-from fedappeal.experiments.experiment import Lines, Measure, best, last, total
+from collections.abc import Callable
+
+from fedappeal.experiments.experiment import Line, Lines, Measure, best, last, total
+
+Reading = Callable[[Line], float | None]
+"""What is read off one line of a history: a share, or None where the line has none."""
+
+CONSIDERABLE = 5
+"""Points of accuracy that are called a considerable loss; the paper uses the word and gives no number."""
 
 
 def task_name(classes: str, keep_percent: int, examples: int, data: str = "fmnist") -> str:
@@ -20,8 +28,38 @@ def defections(lines: Lines) -> list[int]:
     return [int(line["round"]) for line in lines for _ in range(int(line["left"]))]
 
 
+def average(line: Line) -> float | None:
+    """Return the mean accuracy over the agents that were sampled."""
+    return None if line.get("accuracy") is None else float(line["accuracy"])
+
+
+def recorded(lines: Lines, reading: Reading) -> list[tuple[int, float]]:
+    """Return the rounds in which a value was recorded, with the values."""
+    return [(int(line["round"]), value) for line in lines if (value := reading(line)) is not None]
+
+
+def before_any_left(reading: Reading) -> Callable[[Lines], float | None]:
+    """Return a reading: the last value recorded before the round in which the first agent leaves.
+
+    An agent leaves on receiving the model, so the model it leaves with is that of the round before. None where nobody
+    leaves, or where nothing was recorded before.
+    """
+
+    def of(lines: Lines) -> float | None:
+        if not (left := defections(lines)):
+            return None
+        return next((value for at, value in reversed(recorded(lines, reading)) if at < left[0]), None)
+
+    return of
+
+
 def _first_defection(lines: Lines) -> float | None:
     return next(iter(defections(lines)), None)
+
+
+def _below_best(lines: Lines) -> float | None:
+    end, highest = last("accuracy")(lines), best("accuracy")(lines)
+    return None if end is None or highest is None else highest - end
 
 
 AGENTS_LOST = Measure("agents-lost", "agents lost", total("left"), better="lower", digits=1)
@@ -29,3 +67,4 @@ FIRST_DEFECTION = Measure("first-defection", "first leaves in round", _first_def
 ROUNDS = Measure("rounds", "rounds run", last("round"), better="", digits=0)
 END_ACCURACY = Measure("accuracy", "accuracy % at the end", last("accuracy"), percent=True)
 PEAK_ACCURACY = Measure("peak", "accuracy % at its highest", best("accuracy"), percent=True)
+BELOW_PEAK = Measure("below-peak", "points below its highest at the end", _below_best, percent=True, better="lower")

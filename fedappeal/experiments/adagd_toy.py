@@ -174,6 +174,22 @@ def harmful_steps(problem: Problem, start: Floats, precision: float) -> tuple[fl
     return None
 
 
+def harmful_shift(start: Iterable[float], steps: Iterable[float], precision: float) -> float:
+    """Return Observation 4's alpha' for some step sizes: with it, averaging by these ends outside S*.
+
+    Until agent 2 leaves in P_0, averaging goes the same way in every P_alpha. The model on which it leaves has
+    F_2 = 0 in P_alpha': agent 2 leaves there too, and agent 1 alone cannot reach a model that is good for both. Where
+    F_2 is above 0 in P_0 already, alpha' is 0.
+
+    Raises:
+        ValueError: agent 2 never leaves in P_0.
+    """
+    found = uniform(Problem(0.0), start, steps, precision)
+    if 1 not in found.left:
+        raise ValueError("agent 2 does not leave with these steps")
+    return max(0.0, -float(ROWS[1] @ found.points[found.left[1]]))
+
+
 def long_then_short(first: float, long_steps: int, short: float, short_steps: int) -> Iterable[float]:
     """Return step sizes: some long ones, then short ones."""
     return itertools.chain(itertools.repeat(first, long_steps), itertools.repeat(short, short_steps))

@@ -7,8 +7,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedappeal.experiments.adagd_contours import EXPERIMENTS, PRECISION, SHIFT, STARTS, compute, drawn_starts
-from fedappeal.experiments.adagd_toy import Problem, adagd, harmful_steps, long_then_short, stride, uniform
+from fedappeal.experiments.adagd_contours import (
+    EXPERIMENTS,
+    PRECISION,
+    SHIFT,
+    STARTS,
+    compute,
+    drawn_starts,
+    drawn_steps,
+)
+from fedappeal.experiments.adagd_toy import (
+    Problem,
+    adagd,
+    harmful_shift,
+    harmful_steps,
+    long_then_short,
+    stride,
+    uniform,
+)
 from strategies.adagd import theorem_step_size
 
 EXAMPLE = Problem()
@@ -108,6 +124,71 @@ def test_observation_4_by_hand() -> None:
         assert found["loss"] == pytest.approx(loss)
         assert found["harmful"] == 1
     assert ARMS["P_alpha', uniform"].paper == {"loss": 0.5}
+
+
+def test_the_problem_that_steps_single_out_by_hand() -> None:
+    """Each step along (1/2, 0): three of 0.8 lead to w_1 = 0.8; two of 0.9 to 1.1, where F_2 = 0.1 in P_0 already."""
+    assert harmful_shift((2, 1), [0.8] * 3, EPSILON) == pytest.approx(0.2)
+    assert harmful_shift((2, 1), [0.8] * 9, EPSILON) == pytest.approx(0.2)  # what comes after it left says nothing
+    assert harmful_shift((2, 1), [2.4], EPSILON) == pytest.approx(0.2)
+    assert harmful_shift((2, 1), [1.9], EPSILON) == 0  # w_1 = 1.05, F_2 = 0.05
+    with pytest.raises(ValueError, match="agent 2 does not leave"):
+        harmful_shift((2, 1), [0.8], EPSILON)
+
+
+def test_drawn_steps_end_outside_in_their_problem() -> None:
+    """Second view: in P_alpha' agent 2 leaves in the same round, and S* is never reached from there."""
+    for steps in drawn_steps(30, seed=3):
+        shift = harmful_shift((2, 1), steps, EPSILON)
+        first, second = (uniform(Problem(alpha), (2, 1), steps, EPSILON) for alpha in (0.0, shift))
+        assert second.left[1] == first.left[1]
+        assert second.harmful(EPSILON)
+        after = second.losses[second.left[1] :]
+        assert (after.max(axis=1) > EPSILON).all()
+        assert after.sum(axis=1).min() >= 1 - 1e-9
+    found = run("steps drawn, uniform", draws=30)
+    assert (found["starts"], found["harmful"]) == (30, 1)
+    ours = run("steps drawn, ADA-GD in the same problems", draws=30)
+    assert ours["lost"] == ours["harmful"] == 0
+    assert PRECISION < ours["loss"] <= ours["largest"] <= 4 * PRECISION
+
+
+def test_drawn_steps_are_as_the_page_says() -> None:
+    steps = drawn_steps(2000, seed=0)
+    largest = steps.max(axis=1)
+    assert steps.shape == (2000, 500)
+    assert steps.min() >= 0
+    assert 0.0099 < largest.min() < largest.max() <= 1
+    assert (largest < 0.1).mean() == pytest.approx(0.5, abs=0.04)  # half of the logarithm's range
+    assert (steps / largest[:, None]).mean() == pytest.approx(0.5, abs=0.01)
+    assert not (drawn_steps(5, 0) == drawn_steps(5, 1)).any()
+
+
+def test_claims_hold_and_fail_by_hand() -> None:
+    numbers: dict[tuple[str, str], float] = {
+        ("drawn, uniform, two chosen steps", "harmful"): 80,
+        ("steps drawn, uniform", "harmful"): 100,
+    }
+    for arm in ("drawn outside S_1 and S_2, ADA-GD", "steps drawn, ADA-GD in the same problems"):
+        numbers |= {(arm, "lost"): 0, (arm, "largest"): 0.4}
+
+    def held() -> list[bool]:
+        return [claim.holds(lambda arm, key: numbers[arm, key]) for claim in EXPERIMENTS[0].claims]
+
+    assert held() == [True] * 4
+    for key, worse, failing in (
+        (("drawn, uniform, two chosen steps", "harmful"), 79.9, [0]),
+        (("drawn outside S_1 and S_2, ADA-GD", "lost"), 0.01, [1]),
+        (("steps drawn, uniform", "harmful"), 99.9, [2]),
+        (("steps drawn, ADA-GD in the same problems", "largest"), 0.41, [3]),
+    ):
+        good, numbers[key] = numbers[key], worse
+        assert [n for n, holds in enumerate(held()) if not holds] == failing
+        numbers[key] = good
+
+
+def test_no_number_of_the_paper_is_a_bound_or_derived() -> None:
+    assert {arm.name: arm.paper for arm in EXPERIMENTS[0].arms if arm.paper} == {"P_alpha', uniform": {"loss": 0.5}}
 
 
 def test_adagd_in_observation_4_by_hand() -> None:
