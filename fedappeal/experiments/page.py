@@ -28,9 +28,9 @@ def page_stem(plan: Plan, folder: Path) -> Path:
 
 
 def planned_arms(plan: Plan) -> list[Arm]:
-    """Return the rows: the arms of the plan, and those that could not be run here."""
-    named = {run.arm.name for run in plan.runs} | set(plan.skipped)
-    return [arm for arm in plan.experiment.arms if arm.name in named]
+    """Return the rows: the arms of the plan, and those of the paper's numbers that could not be run here."""
+    planned = {run.arm.name for run in plan.runs}
+    return [arm for arm in plan.experiment.arms if arm.name in planned or (arm.name in plan.skipped and arm.paper)]
 
 
 def all_tables(plan: Plan, results: Results) -> list[Table]:

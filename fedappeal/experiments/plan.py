@@ -121,11 +121,13 @@ class Plan:
     searched: tuple[str, str] = ("", "")
 
     def skipped_lines(self) -> list[str]:
-        """Return a line for each reason, with the names of the arms."""
-        arms: dict[str, list[str]] = {}
-        for arm, reason in self.skipped.items():
-            arms.setdefault(reason, []).append(arm)
-        return [f"{'; '.join(names)}: {reason}" for reason, names in arms.items()]
+        """Return a line for each reason, with the names of the arms, or of a group that is skipped as a whole."""
+        whole = {arm.group for arm in self.experiment.arms} - {run.arm.group for run in self.runs} - {""}
+        found: dict[str, dict[str, None]] = {}
+        for arm in (arm for arm in self.experiment.arms if arm.name in self.skipped):
+            name = f"all of '{arm.group}'" if arm.group in whole else arm.name
+            found.setdefault(self.skipped[arm.name], {})[name] = None
+        return [f"{'; '.join(names)}: {reason}" for reason, names in found.items()]
 
 
 def slug(name: str) -> str:

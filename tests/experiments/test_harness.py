@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedappeal.experiments.experiment import Arm, Experiment, Quick, Results
 from fedappeal.experiments.harness import LOCK, Machine, carry_out
+from fedappeal.experiments.page import planned_arms
 from fedappeal.experiments.plan import RESULT, Plan, make_plan, slug
 from fedappeal.protocol.config import ConfigError
 from server.run_folder import EVENTS, read_config, read_lines
@@ -139,6 +140,19 @@ def test_a_row_whose_data_cannot_be_had_is_skipped(tmp_path: Path) -> None:
     assert "nowhere.at_all:task" in plan.skipped["far"]
     with pytest.raises(ConfigError, match="federated cannot be run here"):
         make_plan(dataclasses.replace(FEDERATED, arms=arms[1:]), tmp_path)
+
+
+def test_a_group_that_is_skipped_as_a_whole_is_named_once(tmp_path: Path) -> None:
+    far = {"strategy": "fedavg", "task": "nowhere.at_all:task"}
+    arms = [
+        *FEDERATED.arms[:1],
+        *(Arm(name, far, {}, "Far") for name in ("a", "b")),
+        Arm("c", far, {"accuracy": 1.0}),
+    ]
+    plan = make_plan(dataclasses.replace(FEDERATED, arms=tuple(arms), quick=Quick({})), tmp_path)
+    (line,) = plan.skipped_lines()
+    assert line.startswith("all of 'Far'; c: ")
+    assert [arm.name for arm in planned_arms(plan)] == ["FedAvg", "c"], "of the others there is nothing to show"
 
 
 @pytest.mark.parametrize(
