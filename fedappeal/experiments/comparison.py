@@ -18,7 +18,7 @@ from fedappeal.experiments.experiment import (
 )
 from fedappeal.experiments.table import NONE, Table
 from fedappeal.protocol.config import ConfigError
-from server.run_folder import HISTORY, read_config, read_lines
+from server.run_folder import HISTORY, how_it_ended, read_config, read_lines
 
 _RESULTS = (
     ("gm_appeal", "GM-Appeal", False, 3),
@@ -66,11 +66,20 @@ class Compared:
         name: what tells it from the others: its path without what all have in common.
         settings: what it was run with.
         lines: its history so far.
+        early_end: why it ended before its last round; empty where it did not.
     """
 
     name: str
     settings: Mapping[str, Any]
     lines: Lines
+    early_end: str = ""
+
+    @property
+    def measured(self) -> str:
+        """How many of the clients measured the last model that was evaluated, where not all did."""
+        last_one = next((line for line in reversed(self.lines) if line.get("expected")), {})
+        asked, answered = last_one.get("expected", 0), last_one.get("evaluated", 0)
+        return f"{answered} of {asked}" if answered < asked else ""
 
 
 def read_runs(paths: Sequence[Path]) -> list[Compared]:
@@ -86,7 +95,8 @@ def read_runs(paths: Sequence[Path]) -> list[Compared]:
         lines = read_lines(path / HISTORY)
         if not lines:
             raise ConfigError(f"'{path}' has no finished round to compare")
-        runs.append(Compared(name, settings, lines))
+        end = how_it_ended(path) or {}
+        runs.append(Compared(name, settings, lines, str(end.get("reason", ""))))
     return runs
 
 
@@ -109,6 +119,12 @@ def comparison_tables(runs: Sequence[Compared]) -> list[Table]:
         if any(value is not None for value in values):
             cells = (NONE if value is None else f"{value:.{measure.digits}f}" for value in values)
             rows.append((measure.title, *cells))
+    for title, remarks in (
+        ("ended early", [run.early_end for run in runs]),
+        ("clients that measured the last model", [run.measured for run in runs]),
+    ):
+        if any(remarks):
+            rows.append((title, *(remark or NONE for remark in remarks)))
     tables = [Table("Results", header, tuple(rows))]
     if different := _different(runs):
         tables.append(Table("Settings that differ", header, different))

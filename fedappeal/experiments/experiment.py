@@ -58,12 +58,12 @@ class Measure:
 
 
 def unmeasured(line: Line) -> bool:
-    """Whether a round was to be evaluated, and nobody's answer could be used: the model has diverged."""
-    return "round" in line and bool(line.get("expected")) and not line.get("evaluated")
+    """Whether a round was evaluated by fewer than half of its clients: for the others the model has diverged."""
+    return "round" in line and 2 * line.get("evaluated", 0) < line.get("expected", 0)
 
 
 def last(key: str) -> Callable[[Lines], float | None]:
-    """Return a reading: the value of the last line that has it; None where the last evaluation got no answer."""
+    """Return a reading: the value of the last line that has it; None where nobody could measure a later one."""
 
     def of(lines: Lines) -> float | None:
         for line in reversed(lines):
@@ -79,7 +79,7 @@ def last(key: str) -> Callable[[Lines], float | None]:
 def late(key: str, rounds: int = LATE) -> Callable[[Lines], float | None]:
     """Return a reading: the mean over those of the last ``rounds`` rounds that were evaluated.
 
-    None where one of these evaluations got no answer: the others would not speak for it.
+    None where nobody could measure one of them: the others would not speak for it.
     """
 
     def of(lines: Lines) -> float | None:
@@ -240,6 +240,10 @@ class RunResult:
     lines: Lines
     path: Path
 
+    def number(self, measure: Measure) -> float | None:
+        """Return a measure's number; None where it has none, or where the last model could not be measured."""
+        return None if self.lines and unmeasured(self.lines[-1]) else measure.number(self.lines)
+
 
 @dataclass(frozen=True)
 class Results:
@@ -261,7 +265,7 @@ class Results:
 
     def numbers(self, arm: str, measure: Measure) -> list[float]:
         """Return a measure's number for each run of an arm that has it, by seed."""
-        found = [measure.number(run.lines) for run in self.of(arm)]
+        found = [run.number(measure) for run in self.of(arm)]
         return [value for value in found if value is not None]
 
 

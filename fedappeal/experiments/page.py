@@ -96,7 +96,7 @@ def _numbers(plan: Plan, results: Results) -> dict[str, Any]:
                 "group": arm.group,
                 "paper": dict(arm.paper),
                 "seeds": [run.seed for run in results.of(arm.name)],
-                "ours": {m.key: [m.number(run.lines) for run in results.of(arm.name)] for m in measures},
+                "ours": {m.key: [run.number(m) for run in results.of(arm.name)] for m in measures},
             }
             for arm in planned_arms(plan)
         ],

@@ -265,7 +265,7 @@ def diverged_table(results: Results) -> Table | None:
         if measured < expected or (ended and ended["reason"] == DIVERGED):
             cells = (f"{run.arm.shown}, seed {run.seed}", str(end["round"]), f"{measured} of {expected}")
             rows.append((run.arm.group, cells))
-    title = "Runs that diverged; where nobody could measure the last model, the run is in no mean"
+    title = "Runs that diverged; where fewer than half could measure the last model, the run is in no mean"
     return Table(title, ("", "ended in round", "clients that could"), _grouped(rows)) if rows else None
 
 
@@ -288,7 +288,7 @@ def verdict(claim: Claim, results: Results, seed: int) -> Literal["holds", "fail
     measures = {measure.key: measure for measure in results.experiment.measures}
 
     def number(arm: str, key: str) -> float:
-        found = [measures[key].number(run.lines) for run in results.of(arm) if run.seed == seed]
+        found = [run.number(measures[key]) for run in results.of(arm) if run.seed == seed]
         if not found:
             raise Missing(f"{arm}: {key}")
         if found[0] is None:

@@ -45,6 +45,17 @@ def test_the_numbers_by_hand(runs: list[Path]) -> None:
     assert settings.rows == (("rounds", "20", "30"), ("seed", "1", "0"))
 
 
+def test_an_early_end_and_clients_that_could_not_measure_are_named(tmp_path: Path, runs: list[Path]) -> None:
+    path = a_run(tmp_path / "d", [{"accuracy": 0.5, "evaluated": 2, "expected": 3}])
+    RunFolder(path, "").event("finished", round=1, reason="all left")
+    rows = {row[0]: row[1:] for row in comparison_tables(read_runs([runs[0], path]))[0].rows}
+    assert rows["ended early"] == ("-", "all left")
+    assert rows["clients that measured the last model"] == ("-", "2 of 3")
+    assert not {"ended early", "clients that measured the last model"} & {
+        row[0] for row in comparison_tables(read_runs(runs))[0].rows
+    }
+
+
 def test_a_run_alone_and_the_picture(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     compare_runs(runs[:1], tmp_path / "new" / "plot.png")
     shown = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,13 +62,18 @@ def test_readings_by_hand() -> None:
 
 
 def test_a_model_that_diverged_is_not_spoken_for_by_the_rounds_before() -> None:
-    lines = [*LINES, {"round": 6, "asked": 2, "joined": 0, "evaluated": 0, "expected": 3, "bytes_up": 7}]
+    lines: list[dict[str, Any]] = [*LINES, {"round": 6, "evaluated": 0, "expected": 3, "bytes_up": 7}]
     assert last("accuracy")(lines) is None
     assert late("accuracy")(lines) is None
     assert last("bytes_up")(lines) == late("bytes_up", 1)(lines) == 7
     recovered = [*lines, {"round": 30, "accuracy": 0.7, "evaluated": 2, "expected": 3}]
     assert last("accuracy")(recovered) == late("accuracy", 20)(recovered) == 0.7
     assert late("accuracy", 25)(recovered) is None
+    arm, accuracy = Arm("a"), Measure("accuracy", "", last("accuracy"))
+    few = [*LINES, {"round": 6, "accuracy": 0.9, "evaluated": 2, "expected": 5}]
+    assert RunResult(arm, 0, {}, few, Path()).number(accuracy) is None, "fewer than half of them do not speak for all"
+    half = [*LINES, {"round": 6, "accuracy": 0.9, "evaluated": 2, "expected": 4}]
+    assert RunResult(arm, 0, {}, half, Path()).number(accuracy) == 0.9
 
 
 def test_a_share_is_shown_in_per_cent() -> None:
