@@ -119,7 +119,7 @@ class Setting:
         def holds(number: Numbers) -> bool:
             return number(name, ACCURACY_MEAN.key) < number(name, ACCURACY_WARM.key)
 
-        return Claim(f"'{ALL_LATER}' is, on average after warm-up, worse than at its end", holds, self.title)
+        return Claim(f"'{ALL_LATER}' is worse, on average, after warm-up than at the end of it", holds, self.title)
 
     def _ahead(self, arm: str, other: str, measure: Measure, says: str) -> Claim:
         one, two = self.named(arm), self.named(other)

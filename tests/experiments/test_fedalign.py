@@ -121,7 +121,7 @@ def test_what_warm_up_reached_is_compared_with_what_came_after() -> None:
     numbers = {m.key: found.numbers(arm.name, m)[0] for m in experiment.measures[:4]}
     assert numbers["accuracy-warm"] == pytest.approx(80)
     assert numbers["accuracy-mean"] == pytest.approx((89 * 70 + 90) / 90)
-    harm = [c for c in experiment.claims if c.group == arm.group and "worse than at its end" in c.text]
+    harm = [c for c in experiment.claims if c.group == arm.group and "is worse, on average" in c.text]
     assert [verdict(c, found, 0) for c in harm] == ["holds"]
 
 
