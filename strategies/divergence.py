@@ -1,6 +1,6 @@
 """When a model has diverged: it is finite, but nobody can train from it any more."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 DIVERGED = "the model has diverged: whoever trains from it ends in values that are not finite"
 ROUNDS = 3
@@ -14,6 +14,14 @@ class Divergence:
         self._rounds = 0
         self._this_round = False
         self._clients: set[str] = set()
+
+    def state(self) -> tuple[int, list[str]]:
+        """Return what is carried from round to round: the rounds so far, and the clients."""
+        return self._rounds, sorted(self._clients)
+
+    def restore(self, rounds: int, clients: Iterable[str]) -> None:
+        """Take up what `state` returned."""
+        self._rounds, self._clients = rounds, set(clients)
 
     def note(self, client_id: str, finite: bool) -> None:
         """Take note of a client's answer; none, or an error, says nothing about the model."""

@@ -78,13 +78,15 @@ class VolunteerStrategy(Algorithm, Strategy):
 
     def state(self) -> RecordDict:
         """Return all that is carried from round to round, for a checkpoint."""
-        return RecordDict(
-            {
-                "volunteers": ConfigRecord(
-                    {"gone": sorted(self._gone), "pool-empty": int(self.pool_empty), "finished": self.finished}
-                )
-            }
-        )
+        rounds, clients = self._divergence.state()
+        carried: dict[str, Scalar | list[str]] = {
+            "gone": sorted(self._gone),
+            "pool-empty": int(self.pool_empty),
+            "finished": self.finished,
+            "diverging-rounds": rounds,
+            "diverging-clients": clients,
+        }
+        return RecordDict({"volunteers": ConfigRecord(carried)})  # type: ignore[arg-type]
 
     def restore(self, state: RecordDict) -> None:
         """Take up what `state` returned."""
@@ -92,6 +94,9 @@ class VolunteerStrategy(Algorithm, Strategy):
         self._gone = set(carried["gone"])  # type: ignore[arg-type]
         self.pool_empty = bool(carried["pool-empty"])
         self.finished = str(carried["finished"])
+        # A checkpoint of an earlier version has neither.
+        rounds, clients = carried.get("diverging-rounds", 0), carried.get("diverging-clients", [])
+        self._divergence.restore(int(rounds), clients)  # type: ignore[arg-type]
 
     # -- Flower's four methods -----------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from fedappeal.experiments.adagd_toy import (
     stride,
     uniform,
 )
-from fedappeal.experiments.experiment import Arm, Claim, Experiment, Measure, Numbers, Quick, Results, last
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.experiments.measures import Measure, last
 from fedappeal.protocol.draws import generator
 
 PRECISION = 0.1

@@ -16,7 +16,8 @@ from fedappeal.experiments.adagd_settings import (
     recorded,
     task_name,
 )
-from fedappeal.experiments.experiment import Arm, Claim, Experiment, Line, Lines, Measure, Quick, Results
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Quick, Results
+from fedappeal.experiments.measures import Line, Lines, Measure
 
 CLASSES = "0123456789"
 AGENTS = 10

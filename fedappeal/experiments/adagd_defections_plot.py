@@ -9,7 +9,8 @@ import numpy as np
 from fedappeal.experiments.adagd_defections import POPULATION, population
 from fedappeal.experiments.adagd_precision import DATA, HIGHEST, KEPT, LOWEST, PRECISIONS, STEPS, cell, named
 from fedappeal.experiments.adagd_settings import END_ACCURACY, Reading, average, defections, recorded
-from fedappeal.experiments.experiment import Measure, Results, RunResult
+from fedappeal.experiments.experiment import Results, RunResult
+from fedappeal.experiments.measures import Measure
 from fedappeal.experiments.plots import COLOURS, new_figure, save
 
 if TYPE_CHECKING:

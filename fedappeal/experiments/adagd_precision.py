@@ -7,7 +7,8 @@ from typing import Any
 
 from fedappeal.experiments.adagd_defections import CLASSES, NOTES, POPULATION, SETTINGS, local
 from fedappeal.experiments.adagd_settings import AGENTS_LOST, END_ACCURACY, task_name
-from fedappeal.experiments.experiment import Arm, Claim, Experiment, Measure, Numbers, Quick, Results, last
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.experiments.measures import Measure, last
 
 LOWEST = Measure("lowest", "lowest agent's", last("lowest_accuracy"), percent=True)
 HIGHEST = Measure("highest", "highest agent's", last("highest_accuracy"), percent=True)

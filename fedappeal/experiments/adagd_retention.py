@@ -16,7 +16,8 @@ from fedappeal.experiments.adagd_settings import (
     recorded,
     task_name,
 )
-from fedappeal.experiments.experiment import Arm, Claim, Experiment, Lines, Measure, Numbers, Quick, Results, last
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.experiments.measures import Lines, Measure, last
 
 
 def _first_accuracy(lines: Lines) -> float | None:

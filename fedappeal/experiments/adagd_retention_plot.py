@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.experiments.adagd_retention import MAIN, PAPER, SMALL, SUFFIXES
-from fedappeal.experiments.adagd_settings import AGENTS_LOST, END_ACCURACY, ROUNDS, defections
+from fedappeal.experiments.adagd_settings import AGENTS_LOST, END_ACCURACY, defections
 from fedappeal.experiments.adagd_steps import ALGORITHMS, LOCAL, TENFOLD, largest, row, tenfold
-from fedappeal.experiments.experiment import Measure, Missing, Numbers, Results, RunResult
+from fedappeal.experiments.experiment import Missing, Numbers, Results, RunResult, Unmeasured
 from fedappeal.experiments.plots import COLOURS, new_figure, save, series
 
 if TYPE_CHECKING:
@@ -89,39 +89,28 @@ def chosen(results: Results, name: str, choose: Callable[[Numbers, str], float])
     found = []
     for seed in sorted({run.seed for run in results.runs}):
         try:
-            eta = choose(_numbers(results, seed), name)
-        except Missing:  # the short form has not all rows
+            eta = choose(results.of_seed(seed), name)
+        except (Missing, Unmeasured):  # the short form has not all rows
             continue
         found += [run for run in results.of(row(name, eta)) if run.seed == seed]
     return found
-
-
-def _numbers(results: Results, seed: int) -> Numbers:
-    measures: dict[str, Measure] = {measure.key: measure for measure in (AGENTS_LOST, ROUNDS)}
-
-    def number(arm: str, key: str) -> float:
-        found = [measures[key].number(run.lines) for run in results.of(arm) if run.seed == seed]
-        if not found or found[0] is None:
-            raise Missing(f"{arm}: {key}")
-        return found[0]
-
-    return number
 
 
 def _accuracies(axes: "Axes", runs: Mapping[str, Sequence[RunResult]]) -> None:
     """Draw each label's runs thinly and their mean; a run that has ended keeps its last model (dotted)."""
     end = max((int(run.lines[-1]["round"]) for found in runs.values() for run in found), default=1)
     for label, found in runs.items():
-        curves = [curve for run in found if len((curve := series(run, "accuracy"))[0])]
+        curves = {run.seed: curve for run in found if len((curve := series(run, "accuracy"))[0])}
         if not curves:
             continue
         style: dict[str, Any] = {"color": _COLOURS[label]}
-        for run, (rounds, values) in zip(found, curves, strict=True):
+        for run in (run for run in found if run.seed in curves):
+            rounds, values = curves[run.seed]
             axes.plot(rounds, 100 * values, linewidth=0.6, alpha=0.5, **style)
             for left in defections(run.lines):
                 axes.axvline(left, linestyle="--", linewidth=0.6, alpha=0.45, **style)
-        kept = 100 * np.array([kept_on(rounds, values, end) for rounds, values in curves]).mean(axis=0)
-        ended = max(int(rounds[-1]) for rounds, _ in curves)
+        kept = 100 * np.array([kept_on(rounds, values, end) for rounds, values in curves.values()]).mean(axis=0)
+        ended = max(int(rounds[-1]) for rounds, _ in curves.values())
         axes.plot(np.arange(1, ended + 1), kept[:ended], linewidth=2.2, label=label, **style)
         if ended < end:
             axes.plot([ended, end], [kept[-1]] * 2, ":", linewidth=1.6, **style)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedappeal.experiments.experiment import Line, Lines, Measure, best, last, total
+from fedappeal.experiments.measures import Line, Lines, Measure, best, last, total
 
 Reading = Callable[[Line], float | None]
 """What is read off one line of a history: a share, or None where the line has none."""

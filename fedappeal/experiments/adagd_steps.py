@@ -6,7 +6,7 @@ from typing import Any
 
 from fedappeal.experiments.adagd_retention import MEASURES, SETTINGS, adagd, local, moves_and_keeps
 from fedappeal.experiments.adagd_settings import task_name
-from fedappeal.experiments.experiment import Arm, Claim, Experiment, Missing, Numbers, Quick, Results
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, Unmeasured
 
 LOCAL, *ADAGD = ("Local SGD", "ADA-GD", "ADA-GD, slack 1")
 
@@ -65,11 +65,11 @@ def largest(number: Numbers, algorithm: str) -> float:
     """Return the largest step of the sweep with which nobody leaves and the model moves.
 
     Raises:
-        Missing: there is none; then no step can be compared with it.
+        Unmeasured: there is none; then no step can be compared with it.
     """
     kept = [eta for eta in ALGORITHMS[algorithm] if moves_and_keeps(number, row(algorithm, eta))]
     if not kept:
-        raise Missing(f"a step with which {algorithm} keeps everybody")
+        raise Unmeasured(f"a step with which {algorithm} keeps everybody")
     return max(kept)
 
 
@@ -77,12 +77,12 @@ def tenfold(number: Numbers, name: str) -> float:
     """Return the step of the sweep that is ten times local SGD's largest.
 
     Raises:
-        Missing: the sweep has none, or local SGD has no largest step.
+        Unmeasured: the sweep has none, or local SGD has no largest step.
     """
     wanted = TENFOLD * largest(number, LOCAL)
     nearest = min(ALGORITHMS[name], key=lambda eta: abs(eta - wanted))
     if abs(nearest - wanted) > 0.01 * wanted:
-        raise Missing(f"{name} with eta {wanted:g}")
+        raise Unmeasured(f"{name} with eta {wanted:g}")
     return nearest
 
 
@@ -91,7 +91,7 @@ def _keeps(name: str) -> Claim:
         largest(number, LOCAL)
         try:
             return largest(number, name) >= 0.99 * TENFOLD * largest(number, LOCAL)
-        except Missing:
+        except Unmeasured:
             return False
 
     return Claim(f"{name}'s largest step is at least ten times local SGD's", holds, _OWN)

@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedappeal.experiments.experiment import (
-    LATE,
-    Line,
-    Lines,
-    Measure,
-    joined_share,
-    last,
-    late,
-    total,
-)
+from fedappeal.experiments.measures import LATE, Line, Lines, Measure, joined_share, last, late, total
 from fedappeal.experiments.table import NONE, Table
 from fedappeal.protocol.config import ConfigError
 from server.run_folder import HISTORY, how_it_ended, read_config, read_lines

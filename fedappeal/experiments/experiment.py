@@ -4,148 +4,17 @@ An experiment's file says what is run (`Arm`, one a row of the table), what is r
 the paper printed, and what it claims (`Claim`). `fedappeal reproduce` does the rest: see `harness`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
+from fedappeal.experiments.measures import Lines, Measure, unmeasured
 from fedappeal.protocol.config import Scalar
 
-Line = Mapping[str, Any]
-"""One line of a run's ``history.jsonl``; for a computed experiment, all that its ``compute`` returned."""
-
-Lines = Sequence[Line]
 Number = float | tuple[float, float]
 """A number as the paper prints it (70.86 for 70.86 %), or with its spread: ``(70.86, 2.18)``."""
-
-LATE = 20
-"""Rounds at the end of a run over which a measure is averaged: the last round alone is noisy."""
-
-
-# -- measures --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One number of a run, a column of the table.
-
-    Attributes:
-        key: its name in the paper's numbers and in the page's JSON.
-        title: its heading.
-        of: the number, from the lines of a run's history; None where the run has none.
-        percent: whether it is a share that is shown, and that the paper prints, in per cent.
-        better: which way is better; empty: neither.
-        digits: digits after the point.
-        beside: key of the measure in whose table it gets a column, compared with the same number of the paper.
-        column: heading of that column.
-    """
-
-    key: str
-    title: str
-    of: Callable[[Lines], float | None]
-    percent: bool = False
-    better: Literal["higher", "lower", ""] = "higher"
-    digits: int = 2
-    beside: str = ""
-    column: str = ""
-
-    def number(self, lines: Lines) -> float | None:
-        """Return the number in the unit in which it is shown: per cent for a share."""
-        value = self.of(lines)
-        return None if value is None else float(value) * (100.0 if self.percent else 1.0)
-
-
-def unmeasured(line: Line) -> bool:
-    """Whether a round was evaluated by fewer than half of its clients: for the others the model has diverged."""
-    return "round" in line and 2 * line.get("evaluated", 0) < line.get("expected", 0)
-
-
-def last(key: str) -> Callable[[Lines], float | None]:
-    """Return a reading: the value of the last line that has it; None where nobody could measure a later one."""
-
-    def of(lines: Lines) -> float | None:
-        for line in reversed(lines):
-            if line.get(key) is not None:
-                return float(line[key])
-            if unmeasured(line):
-                break
-        return None
-
-    return of
-
-
-def late(key: str, rounds: int = LATE) -> Callable[[Lines], float | None]:
-    """Return a reading: the mean over those of the last ``rounds`` rounds that were evaluated.
-
-    None where nobody could measure one of them: the others would not speak for it.
-    """
-
-    def of(lines: Lines) -> float | None:
-        window = [line for line in lines if int(line["round"]) > int(lines[-1]["round"]) - rounds]
-        values = [float(line[key]) for line in window if line.get(key) is not None]
-        if any(unmeasured(line) and line.get(key) is None for line in window):
-            return None
-        return fmean(values) if values else None
-
-    return of
-
-
-def best(key: str) -> Callable[[Lines], float | None]:
-    """Return a reading: the largest value of the run."""
-
-    def of(lines: Lines) -> float | None:
-        return max((float(line[key]) for line in lines if line.get(key) is not None), default=None)
-
-    return of
-
-
-def total(key: str) -> Callable[[Lines], float | None]:
-    """Return a reading: the sum over all rounds."""
-
-    def of(lines: Lines) -> float | None:
-        values = [float(line[key]) for line in lines if line.get(key) is not None]
-        return sum(values) if values else None
-
-    return of
-
-
-def joined_share(rounds: int = 0, after: int = 0) -> Callable[[Lines], float | None]:
-    """Return a reading: of the clients asked to train, who joined; in the last ``rounds`` (0: all), after a round."""
-
-    def of(lines: Lines) -> float | None:
-        chosen = [line for line in lines[-rounds:] if int(line["round"]) > after]
-        asked = sum(int(line["asked"]) for line in chosen)
-        return sum(int(line["joined"]) for line in chosen) / asked if asked else None
-
-    return of
-
-
-def both(key: str, title: str, name: str, percent: bool = False) -> tuple[Measure, Measure]:
-    """Return two measures of one value: of the last round, as papers report it, and over the last `LATE` rounds.
-
-    Args:
-        key: name of the first; the other's is ``key-late``.
-        title: its heading.
-        name: in the history.
-        percent: as in `Measure`.
-    """
-    mean = f"last {LATE} rounds"
-    return (
-        Measure(key, title, last(name), percent),
-        Measure(f"{key}-late", f"{title}, {mean}", late(name), percent, beside=key, column=mean),
-    )
-
-
-GM_APPEAL, GM_APPEAL_LATE = both("gm-appeal", "GM-Appeal", "gm_appeal")
-ACCURACY, ACCURACY_LATE = both("accuracy", "accuracy %", "accuracy", True)
-PREFERRED, PREFERRED_LATE = both("preferred", "preferred-model accuracy %", "preferred_accuracy", True)
-UNSEEN_GM_APPEAL, UNSEEN_GM_APPEAL_LATE = both("unseen-gm-appeal", "unseen: GM-Appeal", "unseen_gm_appeal")
-UNSEEN_ACCURACY, UNSEEN_ACCURACY_LATE = both("unseen-accuracy", "unseen: accuracy %", "unseen_accuracy", True)
-UNSEEN_PREFERRED, UNSEEN_PREFERRED_LATE = both(
-    "unseen-preferred", "unseen: preferred-model accuracy %", "unseen_preferred_accuracy", True
-)
 
 
 # -- what is run -----------------------------------------------------------------------------------------
@@ -262,6 +131,20 @@ class Results:
     def of(self, arm: str) -> tuple[RunResult, ...]:
         """Return an arm's runs, by seed; empty where none finished."""
         return tuple(run for run in self.runs if run.arm.name == arm)
+
+    def of_seed(self, seed: int) -> Numbers:
+        """Return the numbers of one seed, for a claim."""
+        measures = {measure.key: measure for measure in self.experiment.measures}
+
+        def number(arm: str, key: str) -> float:
+            found = [run.number(measures[key]) for run in self.of(arm) if run.seed == seed]
+            if not found:
+                raise Missing(f"{arm}: {key}")
+            if found[0] is None:
+                raise Unmeasured(f"{arm}: {key}")
+            return found[0]
+
+        return number
 
     def numbers(self, arm: str, measure: Measure) -> list[float]:
         """Return a measure's number for each run of an arm that has it, by seed."""

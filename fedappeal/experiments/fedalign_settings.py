@@ -6,7 +6,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from fedappeal.experiments.experiment import LATE, Arm, Claim, Lines, Measure, Numbers, Results, last, late
+from fedappeal.experiments.experiment import Arm, Claim, Numbers, Results
+from fedappeal.experiments.measures import LATE, Lines, Measure, last, late
+from fedappeal.protocol.rounds import warmup_rounds
 
 SETTINGS: Mapping[str, Any] = {
     "strategy": "fedalign",
@@ -46,8 +48,7 @@ _BASELINES = (ALL, ALL_LATER, PRIORITY_ONLY)
 
 
 def _warm_up(lines: Lines) -> int:
-    rounds = int(lines[-1]["round"])
-    return round(float(SETTINGS["warmup-share"]) * rounds)
+    return warmup_rounds(float(SETTINGS["warmup-share"]), int(lines[-1]["round"]))
 
 
 def _after_warm_up(lines: Lines) -> float | None:

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 
-from fedappeal.experiments.experiment import (
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
+from fedappeal.experiments.maxfl_opt_out import EMNIST, TABLE_1, TABLE_1_EMNIST, row
+from fedappeal.experiments.maxfl_settings import DIRICHLET, QUICK, SEEN, STRATEGY, curves
+from fedappeal.experiments.measures import (
     ACCURACY,
     ACCURACY_LATE,
     GM_APPEAL,
@@ -11,16 +14,8 @@ from fedappeal.experiments.experiment import (
     UNSEEN_ACCURACY_LATE,
     UNSEEN_GM_APPEAL,
     UNSEEN_GM_APPEAL_LATE,
-    Arm,
-    Claim,
-    Experiment,
     Measure,
-    Number,
-    Numbers,
-    Quick,
 )
-from fedappeal.experiments.maxfl_opt_out import EMNIST, TABLE_1, TABLE_1_EMNIST, row
-from fedappeal.experiments.maxfl_settings import DIRICHLET, QUICK, SEEN, STRATEGY, curves
 
 Table2 = Mapping[tuple[str, float], Mapping[str, Number]]
 """By algorithm and share of Byzantine clients; without any, table 1's."""
@@ -117,7 +112,7 @@ EXPERIMENTS = (
 - An attacker computes what it reports from ten times its loss (`byzantine-inflation`), joins whenever it is
   asked, and adds Gaussian noise as large as its update to its model (`byzantine-noise`). The paper does not say
   how large either is. A group of rows has noise ten times as large; it is compared with the rows without attackers
-  of the group before it.
+  where nobody may opt out.
 - The rows without attackers are those of table 1.
 - Accuracy and GM-Appeal are over all clients, attackers included: they answer evaluation honestly.
 """,

@@ -2,22 +2,7 @@
 
 import numpy as np
 
-from fedappeal.experiments.experiment import (
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    PREFERRED,
-    PREFERRED_LATE,
-    UNSEEN_GM_APPEAL,
-    UNSEEN_GM_APPEAL_LATE,
-    UNSEEN_PREFERRED,
-    UNSEEN_PREFERRED_LATE,
-    Claim,
-    Experiment,
-    Lines,
-    Measure,
-    Numbers,
-    Quick,
-)
+from fedappeal.experiments.experiment import Claim, Experiment, Numbers, Quick
 from fedappeal.experiments.maxfl_settings import (
     CLUSTERS,
     DROPOUT_ON,
@@ -30,6 +15,18 @@ from fedappeal.experiments.maxfl_settings import (
     curves,
     first,
     rows,
+)
+from fedappeal.experiments.measures import (
+    GM_APPEAL,
+    GM_APPEAL_LATE,
+    PREFERRED,
+    PREFERRED_LATE,
+    UNSEEN_GM_APPEAL,
+    UNSEEN_GM_APPEAL_LATE,
+    UNSEEN_PREFERRED,
+    UNSEEN_PREFERRED_LATE,
+    Lines,
+    Measure,
 )
 
 _TABLE_3: Table = {

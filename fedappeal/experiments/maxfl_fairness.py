@@ -3,21 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedappeal.experiments.experiment import (
-    ACCURACY_LATE,
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    LATE,
-    PREFERRED,
-    PREFERRED_LATE,
-    Arm,
-    Claim,
-    Experiment,
-    Measure,
-    Quick,
-    best,
-    late,
-)
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Quick
 from fedappeal.experiments.maxfl_settings import (
     CLUSTERS,
     PREFERRED_TOO,
@@ -28,6 +14,17 @@ from fedappeal.experiments.maxfl_settings import (
     curves,
     first,
     rows,
+)
+from fedappeal.experiments.measures import (
+    ACCURACY_LATE,
+    GM_APPEAL,
+    GM_APPEAL_LATE,
+    LATE,
+    PREFERRED,
+    PREFERRED_LATE,
+    Measure,
+    best,
+    late,
 )
 
 _TABLE_7: Table = {

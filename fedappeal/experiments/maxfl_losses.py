@@ -7,19 +7,9 @@ from statistics import correlation
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.experiments.experiment import (
-    Arm,
-    Claim,
-    Experiment,
-    Lines,
-    Measure,
-    Numbers,
-    Quick,
-    Results,
-    last,
-    unmeasured,
-)
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
 from fedappeal.experiments.maxfl_settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY
+from fedappeal.experiments.measures import Lines, Measure, last, unmeasured
 
 _EVERY = {"evaluate-every": 5, "report-train-loss": True, "participation": "always"}
 

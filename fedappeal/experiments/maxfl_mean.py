@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.experiments import mean_estimation as mean
-from fedappeal.experiments.experiment import Arm, Claim, Experiment, Lines, Measure, Numbers, Quick, Results, last
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
 from fedappeal.experiments.mean_estimation import SAME, lemma_a1, theorem_a1
+from fedappeal.experiments.measures import Lines, Measure, last
 
 _ALIKE: Mapping[str, Any] = {"means": [-0.1, 0.0, 0.1], "averages": [[0, 1, 2]]}
 

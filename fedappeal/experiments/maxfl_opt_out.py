@@ -2,21 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedappeal.experiments.experiment import (
-    ACCURACY,
-    ACCURACY_LATE,
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    UNSEEN_ACCURACY,
-    UNSEEN_ACCURACY_LATE,
-    UNSEEN_GM_APPEAL,
-    UNSEEN_GM_APPEAL_LATE,
-    Experiment,
-    Measure,
-    Number,
-    Quick,
-    joined_share,
-)
+from fedappeal.experiments.experiment import Experiment, Number, Quick
 from fedappeal.experiments.maxfl_settings import (
     DIRICHLET,
     GRID,
@@ -28,6 +14,18 @@ from fedappeal.experiments.maxfl_settings import (
     first,
     rate,
     rows,
+)
+from fedappeal.experiments.measures import (
+    ACCURACY,
+    ACCURACY_LATE,
+    GM_APPEAL,
+    GM_APPEAL_LATE,
+    UNSEEN_ACCURACY,
+    UNSEEN_ACCURACY_LATE,
+    UNSEEN_GM_APPEAL,
+    UNSEEN_GM_APPEAL_LATE,
+    Measure,
+    joined_share,
 )
 
 _COLUMNS = ("accuracy", "gm-appeal", "unseen-accuracy", "unseen-gm-appeal")

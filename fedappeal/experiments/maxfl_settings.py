@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedappeal.experiments.experiment import Arm, Claim, Measure, Number, Numbers, Results, Unmeasured
+from fedappeal.experiments.experiment import Arm, Claim, Number, Numbers, Results, Unmeasured
+from fedappeal.experiments.measures import Measure
 from fedappeal.protocol.config import Scalar
 
 FMNIST: Mapping[str, Any] = {

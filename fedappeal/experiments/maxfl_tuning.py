@@ -2,19 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedappeal.experiments.experiment import (
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    PREFERRED,
-    PREFERRED_LATE,
-    UNSEEN_GM_APPEAL,
-    UNSEEN_GM_APPEAL_LATE,
-    UNSEEN_PREFERRED,
-    UNSEEN_PREFERRED_LATE,
-    Experiment,
-    Number,
-    Quick,
-)
+from fedappeal.experiments.experiment import Experiment, Number, Quick
 from fedappeal.experiments.maxfl_settings import (
     CLUSTERS,
     GRID,
@@ -26,6 +14,16 @@ from fedappeal.experiments.maxfl_settings import (
     curves,
     first,
     rows,
+)
+from fedappeal.experiments.measures import (
+    GM_APPEAL,
+    GM_APPEAL_LATE,
+    PREFERRED,
+    PREFERRED_LATE,
+    UNSEEN_GM_APPEAL,
+    UNSEEN_GM_APPEAL_LATE,
+    UNSEEN_PREFERRED,
+    UNSEEN_PREFERRED_LATE,
 )
 
 _COLUMNS = ("gm-appeal", "unseen-gm-appeal", "preferred", "unseen-preferred")

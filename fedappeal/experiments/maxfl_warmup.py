@@ -2,19 +2,9 @@
 
 from collections.abc import Mapping
 
-from fedappeal.experiments.experiment import (
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    PREFERRED,
-    PREFERRED_LATE,
-    Arm,
-    Claim,
-    Experiment,
-    Number,
-    Numbers,
-    Quick,
-)
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
 from fedappeal.experiments.maxfl_settings import CLUSTERS, PREFERRED_TOO, QUICK, STRATEGY, Reading, curves, first
+from fedappeal.experiments.measures import GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE
 
 _TABLE_5: Mapping[str, Mapping[int, tuple[Number, Number]]] = {
     "FedAvg": {

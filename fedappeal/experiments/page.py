@@ -1,6 +1,7 @@
 """The page of an experiment: tables, pictures, every setting, seeds and versions; beside it its numbers as JSON."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,9 @@ from fedappeal.experiments.table import (
     seeds_table,
 )
 from fedappeal.files import replace_file
+
+_TRIED = re.compile(r" \(tried: .*\)")
+"""What went wrong with a download here, which says nothing to who reads the page."""
 
 _SEPARATE = ("out", "resume", "seed")
 """Settings that differ from run to run by nature."""
@@ -119,7 +123,7 @@ def _markdown(plan: Plan, results: Results, failed: Mapping[str, str], name: str
     if experiment.notes:
         parts += ["## Notes", experiment.notes.strip()]
     if plan.skipped:
-        parts += ["## Not run here", "\n".join(f"- {line}" for line in plan.skipped_lines())]
+        parts += ["## Not run here", "\n".join(f"- {_TRIED.sub('', line)}" for line in plan.skipped_lines())]
     if failed:
         parts += ["## Failed runs", "\n".join(f"- {run}: {reason}" for run, reason in failed.items())]
     parts += ["## Settings", *_settings(plan), "## Versions", *_versions(plan)]
@@ -148,5 +152,7 @@ def _versions(plan: Plan) -> list[str]:
     found: dict[str, set[str]] = {}
     for run in plan.runs:
         for package, version in run.recorded().get("versions", {}).items():
+            if package == "platform":
+                continue  # of the machine; the run's folder has it
             found.setdefault(package, set()).add(str(version))
     return [", ".join(f"{package} {' and '.join(sorted(versions))}" for package, versions in found.items())]

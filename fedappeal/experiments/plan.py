@@ -122,7 +122,8 @@ class Plan:
 
     def skipped_lines(self) -> list[str]:
         """Return a line for each reason, with the names of the arms, or of a group that is skipped as a whole."""
-        whole = {arm.group for arm in self.experiment.arms} - {run.arm.group for run in self.runs} - {""}
+        whole = {arm.group for arm in self.experiment.arms} - {""}
+        whole -= {arm.group for arm in self.experiment.arms if arm.name not in self.skipped}
         found: dict[str, dict[str, None]] = {}
         for arm in (arm for arm in self.experiment.arms if arm.name in self.skipped):
             name = f"all of '{arm.group}'" if arm.group in whole else arm.name

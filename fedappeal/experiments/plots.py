@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.experiments.experiment import Results, RunResult, unmeasured
+from fedappeal.experiments.experiment import Results, RunResult
+from fedappeal.experiments.measures import unmeasured
 from fedappeal.protocol.config import ConfigError
 
 if TYPE_CHECKING:

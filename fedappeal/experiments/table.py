@@ -7,7 +7,8 @@ from typing import Literal
 
 from rich.table import Table as RichTable
 
-from fedappeal.experiments.experiment import Arm, Claim, Measure, Missing, Number, Results, Unmeasured
+from fedappeal.experiments.experiment import Arm, Claim, Missing, Number, Results, Unmeasured
+from fedappeal.experiments.measures import Measure
 from server.run_folder import how_it_ended
 from strategies.divergence import DIVERGED
 
@@ -285,18 +286,8 @@ def claims_table(results: Results) -> Table | None:
 
 def verdict(claim: Claim, results: Results, seed: int) -> Literal["holds", "fails", "unmeasured", "not run"]:
     """Return what became of a claim with a seed."""
-    measures = {measure.key: measure for measure in results.experiment.measures}
-
-    def number(arm: str, key: str) -> float:
-        found = [run.number(measures[key]) for run in results.of(arm) if run.seed == seed]
-        if not found:
-            raise Missing(f"{arm}: {key}")
-        if found[0] is None:
-            raise Unmeasured(f"{arm}: {key}")
-        return found[0]
-
     try:
-        return "holds" if claim.holds(number) else "fails"
+        return "holds" if claim.holds(results.of_seed(seed)) else "fails"
     except Missing:
         return "not run"
     except Unmeasured:

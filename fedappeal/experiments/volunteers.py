@@ -9,21 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedappeal.experiments.experiment import (
-    LATE,
-    Arm,
-    Claim,
-    Experiment,
-    Lines,
-    Measure,
-    Numbers,
-    Quick,
-    Results,
-    joined_share,
-    last,
-    late,
-    total,
-)
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.experiments.measures import LATE, Lines, Measure, joined_share, last, late, total
 
 CLIENTS = 40
 REACHED = 0.5

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedappeal.experiments.experiment import Arm, Claim, Experiment, Measure, Quick, Results, last, late
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Quick, Results
+from fedappeal.experiments.measures import Measure, last, late
 
 VALUE = Measure("value", "value", last("value"))
 

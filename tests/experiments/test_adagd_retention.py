@@ -9,7 +9,7 @@ import pytest
 from fedappeal.experiments import adagd_retention, adagd_steps
 from fedappeal.experiments.adagd_retention import MAIN, PAPER, SUFFIXES
 from fedappeal.experiments.adagd_steps import ALGORITHMS, LOCAL, largest, row, tenfold
-from fedappeal.experiments.experiment import Claim, Missing, Results, RunResult
+from fedappeal.experiments.experiment import Claim, Results, RunResult, Missing, Unmeasured
 
 Values = dict[tuple[str, str], float]
 
@@ -104,11 +104,10 @@ def sweep() -> Values:
 def test_the_largest_step_by_hand() -> None:
     number = reader(sweep())
     assert largest(number, LOCAL) == 1e-4
-    assert (
-        largest(number, "ADA-GD") == 0.02
-    )  # with longer ones nobody leaves either, but it ends before its first step
+    # With longer ones nobody leaves either, but it ends before its first step.
+    assert largest(number, "ADA-GD") == 0.02
     assert tenfold(number, "ADA-GD") == 1e-3
-    with pytest.raises(Missing):
+    with pytest.raises(Unmeasured):
         largest(number, "ADA-GD, slack 1")
 
 
@@ -125,14 +124,14 @@ def test_figure_7bs_claims_by_hand() -> None:
     assert ten[better].holds(number)
     assert own["ADA-GD's largest step is at least ten times local SGD's"].holds(number)
     assert not own["ADA-GD, slack 1's largest step is at least ten times local SGD's"].holds(number)
-    with pytest.raises(Missing):
+    with pytest.raises(Unmeasured):
         own["ADA-GD, slack 1 ends with a higher accuracy than local SGD"].holds(number)
     values[row("ADA-GD", 0.02), "accuracy"] = 90.1
     assert own[better].holds(number)
     for eta in ALGORITHMS[LOCAL]:
         values[row(LOCAL, eta), "agents-lost"] = 1
     for claim in (*own.values(), *ten.values()):
-        with pytest.raises(Missing):
+        with pytest.raises(Unmeasured):
             claim.holds(number)
 
 
@@ -140,7 +139,7 @@ def test_ten_times_a_step_that_the_sweep_has_not_is_missing() -> None:
     values = sweep()
     values[row(LOCAL, 1e-4), "agents-lost"] = 1
     assert largest(reader(values), LOCAL) == 5e-5
-    with pytest.raises(Missing):
+    with pytest.raises(Unmeasured):
         tenfold(reader(values), "ADA-GD")
 
 

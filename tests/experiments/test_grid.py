@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from fedappeal.cli.reproduce import Wish, start_reproduction
-from fedappeal.experiments.experiment import Arm, Measure, Quick, last
+from fedappeal.experiments.experiment import Arm, Quick
 from fedappeal.experiments.grid import best_of_each, grid_experiment, grid_keys
 from fedappeal.experiments.harness import Machine, carry_out
+from fedappeal.experiments.measures import Measure, last
 from fedappeal.experiments.page import write_page
 from fedappeal.experiments.plan import make_plan
 from fedappeal.experiments.table import claims_table

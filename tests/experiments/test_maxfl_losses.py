@@ -3,7 +3,7 @@
 import pytest
 
 from fedappeal.experiments import load_experiment
-from fedappeal.experiments.experiment import Lines
+from fedappeal.experiments.measures import Lines
 
 EXPERIMENT = load_experiment("maxfl-figure6")
 

@@ -47,7 +47,7 @@ def test_a_page_has_it_all(tmp_path: Path) -> None:
     assert "|  | `base` |\n| --- | ---: |\n| ten | 10 |\n| twenty | 20 |" in page
     assert "| `fails` | [2] |" in page
     for package, version in recorded_versions().items():
-        assert f"{package} {version}" in page
+        assert (f"{package} {version}" in page) == (package != "platform")
     assert numbers["arms"] == [
         {"name": "ten", "group": "", "paper": {"value": 12.0}, "seeds": [0, 1], "ours": {"value": [10, 11]}},
         {

@@ -6,21 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedappeal.experiments.experiment import (
-    Arm,
-    Claim,
-    Experiment,
-    Measure,
-    Quick,
-    Results,
-    RunResult,
-    best,
-    both,
-    joined_share,
-    last,
-    late,
-    total,
-)
+from fedappeal.experiments.experiment import Arm, Claim, Experiment, Quick, Results, RunResult
+from fedappeal.experiments.measures import Measure, best, both, joined_share, last, late, total
 from fedappeal.experiments.table import (
     Spread,
     Table,

@@ -121,6 +121,16 @@ def test_whoever_sits_out_later_is_no_longer_counted() -> None:
         assert not divergence.close_round(0, {"a", "b"})
 
 
+def test_what_was_counted_is_carried_over() -> None:
+    first = FedAvg()
+    run(first, everybody("a", "b", "c"), 2)
+    second = FedAvg()
+    second.restore(first.state())
+    _, watch = run(second, everybody("a", "b", "c"), 9, first_round=3)
+    assert second.finished == DIVERGED
+    assert len(watch.records) == ROUNDS - 2
+
+
 def test_a_report_that_is_no_number_says_nothing_of_the_model() -> None:
     grid = MemoryGrid({10: Volunteer("a", metrics={keys.LOSS: [1.0, 2.0]})})  # type: ignore[dict-item]
     assert rounds_of(FedAvg(), grid) == 8
