@@ -3,17 +3,11 @@
 from collections.abc import Mapping
 
 from fedappeal.experiments.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
-from fedappeal.experiments.maxfl_opt_out import EMNIST, TABLE_1, TABLE_1_EMNIST, row
+from fedappeal.experiments.maxfl_opt_out import EMNIST, MEASURES, TABLE_1, TABLE_1_EMNIST, row
 from fedappeal.experiments.maxfl_settings import DIRICHLET, QUICK, SEEN, STRATEGY, curves
 from fedappeal.experiments.measures import (
-    ACCURACY,
     ACCURACY_LATE,
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    UNSEEN_ACCURACY,
     UNSEEN_ACCURACY_LATE,
-    UNSEEN_GM_APPEAL,
-    UNSEEN_GM_APPEAL_LATE,
     Measure,
 )
 
@@ -91,16 +85,7 @@ EXPERIMENTS = (
         "about 20 %.",
         settings=DIRICHLET,
         arms=_arms(),
-        measures=(
-            ACCURACY,
-            ACCURACY_LATE,
-            GM_APPEAL,
-            GM_APPEAL_LATE,
-            UNSEEN_ACCURACY,
-            UNSEEN_ACCURACY_LATE,
-            UNSEEN_GM_APPEAL,
-            UNSEEN_GM_APPEAL_LATE,
-        ),
+        measures=MEASURES,
         quick=Quick(QUICK, ("MW-Fed, Byz=0.1", "MaxFL, Byz=0.1")),
         claims=tuple(
             _robust(suffix, group, measure, whose, without)

@@ -123,6 +123,12 @@ _ARMS = (
     *rows(_EMNIST_READING, TABLE_1_EMNIST),
 )
 
+MEASURES = (
+    *(ACCURACY, ACCURACY_LATE, GM_APPEAL, GM_APPEAL_LATE),
+    *(UNSEEN_ACCURACY, UNSEEN_ACCURACY_LATE, UNSEEN_GM_APPEAL, UNSEEN_GM_APPEAL_LATE),
+)
+"""The columns of tables 1 and 2."""
+
 JOINED = Measure("joined", "joined %, of those asked after round 10", joined_share(after=10), percent=True, digits=1)
 
 EXPERIMENTS = (
@@ -134,17 +140,7 @@ EXPERIMENTS = (
         "40 points higher for seen and 18 to 50 points higher for unseen clients than the baselines'.",
         settings=DIRICHLET,
         arms=_ARMS,
-        measures=(
-            ACCURACY,
-            ACCURACY_LATE,
-            GM_APPEAL,
-            GM_APPEAL_LATE,
-            UNSEEN_ACCURACY,
-            UNSEEN_ACCURACY_LATE,
-            UNSEEN_GM_APPEAL,
-            UNSEEN_GM_APPEAL_LATE,
-            JOINED,
-        ),
+        measures=(*MEASURES, JOINED),
         quick=Quick(QUICK, ("FedAvg", "Scaffold", "qFFL", "MaxFL")),
         claims=tuple(
             first(measure, reading, names)

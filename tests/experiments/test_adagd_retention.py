@@ -9,7 +9,7 @@ import pytest
 from fedappeal.experiments import adagd_retention, adagd_steps
 from fedappeal.experiments.adagd_retention import MAIN, PAPER, SUFFIXES
 from fedappeal.experiments.adagd_steps import ALGORITHMS, LOCAL, largest, row, tenfold
-from fedappeal.experiments.experiment import Claim, Results, RunResult, Missing, Unmeasured
+from fedappeal.experiments.experiment import Claim, Missing, Results, RunResult, Unmeasured
 
 Values = dict[tuple[str, str], float]
 
