@@ -108,6 +108,7 @@ def draw(
         rounds, means, spreads = curve(runs, key)
         axes.plot(rounds, scale * means, label=arm.shown, color=colour, linestyle=dashes, linewidth=1.4)
         low = np.maximum(means - spreads, 0.0)  # nothing that a history records is negative
-        axes.fill_between(rounds, scale * low, scale * (means + spreads), color=colour, alpha=0.15, linewidth=0)
+        high = np.minimum(means + spreads, 1.0) if percent else means + spreads
+        axes.fill_between(rounds, scale * low, scale * high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("round")
     axes.grid(alpha=0.3)
