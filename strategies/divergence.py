@@ -23,6 +23,11 @@ class Divergence:
         """Take up what `state` returned."""
         self._rounds, self._clients = rounds, set(clients)
 
+    @property
+    def suspected(self) -> bool:
+        """Whether anybody's last answer was such a one."""
+        return bool(self._clients)
+
     def note(self, client_id: str, finite: bool) -> None:
         """Take note of a client's answer; none, or an error, says nothing about the model."""
         if finite:

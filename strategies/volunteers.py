@@ -317,7 +317,8 @@ class VolunteerStrategy(Algorithm, Strategy):
         self.pool_empty = self.record.count("joined") == 0
         arrays, metrics = self.conclude()
         self.record.metrics |= metrics
-        everybody = set(self.members.of_role(SEEN)) - self._gone
+        # All clients are listed only where it matters: of a large federation that takes time, in every round.
+        everybody = set(self.members.of_role(SEEN)) - self._gone if self._divergence.suspected else set()
         if self._divergence.close_round(self.record.count("joined"), everybody):
             self.finished = self.finished or DIVERGED
         if arrays is not None and not finite(arrays):

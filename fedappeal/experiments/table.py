@@ -262,8 +262,7 @@ def diverged_table(results: Results) -> Table | None:
         if "round" not in end:
             continue  # computed, not trained
         measured, expected = end.get("evaluated", 0), end.get("expected", 0)
-        ended = how_it_ended(run.path)
-        if measured < expected or (ended and ended["reason"] == DIVERGED):
+        if measured < expected or (how_it_ended(run.path) or {}).get("reason") == DIVERGED:
             cells = (f"{run.arm.shown}, seed {run.seed}", str(end["round"]), f"{measured} of {expected}")
             rows.append((run.arm.group, cells))
     title = "Runs that diverged; where fewer than half could measure the last model, the run is in no mean"

@@ -79,10 +79,13 @@ def _training_megabytes(lines: Lines) -> list[float]:
         None if line.get("expected") else (line["bytes_up"] + line["bytes_down"]) / 1e6 if line["asked"] else 0.0
         for line in lines
     ]
-    known = [value for value in own if value is not None]
+    latest = next((value for value in own if value is not None), None)
+    if latest is None:
+        return []
     found: list[float] = []
-    for value in own if known else ():
-        found.append((found or known)[-1 if found else 0] if value is None else value)
+    for value in own:
+        latest = latest if value is None else value
+        found.append(latest)
     return found
 
 
