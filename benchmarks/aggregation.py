@@ -1,8 +1,8 @@
-"""Time and peak memory of folding a round's replies into the next global model.
+"""Time and peak memory of aggregating a round's replies into the next global model.
 
-Every strategy takes the same replies through Flower's own `aggregate_train`; beside it stand Flower's FedAvg and one
-plain pass over the same bytes (NumPy multiply-add), and for ADA-GD a float64 Gram matrix and an SVD of the same
-gradients. Absolute figures say little on a shared machine: read the ratios, which come from interleaved repetitions.
+Every strategy takes the same replies, one after another; beside it stand Flower's FedAvg and one plain pass over the
+same bytes (NumPy multiply-add), and for ADA-GD a float64 Gram matrix and an SVD of the same gradients. Absolute
+figures say little on a shared machine: read the ratios, which come from interleaved repetitions.
 ``python benchmarks/aggregation.py --json FILE``
 """
 
@@ -19,22 +19,22 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
-from flwr.supercore.task_identity import TaskIdentity
 from machine import described
 from numpy.typing import NDArray
 
+from fedappeal.flower.messages import be_server
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import view
-from strategies import VolunteerStrategy
 from strategies.adagd import AdaGD
-from strategies.fedalign import FedALIGN
+from strategies.fedalign.strategy import PRIORITY, FedALIGN
 from strategies.fedavg import FedAvg
-from strategies.maxfl import MaxFL
-from strategies.members import Member
-from strategies.mwfed import MWFed
+from strategies.maxfl import APPEAL_WEIGHT, MaxFL
+from strategies.mwfed import SATISFIED, MWFed
 from strategies.pfedme import PFedMe
 from strategies.qfedavg import QFedAvg
-from strategies.scaffold import Scaffold
+from strategies.rounds.members import Member
+from strategies.rounds.strategy import Strategy
+from strategies.scaffold import CONTROL_DELTA, Scaffold
 
 SIZES = {"1.2M": 1_200_000, "11.7M": 11_700_000}
 COUNTS = (10, 100)
@@ -43,7 +43,7 @@ DISTINCT = 10
 LEAVING = 10
 """Clients of ADA-GD that are predicted to leave."""
 
-STRATEGIES: dict[str, Callable[[], VolunteerStrategy]] = {
+STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "MaxFL": MaxFL,
     "FedALIGN": lambda: FedALIGN(epsilon=10.0, warmup_rounds=0, global_loss="stale"),
     "FedAvg": FedAvg,
@@ -60,7 +60,7 @@ class Replies:
 
     def __init__(self, size: int, distinct: int = DISTINCT) -> None:
         # Flower takes a message's run and source from the process it is made in.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        be_server(1, 1, 1)
         logging.getLogger("flwr").setLevel(logging.WARNING)
         rng = np.random.default_rng(0)
         self.sent = ArrayRecord({"flat": Array(np.zeros(size, np.float32))})
@@ -75,46 +75,46 @@ class Replies:
 
     def messages(self, count: int, two: bool = False) -> Iterator[Message]:
         """Yield the replies; ``two``: with a second record, as SCAFFOLD needs."""
-        question = Message(RecordDict({keys.CONFIG: ConfigRecord({})}), 1, "train")
         for i in range(count):
             record = self._records[i % len(self._records)]
             metrics = MetricRecord(
                 {
                     keys.NUM_EXAMPLES: 100 + i,
                     keys.DECISION: 1,
-                    keys.APPEAL_WEIGHT: 0.1,
-                    # At most twice ADA-GD's precision for the first, who are then predicted to leave.
+                    APPEAL_WEIGHT: 0.1,
+                    # At most twice ADA-GD's precision for the first, which are then predicted to leave.
                     keys.LOSS: 0.5 if i < min(LEAVING, count - 1) else 1.5,
-                    keys.SATISFIED: i % 2,
-                    keys.PRIORITY: (i + 1) % 2,
+                    SATISFIED: i % 2,
+                    PRIORITY: (i + 1) % 2,
                 }
             )
             content = RecordDict({keys.METRICS: metrics, keys.ARRAYS: record})
             if two:
-                content[keys.CONTROL_DELTA] = record
-            reply = Message(content, reply_to=question)
-            reply.metadata.__dict__["_src_node_id"] = i + 2
-            yield reply
+                content[CONTROL_DELTA] = record
+            question = Message(RecordDict({keys.CONFIG: ConfigRecord({})}), i + 2, "train")
+            yield Message(content, reply_to=question)
 
 
 def aggregate(name: str, replies: Replies, messages: Iterable[Message], count: int) -> None:
-    """Fold one round by one of our strategies."""
+    """Aggregate one round by one of our strategies."""
     strategy = STRATEGIES[name]()
-    for node in range(2, count + 2):
-        strategy.members.enrol(Member(str(node), node, priority=node % 2 == 0, num_examples=100 + node - 2))
-    strategy.members.set_online(range(2, count + 2))
+    members = {node: Member(str(node), node, "seen", node % 2 == 0, 100 + node - 2) for node in range(2, count + 2)}
+    for member in members.values():
+        strategy.members.enrol(member)
+    strategy.members.set_online(members)
     if isinstance(strategy, FedALIGN):
-        strategy._last_loss = 1.0
-    strategy.open_round(1, replies.sent)
-    strategy.train_messages(strategy.members.online(), replies.sent, ConfigRecord(), 60.0)
-    _, metrics = strategy.aggregate_train(1, messages)
-    assert metrics is not None
-    if metrics["failed"]:
-        raise RuntimeError(f"{name}: replies were left out: {strategy.record.failures}")
+        strategy.take_up({"fedalign": {"thetas": 0.0, "updates": 0, "global-loss": 1.0}})
+    this_round = strategy.open_round(1, replies.sent)
+    strategy.train_messages(this_round, strategy.members.online(), {}, 60.0)
+    for message in messages:
+        strategy.take(this_round, members[message.metadata.src_node_id], message)
+    strategy.close_round(this_round)
+    if this_round.record.failures:
+        raise RuntimeError(f"{name}: replies were left out: {this_round.record.failures}")
 
 
 def flower(messages: Iterable[Message]) -> None:
-    """Fold one round by Flower's FedAvg."""
+    """Aggregate one round by Flower's FedAvg."""
     FlowerFedAvg(weighted_by_key=keys.NUM_EXAMPLES).aggregate_train(1, list(messages))
 
 
@@ -167,7 +167,7 @@ def timings(size: int, count: int, repetitions: int) -> dict[str, list[float]]:
 
 
 def peak_memory(arm: str, size: int, count: int) -> float:
-    """Return the most MiB that folding held beyond the replies, in a process of its own."""
+    """Return the most MiB that aggregation held beyond the replies, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_memory, (arm, size, count))
 
@@ -186,7 +186,7 @@ def _peak_memory(arm: str, size: int, count: int) -> float:
 
 
 def _own_bytes(message: Message) -> Message:
-    for name in (keys.ARRAYS, keys.CONTROL_DELTA):
+    for name in (keys.ARRAYS, CONTROL_DELTA):
         record = message.content.get(name)
         if isinstance(record, ArrayRecord):
             array = record["flat"]

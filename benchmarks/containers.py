@@ -107,7 +107,7 @@ def size_of(image: str) -> int:
 
 
 def measure(project: Project, clients: int) -> dict[str, Any]:
-    """Measure a federation of so many clients, started from nothing but the image."""
+    """Measure a federation of a number of clients, started from nothing but the image."""
     first, folder = project.up(clients)
     history = project.wait(folder)
     memory = project.memory(clients)

@@ -22,7 +22,8 @@ from machine import described
 
 from fedappeal.federation.clients import ClientProcesses
 from fedappeal.federation.submit import build_fab, run_status, submit
-from fedappeal.federation.superlink import FLOWER_QUIET, SuperLink
+from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.processes import QUIET
 from fedappeal.protocol.config import RunConfig
 from server.run_folder import HISTORY, RunFolder, read_lines
 
@@ -65,7 +66,7 @@ def start_stock(stack: ExitStack, superlink: SuperLink, folder: Path) -> list[in
             "--port",
             str(_free_port()),
         ]
-        env = {**os.environ, **FLOWER_QUIET, "FLWR_HOME": str(folder / f"node{i}"), "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, **QUIET, "FLWR_HOME": str(folder / f"node{i}"), "OMP_NUM_THREADS": "1"}
         env["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), env["PATH"]))
         env["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
         (folder / f"node{i}").mkdir(parents=True)

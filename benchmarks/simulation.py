@@ -46,7 +46,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 def config_of(row: str, rounds: int, out: str = "") -> Any:
-    """Return the settings of a row: plain FedAvg, nobody opts out, no requirement to warm up for."""
+    """Return the settings of a row: plain FedAvg, no client opts out, no requirement to warm up for."""
     from fedappeal.protocol.config import RunConfig
 
     shared = {"strategy": "fedavg", "participation": "always", "requirement": "fixed", "mandatory-rounds": 0}
@@ -58,7 +58,7 @@ def config_of(row: str, rounds: int, out: str = "") -> Any:
 
 
 def ours(row: str, mode: str, rounds: int) -> dict[str, Any]:
-    """`fedappeal simulate`, side by side (``stacked``) or one after another (``clients``)."""
+    """`fedappeal simulate`, in batches (``batched``) or one client after another (``sequential``)."""
     import psutil
 
     from fedappeal.simulation.engine import Simulation, simulate
@@ -86,12 +86,13 @@ def plain(row: str, rounds: int) -> dict[str, Any]:
 
     import torch
 
-    from client.descent import sgd
-    from client.models import evaluate
-    from client.work import LocalWork
+    from client.training.descent import descend
+    from client.training.models import evaluate
+    from client.training.rule import LocalProblem
+    from client.training.settings import LocalTrainingSettings
     from fedappeal.protocol.draws import batch_indices
     from fedappeal.tasks import load_task
-    from strategies.sampling import sampling_order
+    from strategies.rounds.sampling import sampling_order
 
     torch.set_num_threads(1)
     config = config_of(row, rounds)
@@ -100,7 +101,7 @@ def plain(row: str, rounds: int) -> dict[str, Any]:
     data = [task.load(k) for k in range(config.clients)]
     model = task.initial_model(config.seed)
     names = {f"client-{k:04d}": k for k in range(config.clients)}
-    work = LocalWork.of(config.as_config())
+    training = LocalTrainingSettings.of(config.as_config())
     accuracy = 0.0
     for server_round in range(1, rounds + 1):
         chosen = sampling_order(config.seed, server_round, list(names))[: config.clients_per_round or None]
@@ -108,9 +109,9 @@ def plain(row: str, rounds: int) -> dict[str, Any]:
         average = {name: torch.zeros_like(p) for name, p in model.state_dict().items()}
         for client in chosen:
             own, train = copy.deepcopy(model).train(), data[names[client]].train
-            steps = work.steps(len(train))
-            batches = batch_indices(config.seed, client, server_round, len(train), steps, work.batch_size)
-            sgd(own, task.loss, train.x, train.y, batches, work)
+            steps = training.steps(len(train))
+            batches = batch_indices(config.seed, client, server_round, len(train), steps, training.batch_size)
+            descend(own, LocalProblem(task.loss, train.x, train.y, batches, training))
             for name, p in own.state_dict().items():
                 average[name] += p * (len(train) / total)
         model.load_state_dict(average)
@@ -123,7 +124,7 @@ def plain(row: str, rounds: int) -> dict[str, Any]:
 
 
 def floor(row: str, rounds: int) -> dict[str, Any]:
-    """The batched products of the stacked multi-layer perceptron alone: forward, and backward without the input's."""
+    """The batched products of the multi-layer perceptron alone: forward, and backward without the input's."""
     import torch
 
     torch.set_num_threads(1)
@@ -145,7 +146,8 @@ def floor(row: str, rounds: int) -> dict[str, Any]:
 
 def flower(row: str, rounds: int) -> dict[str, Any]:
     """Flower's simulation runtime (Ray) on all cores, through the same apps: ``flwr run``."""
-    from fedappeal.federation.superlink import FLOWER_QUIET, SuperLink
+    from fedappeal.federation.superlink import SuperLink
+    from fedappeal.flower.processes import QUIET
     from server.run_folder import HISTORY, read_lines
 
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +170,7 @@ def flower(row: str, rounds: int) -> dict[str, Any]:
                 ],
                 capture_output=True,
                 text=True,
-                env={**os.environ, **FLOWER_QUIET, "FLWR_HOME": str(root / "home")},
+                env={**os.environ, **QUIET, "FLWR_HOME": str(root / "home")},
             )
             whole = time.perf_counter() - started
         lines = read_lines(root / "run" / HISTORY)
@@ -188,8 +190,8 @@ def _result(marks: list[float], cpu: list[float], accuracy: float | None) -> dic
 
 ARMS: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "plain loop": plain,
-    "ours, per client": lambda row, rounds: ours(row, "clients", rounds),
-    "ours, stacked": lambda row, rounds: ours(row, "stacked", rounds),
+    "ours, sequential": lambda row, rounds: ours(row, "sequential", rounds),
+    "ours, batched": lambda row, rounds: ours(row, "batched", rounds),
     "floor": floor,
     "Flower": flower,
 }
@@ -197,17 +199,17 @@ ARMS: dict[str, Callable[[str, int], dict[str, Any]]] = {
 
 def _arms_of(row: str) -> list[str]:
     if row.startswith("growth"):
-        return ["ours, stacked"]
+        return ["ours, batched"]
     if row.startswith("mlp"):
         return [
             "plain loop",
-            "ours, per client",
-            "ours, stacked",
+            "ours, sequential",
+            "ours, batched",
             *(["floor"] if row == "mlp" else []),
             *PEERS,
             "Flower",
         ]
-    return ["plain loop", "ours, per client", "ours, stacked", *(["pfl", "fluke"] if row == "cnn" else []), "Flower"]
+    return ["plain loop", "ours, sequential", "ours, batched", *(["pfl", "fluke"] if row == "cnn" else []), "Flower"]
 
 
 def _in_a_process(arm: str, row: str, rounds: int) -> dict[str, Any]:
@@ -257,7 +259,7 @@ def main() -> None:
 
 def _table(row: str, runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     medians = {arm: statistics.median(s for run in found for s in run["seconds"]) for arm, found in runs.items()}
-    ours_stacked = medians["ours, stacked"]
+    ours_batched = medians["ours, batched"]
     print(f"\n{row:<22}{'ms a round':>11}{'CPU ms':>9}{'/ ours':>8}{'start-up s':>12}{'accuracy':>10}{'MiB':>7}")
     lines = []
     for arm, found in runs.items():
@@ -267,7 +269,7 @@ def _table(row: str, runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, An
         accuracy, resident = found[-1]["accuracy"], found[-1].get("resident_mib")
         print(
             f"{arm:<22}{1e3 * medians[arm]:>11.1f}{'' if cpu is None else f'{1e3 * cpu:.1f}':>9}"
-            f"{medians[arm] / ours_stacked:>8.2f}{startup:>12.1f}"
+            f"{medians[arm] / ours_batched:>8.2f}{startup:>12.1f}"
             f"{'' if accuracy is None else f'{100 * accuracy:.1f} %':>10}"
             f"{'' if resident is None else f'{resident:.0f}':>7}",
             flush=True,

@@ -6,32 +6,28 @@ that is not a join carries no model; no reply carries rho_k or data.
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedappeal
-from client.arithmetic import UNMEASURED, Evaluation
-from client.byzantine import attacks, falsified
-from client.gradient import check_asked, margin
-from client.participant import Participant
-from client.personalised import adaptation
+from client.byzantine import attacks, false_claims, noisy_model
+from client.participant import Adaptation, Participant
+from client.participants import Participants
+from client.plugin_check import check_plugins
 from client.privacy import protected
-from client.registry import participant_of
-from client.requirement import Requirement
-from client.training import Job, trained
-from client.work import LocalWork
+from client.training.measured import UNMEASURED, Measured
+from client.training.settings import LocalTrainingSettings
+from client.turn import Turn, told_rule, told_strategy
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.packing import Arrays, content_hash
-from strategies.maxfl import appeal_weight
-from strategies.maxfl_adagd import appeal_factor
+from fedappeal.protocol.packing import Arrays, content_hash, model_of
 
-app = ClientApp()
 log = logging.getLogger("fedappeal.client")
 
 Metrics = dict[str, int | float | list[int] | list[float]]
@@ -39,7 +35,7 @@ Metrics = dict[str, int | float | list[int] | list[float]]
 
 @dataclass(frozen=True)
 class _Received:
-    """The model of the latest message: in one process, many clients are sent the same one."""
+    """The latest message's model: in one process, many clients get the same."""
 
     record: ArrayRecord
     layout: str
@@ -47,169 +43,205 @@ class _Received:
     hash: str
 
 
-_latest: _Received | None = None
-
-
-def _model(message: Message, participant: Participant) -> tuple[Arrays, str]:
-    """Return the model that was sent, by name, and its content hash.
-
-    Raises:
-        ValueError: if it is not this task's model.
-    """
-    global _latest
-    own = participant.layout.hash
-    layout = str(message.content[keys.CONFIG].get(keys.LAYOUT, own))
-    if layout != own:
-        raise ValueError(
-            f"layout {layout} of the model that was sent does not match this client's {own} "
-            f"(task {participant.config.task}, model {participant.config.model})"
-        )
-    record = message.content.get(keys.ARRAYS)
-    if not isinstance(record, ArrayRecord):
-        raise ValueError(f"message has no ArrayRecord '{keys.ARRAYS}'")
-    if _latest is None or _latest.record is not record or _latest.layout != own:
-        _latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
-    return _latest.arrays, _latest.hash
-
-
 def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord] | None = None) -> Message:
     return Message(RecordDict({keys.METRICS: MetricRecord(metrics), **(records or {})}), reply_to=message)
 
 
-@app.query()
-def roll_call(message: Message, context: Context) -> Message:
-    """Say who this client is, and make its requirement ready."""
-    config = message.content[keys.CONFIG]
-    participant = participant_of(context)
-    if (theirs := str(config.get(keys.VERSION, fedappeal.__version__))) != fedappeal.__version__:
-        raise ConfigError(f"this client runs fedappeal {fedappeal.__version__}, the run needs {theirs}")
-    if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
-        raise ConfigError(
-            f"this client's task '{participant.config.task}' has fingerprint {participant.task.fingerprint}, "
-            f"the run's has {task}: task and partition settings must be the same"
+def _config(message: Message) -> Mapping[str, Any]:
+    config = message.content.get(keys.CONFIG)
+    if not isinstance(config, ConfigRecord):
+        raise ValueError(f"message has no ConfigRecord '{keys.CONFIG}'")
+    return config
+
+
+def client_app(participants: Participants) -> ClientApp:
+    """Return a ClientApp whose clients are these participants."""
+    return _app(_Answers(participants))
+
+
+def _app(answers: "_Answers") -> ClientApp:
+    app = ClientApp()
+    app.query()(answers.roll_call)
+    app.train()(answers.train)
+    app.evaluate()(answers.evaluate)
+    return app
+
+
+class _Answers:
+    """What the clients of one federation in this process answer."""
+
+    def __init__(self, participants: Participants) -> None:
+        self._participants = participants
+        self._latest: _Received | None = None
+
+    def __reduce__(self) -> "tuple[Callable[[], _Answers], tuple[()]]":
+        """Pickle as the process's own app: Flower's simulation sends it with each message.
+
+        Raises:
+            TypeError: participants that a program made stay in its process.
+        """
+        if self is not _answers:
+            raise TypeError("a ClientApp with participants of its own cannot be sent to another process")
+        return _answers_of_this_process, ()
+
+    def _model(self, message: Message, participant: Participant) -> tuple[Arrays, str]:
+        """Return the model that was sent, by name, and its content hash.
+
+        Raises:
+            ValueError: if it is not this task's model.
+        """
+        own = participant.layout.hash
+        layout = str(_config(message).get(keys.LAYOUT, own))
+        if layout != own:
+            raise ValueError(
+                f"layout {layout} of the model that was sent does not match this client's {own} "
+                f"(task {participant.config.task}, model {participant.config.model})"
+            )
+        record = model_of(message.content)
+        latest = self._latest
+        if latest is None or latest.record is not record or latest.layout != own:
+            latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
+            self._latest = latest
+        return latest.arrays, latest.hash
+
+    def roll_call(self, message: Message, context: Context) -> Message:
+        """Tell the client's id and role, and make its requirement ready."""
+        config = _config(message)
+        if (theirs := int(config.get(keys.PROTOCOL_VERSION, keys.PROTOCOL))) != keys.PROTOCOL:
+            raise ConfigError(
+                f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {theirs}"
+            )
+        participant = self._participants.of(context)
+        check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
+        if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
+            raise ConfigError(
+                f"this client's task '{participant.config.task}' has fingerprint {participant.task.fingerprint}, "
+                f"the run's has {task}: task and partition settings must be the same"
+            )
+        if config.get(keys.NEEDS_LOSS, 0) and not participant.reports_loss:
+            raise ConfigError(
+                "report-loss = False is not allowed in this run: its strategy needs the clients' losses"
+            )
+        arrays, _ = self._model(message, participant)
+        run_key = str(config.get(keys.RUN_KEY, ""))
+        participant.begin_run(run_key, arrays)
+        info = ConfigRecord(
+            {
+                keys.CLIENT_ID: participant.client_id,
+                keys.ROLE: keys.SEEN if participant.node.is_seen(participant.config.clients) else keys.UNSEEN,
+                keys.PRIORITY: int(participant.priority(None)),
+                keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
+                keys.TASK: participant.config.task,
+                keys.FINGERPRINT: participant.task.fingerprint,
+                keys.PROTOCOL_VERSION: keys.PROTOCOL,
+                keys.VERSION: fedappeal.__version__,
+            }
         )
-    if config.get(keys.NEEDS_LOSS, 0) and not participant.reports_loss:
-        raise ConfigError("report-loss = False is not allowed in this run: its strategy needs the clients' losses")
-    arrays, _ = _model(message, participant)
-    run_key = str(config.get(keys.RUN_KEY, ""))
-    participant.begin_run(run_key, arrays)
-    info = ConfigRecord(
-        {
-            keys.CLIENT_ID: participant.client_id,
-            keys.ROLE: keys.SEEN if participant.node.is_seen(participant.config.clients) else keys.UNSEEN,
-            keys.PRIORITY: int(participant.priority(None)),
-            keys.LEFT_RUN: int(participant.has_left(run_key, sys.maxsize)),
-            keys.TASK: participant.task.name,
-            keys.FINGERPRINT: participant.task.fingerprint,
-            keys.VERSION: fedappeal.__version__,
+        metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
+        return Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
+
+    def train(self, message: Message, context: Context) -> Message:
+        """Decide, and train where the decision is to join."""
+        participant = self._participants.of(context)
+        config = _config(message)
+        algorithm, told = told_strategy(participant, config)
+        server_round, run_key = int(config[keys.SERVER_ROUND]), str(config.get(keys.RUN_KEY, ""))
+        metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
+        if participant.memory(run_key).has_left(server_round):
+            return _reply(message, metrics | {keys.DECISION: int(Decision.LEFT)})
+
+        arrays, model = self._model(message, participant)
+        requirement = participant.requirement(run_key)
+        attacking = attacks(participant.config, participant.node.partition_id)
+        evaluation = UNMEASURED
+        if attacking or participant.policy.needs_loss or algorithm.reports:
+            steps = algorithm.tuning_steps()
+            evaluation = participant.judge(arrays, model, keys.TRAIN_SPLIT, steps, server_round=server_round)
+        granted = told.get(keys.PRIORITY)
+        decision = Decision.JOINED
+        if not attacking:
+            mandatory = bool(config.get(keys.MANDATORY, 0))
+            decision = participant.decide(
+                server_round, evaluation, requirement, run_key, mandatory=mandatory, told=told, granted=granted
+            )
+        if decision is Decision.LEFT:
+            participant.memory(run_key).leave(server_round)
+        metrics[keys.DECISION] = int(decision)
+        if decision is not Decision.JOINED:
+            return _reply(message, metrics)
+
+        if algorithm.needs_losses and not participant.reports_loss:
+            raise ConfigError("report-loss = False is not allowed in this run: its strategy needs the losses")
+        rule = told_rule(participant, algorithm, config)
+        training = LocalTrainingSettings.of(config, context.run_config)
+        rule.check(training)
+        measured = Measured(
+            evaluation, requirement.rho, requirement.met(evaluation), participant.priority(granted), told
+        )
+        turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
+        claims = algorithm.report(measured)
+        if attacking:
+            claims = false_claims(participant.config, algorithm, claims, measured, requirement)
+        metrics |= claims
+        train_locally = protected(participant, rule, lambda message, _: _reply(message, metrics, rule.reply(turn)))
+        reply = train_locally(message, context)
+        if attacking and reply.has_content():
+            sent, honest = None if rule.sends_update else model_of(message.content), model_of(reply.content)
+            reply.content[keys.ARRAYS] = noisy_model(
+                participant.config, participant.client_id, server_round, honest, sent
+            )
+        return reply
+
+    def evaluate(self, message: Message, context: Context) -> Message:
+        """Report how well the model serves this client; at the end, keep the preferred."""
+        participant = self._participants.of(context)
+        config = _config(message)
+        run_key = str(config.get(keys.RUN_KEY, ""))
+        server_round = int(config.get(keys.SERVER_ROUND, 0))
+        split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
+        tuning_steps = int(config.get(keys.TUNING_STEPS, 0))
+        arrays, model = self._model(message, participant)
+        requirement = participant.requirement(run_key)
+
+        judge = partial(participant.judge, arrays, model, server_round=server_round)
+        measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, tuning_steps)
+        appealed = requirement.met(on_test)
+        metrics: Metrics = {
+            keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
+            keys.ACCURACY: measured.accuracy,
+            keys.APPEALED: int(appealed),
         }
-    )
-    metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
-    return Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Decide, and train where the decision is to join."""
-    participant = participant_of(context)
-    config = message.content[keys.CONFIG]
-    check_asked(participant.config, config)
-    server_round = int(config[keys.SERVER_ROUND])  # type: ignore[arg-type]
-    run_key = str(config.get(keys.RUN_KEY, ""))
-    metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
-    if participant.has_left(run_key, server_round):
-        return _reply(message, metrics | {keys.DECISION: int(Decision.LEFT)})
-
-    arrays, model = _model(message, participant)
-    requirement = participant.requirement(run_key)
-    tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]
-    attacking = attacks(participant.config, participant.node.partition_id)
-    measured = UNMEASURED
-    if attacking or participant.decides_by_loss or keys.TUNING_STEPS in config or keys.REPORT in config:
-        measured = participant.judge(arrays, model, keys.TRAIN_SPLIT, tuning_steps, server_round=server_round)
-    decision = Decision.JOINED if attacking else participant.decide(measured, requirement, config)
-    if decision is Decision.LEFT:
-        participant.leave(run_key, server_round)
-    metrics[keys.DECISION] = int(decision)
-    if decision is not Decision.JOINED:
+        tells_train_loss = participant.config.report_train_loss and participant.reports_loss
+        if participant.config.evaluate_train or tells_train_loss:
+            on_train = judge(keys.TRAIN_SPLIT, tuning_steps)
+            metrics[keys.APPEALED_TRAIN] = int(requirement.met(on_train))
+            if tells_train_loss:
+                metrics[keys.TRAIN_LOSS] = on_train.loss
+        if participant.reports_loss:
+            metrics[keys.LOSS] = measured.loss
+        if keys.STRATEGY in config and (adapting := told_strategy(participant, config)[0].adaptation()) is not None:
+            rule, steps = adapting
+            adaptation = Adaptation.of(rule, participant.plain_training(steps), "adaptation")
+            adapted = judge(split, adaptation=adaptation)
+            metrics[keys.ADAPTED_ACCURACY] = adapted.accuracy
+            if participant.reports_loss:
+                metrics[keys.ADAPTED_LOSS] = adapted.loss
+        if (preferred := participant.preferred_accuracy(on_test, requirement)) is not None:
+            metrics[keys.PREFERRED_ACCURACY] = preferred
+        if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
+            which = participant.keep_preferred(arrays, requirement, appealed, run_key)
+            kept = (
+                f", kept in {participant.node.state_dir}/preferred.safetensors" if participant.node.state_dir else ""
+            )
+            log.info("the run is over: this client prefers the %s model%s", which, kept)
         return _reply(message, metrics)
 
-    work = LocalWork.of(config, context.run_config)
-    factor = appeal_factor(measured.loss, requirement.rho) if keys.LEAVING_LOSS in config else 1.0
-    job = Job(participant, message.content, arrays, server_round, run_key, work, factor)
-    rule = str(config.get(keys.LOCAL_RULE, "sgd"))
-    train_locally = protected(participant, rule, lambda message, _: _reply(message, metrics, trained(rule, job)))
-    if keys.TUNING_STEPS in config:
-        metrics[keys.APPEAL_WEIGHT] = appeal_weight(measured.loss, requirement.rho)
-    metrics |= _reports(participant, measured, requirement, config)
-    reply = train_locally(message, context)
-    if attacking and reply.has_content():
-        return falsified(reply, message, participant.config, participant.client_id, measured.loss, requirement.rho)
-    return reply
+
+participants = Participants()
+"""The clients of a process that is a client, under a SuperLink or in Flower's simulation."""
+_answers = _Answers(participants)
+app = _app(_answers)
 
 
-def _reports(
-    participant: Participant, measured: Evaluation, requirement: Requirement, config: Mapping[str, object]
-) -> Metrics:
-    """Return what the server asked a joined reply to report besides.
-
-    Raises:
-        ConfigError: if it asked for a loss, and this client reports none.
-    """
-    reports: Metrics = {}
-    for name in filter(None, str(config.get(keys.REPORT, "")).split(",")):
-        if name == keys.LOSS:
-            if not participant.reports_loss:
-                raise ConfigError("report-loss = False is not allowed in this run: its strategy needs the losses")
-            reports[name] = measured.measure(str(config.get(keys.MATCH_ON, "loss")))
-        elif name == keys.PRIORITY:
-            reports[name] = int(participant.priority(config.get(keys.PRIORITY)))  # type: ignore[arg-type]
-        elif name == keys.SATISFIED:
-            reports[name] = int(measured.loss < requirement.rho)
-        elif name == keys.MARGIN:
-            reports[name] = margin(participant.config, measured.loss, requirement.rho)
-        else:
-            raise ValueError(f"{keys.REPORT} = '{name}' is not known to this client")
-    return reports
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Report how well the model serves this client; at a run's end, keep the model it prefers."""
-    participant = participant_of(context)
-    config = message.content[keys.CONFIG]
-    run_key = str(config.get(keys.RUN_KEY, ""))
-    server_round = int(config.get(keys.SERVER_ROUND, 0))  # type: ignore[arg-type]
-    split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
-    tuning_steps = int(config.get(keys.TUNING_STEPS, 0))  # type: ignore[arg-type]
-    arrays, model = _model(message, participant)
-    requirement = participant.requirement(run_key)
-
-    judge = partial(participant.judge, arrays, model, server_round=server_round)
-    measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, tuning_steps)
-    appealed = on_test.loss < requirement.rho
-    metrics: Metrics = {
-        keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
-        keys.ACCURACY: measured.accuracy,
-        keys.APPEALED: int(appealed),
-    }
-    tells_train_loss = participant.config.report_train_loss and participant.reports_loss
-    if participant.config.evaluate_train or tells_train_loss:
-        on_train = judge(keys.TRAIN_SPLIT, tuning_steps)
-        metrics[keys.APPEALED_TRAIN] = int(on_train.loss < requirement.rho)
-        if tells_train_loss:
-            metrics[keys.TRAIN_LOSS] = on_train.loss
-    if participant.reports_loss:
-        metrics[keys.LOSS] = measured.loss
-    if (adapting := adaptation(config, context.run_config)) is not None:
-        adapted = judge(split, adaptation=adapting)
-        metrics[keys.ADAPTED_ACCURACY] = adapted.accuracy
-        if participant.reports_loss:
-            metrics[keys.ADAPTED_LOSS] = adapted.loss
-    if (preferred := participant.preferred_accuracy(on_test, requirement)) is not None:
-        metrics[keys.PREFERRED_ACCURACY] = preferred
-    if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
-        which = participant.keep_preferred(arrays, requirement, appealed, run_key)
-        kept = f", kept in {participant.node.state_dir}/preferred.safetensors" if participant.node.state_dir else ""
-        log.info("the run is over: this client prefers the %s model%s", which, kept)
-    return _reply(message, metrics)
+def _answers_of_this_process() -> _Answers:
+    return _answers

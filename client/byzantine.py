@@ -6,21 +6,19 @@ sends its model with Gaussian noise as large as its update: ``w_k + noise * rms(
 What it answers to EVALUATE is honest: that is how the experiment measures the model.
 """
 
-import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from fedappeal.protocol import keys
+from client.requirement import Requirement
+from client.training.measured import Measured
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.draws import generator
-from fedappeal.protocol.packing import view
-from strategies.maxfl import appeal_weight
-from strategies.maxfl_adagd import appeal_factor
-
-_NOT_A_MODEL = frozenset({"gradient"})
-"""Local rules whose reply is an update already: the noise is as large as what is sent."""
+from fedappeal.protocol.packing import array_record, view
+from strategies.rounds.algorithm import Algorithm
 
 
 def attackers(seed: int, clients: int, share: float) -> frozenset[int]:
@@ -40,54 +38,43 @@ def attacks(config: RunConfig, partition_id: int) -> bool:
     return partition_id in attackers(config.seed, config.clients, config.byzantine_share)
 
 
-def falsified(
-    reply: Message, message: Message, config: RunConfig, client: str, loss: float, requirement: float
-) -> Message:
-    """Return what an attacker sends instead of its honest reply.
+def false_claims(
+    config: RunConfig,
+    algorithm: Algorithm,
+    honest: Mapping[str, float],
+    measured: Measured,
+    requirement: Requirement,
+) -> Mapping[str, float]:
+    """Return what an attacker reports where an honest client reports ``honest``.
 
     Args:
-        reply: the honest one; it joins.
-        message: the TRAIN that it answers.
+        config: the run's settings.
+        algorithm: says what a client reports.
+        honest: the honest report.
+        measured: what the client measured.
+        requirement: what it requires.
+    """
+    if config.byzantine_attack == "claim":
+        made_up = {algorithm.weight_claim: config.byzantine_claim} if algorithm.weight_claim in honest else {}
+        return {**honest, **made_up}
+    lie = measured.evaluation.inflated(config.byzantine_inflation)
+    return algorithm.false_report(measured, replace(measured, evaluation=lie, met=requirement.met(lie)))
+
+
+def noisy_model(
+    config: RunConfig, client: str, server_round: int, arrays: ArrayRecord, sent: ArrayRecord | None
+) -> ArrayRecord:
+    """Return the model, or gradient, that an attacker sends.
+
+    Args:
         config: the run's settings.
         client: the client-id.
-        loss: F_k(w).
-        requirement: rho_k.
+        server_round: counted from 1.
+        arrays: what it would send honestly.
+        sent: the model that it was sent; None where ``arrays`` is an update already.
     """
-    told, content = message.content.config_records[keys.CONFIG], reply.content
-    most = 1.0 if told.get(keys.MATCH_ON) == "error" else math.inf
-    metrics = false_metrics(config, content.metric_records[keys.METRICS], loss, requirement, most)
-    is_model = str(told.get(keys.LOCAL_RULE, "sgd")) not in _NOT_A_MODEL
-    arrays = noisy(
-        content.array_records[keys.ARRAYS],
-        message.content.array_records[keys.ARRAYS] if is_model else None,
-        config.byzantine_noise,
-        generator(config.seed, "byzantine-noise", client=client, server_round=int(told[keys.SERVER_ROUND])),  # type: ignore[arg-type]
-    )
-    return Message(RecordDict({**content, keys.METRICS: metrics, keys.ARRAYS: arrays}), reply_to=message)
-
-
-def false_metrics(
-    config: RunConfig, metrics: MetricRecord, loss: float, requirement: float, most: float = math.inf
-) -> MetricRecord:
-    """Return what an attacker reports, where an honest client with this F_k(w) and rho_k reports ``metrics``.
-
-    ``most`` is what a server believes at most where the loss it asked for is an error: a larger one would be refused.
-    """
-    lie = MetricRecord(dict(metrics))
-    if config.byzantine_attack == "claim":
-        if keys.APPEAL_WEIGHT in lie:
-            lie[keys.APPEAL_WEIGHT] = config.byzantine_claim
-        return lie
-    inflated = config.byzantine_inflation * loss
-    if keys.APPEAL_WEIGHT in lie:
-        lie[keys.APPEAL_WEIGHT] = appeal_weight(inflated, requirement)
-    if keys.SATISFIED in lie:
-        lie[keys.SATISFIED] = int(inflated < requirement)
-    if keys.MARGIN in lie:
-        lie[keys.MARGIN] += appeal_factor(loss, requirement) * (inflated - loss)  # type: ignore[operator]
-    if keys.LOSS in lie:  # or FedALIGN's error in its place
-        lie[keys.LOSS] = min(most, config.byzantine_inflation * float(lie[keys.LOSS]))  # type: ignore[arg-type]
-    return lie
+    draw = generator(config.seed, "byzantine-noise", client=client, server_round=server_round)
+    return noisy(arrays, sent, config.byzantine_noise, draw)
 
 
 def noisy(arrays: ArrayRecord, before: ArrayRecord | None, noise: float, draw: np.random.Generator) -> ArrayRecord:
@@ -104,7 +91,7 @@ def noisy(arrays: ArrayRecord, before: ArrayRecord | None, noise: float, draw: n
     updates = [v if before is None else v - _wide(view(before[name])) for name, v in floating.items()]
     size = sum(update.size for update in updates)
     scale = noise * (sum(float(np.vdot(u, u)) for u in updates) / size) ** 0.5 if size else 0.0
-    return ArrayRecord({name: Array(_shaken(v, scale, draw) if name in floating else v) for name, v in own.items()})
+    return array_record({name: _shaken(v, scale, draw) if name in floating else v for name, v in own.items()})
 
 
 def _shaken(values: NDArray[np.generic], scale: float, draw: np.random.Generator) -> NDArray[np.generic]:

@@ -5,28 +5,23 @@ docs/privacy.md.
 """
 
 import secrets
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message
-from flwr.clientapp.mod import LocalDpMod
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.supercore.differential_privacy import compute_clip_model_update, get_norm
 
 from client.participant import Participant
 from client.state import Record, Store
-from client.training import TRAININGS
+from client.training.rule import LocalRule
+from fedappeal.flower.privacy import ClientCall, NDArray, clip_update, local_dp_mod, update_norm
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.draws import draw_seed
-from fedappeal.protocol.packing import Layout, content_hash, view
-
-_one_at_a_time = threading.Lock()
+from fedappeal.protocol.packing import Layout, content_hash, model_of, view
 
 
-def protected(participant: Participant, rule: str, train: ClientAppCallable) -> ClientAppCallable:
+def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> ClientCall:
     """Return local training with the run's privacy settings around it.
 
     Args:
@@ -43,9 +38,9 @@ def protected(participant: Participant, rule: str, train: ClientAppCallable) -> 
         return train
     if not norm:
         raise ConfigError(f"clipping-norm = 0 is not allowed with dp-epsilon = {epsilon:g}: more than 0")
-    if rule in TRAININGS:
+    if not rule.sends_model:
         raise ConfigError(
-            f"clipping-norm = {norm:g} is not allowed with local-rule = '{rule}': "
+            f"clipping-norm = {norm:g} is not allowed with local-rule = '{rule.name}': "
             "a reply is not one trained model (0)"
         )
     if (whole := _not_floating(participant.layout)) is not None:
@@ -55,28 +50,27 @@ def protected(participant: Participant, rule: str, train: ClientAppCallable) -> 
 
     def clip(message: Message, context: Context) -> Message:
         reply = train(message, context)
-        sent, own = _model(message), _model(reply)
+        sent, own = model_of(message.content), model_of(reply.content)
         if _update_norm(own, sent) > norm:  # one inside the norm stays as it is, to the bit
-            clipped = [view(array) for array in own.values()]
-            compute_clip_model_update(clipped, [view(sent[name]) for name in own], norm)
+            clipped = clip_update(_views(own, own), _views(sent, own), norm)
             reply.content[keys.ARRAYS] = ArrayRecord(dict(zip(own, map(Array, clipped), strict=True)))
         return reply
 
     def clip_and_add_noise(message: Message, context: Context) -> Message:
         reply = train(message, context)
-        sent, own = _model(message), _model(reply)
+        sent, own = model_of(message.content), model_of(reply.content)
         if _update_norm(own, sent) == 0:  # Flower's mod divides by it
             reply.content[keys.ARRAYS] = own = _nudged(own)
+        told: Mapping[str, Any] = message.content[keys.CONFIG]
         # By the update, not by the question: were the data to change between two of them, equal noise would cancel.
         seed = draw_seed(
             config.seed,
             f"privacy/{noise_key(participant.store)}/{content_hash(own)}",
             client=participant.client_id,
-            server_round=int(message.content[keys.CONFIG][keys.SERVER_ROUND]),  # type: ignore[arg-type]
+            server_round=int(told[keys.SERVER_ROUND]),
         )
-        mod = LocalDpMod(norm, config.dp_sensitivity, epsilon, config.dp_delta)
-        with _numpy_seeded(seed):
-            return mod(message, context, lambda *_: reply)
+        mod = local_dp_mod(norm, config.dp_sensitivity, epsilon, config.dp_delta, seed)
+        return mod(message, context, lambda *_: reply)
 
     return clip_and_add_noise if epsilon else clip
 
@@ -97,31 +91,17 @@ def _not_floating(layout: Layout) -> str | None:
     return next((name for name, _, dtype in layout.entries if not np.issubdtype(np.dtype(dtype), np.floating)), None)
 
 
-def _model(message: Message) -> ArrayRecord:
-    record = message.content[keys.ARRAYS]
-    assert isinstance(record, ArrayRecord)
-    return record
-
-
 def _update_norm(own: ArrayRecord, sent: ArrayRecord) -> float:
-    return get_norm([np.subtract(view(own[name]), view(sent[name])) for name in own])
+    return update_norm(_views(own, own), _views(sent, own))
+
+
+def _views(model: ArrayRecord, names: Iterable[str]) -> list[NDArray]:
+    return [view(model[name]) for name in names]
 
 
 def _nudged(model: ArrayRecord) -> ArrayRecord:
-    """Return the model with its first value moved by a millionth, or by the least that changes it."""
+    """Return the model with its first value moved by about a millionth."""
     arrays = {name: view(array).copy() for name, array in model.items()}
     first = next(iter(arrays.values())).reshape(-1)
     first[0] += max(1e-6, np.spacing(abs(first[0])))
     return ArrayRecord({name: Array(values) for name, values in arrays.items()})
-
-
-@contextmanager
-def _numpy_seeded(seed: int) -> Iterator[None]:
-    """Seed NumPy's global generator, which Flower's noise is drawn from, and put it back afterwards."""
-    with _one_at_a_time:
-        before = np.random.get_state()
-        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
-        try:
-            yield
-        finally:
-            np.random.set_state(before)

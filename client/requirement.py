@@ -1,22 +1,27 @@
-"""A client's requirement rho_k: the training loss that the global model must beat to appeal.
+"""A client's requirement rho_k: what the global model must reach to appeal.
 
-``solo`` (MaxFL, "Example of rho_k", section 3): the client trains a model of its own for a few warm-up steps
-from the run's initial model ``w_0``; ``rho_k`` is that solo model's training loss. ``fixed``: a number. A number
-that the client's owner has set goes before both. Computed once and stored,
-so a client that was killed, or got a new node id, keeps the requirement it had.
+Where it comes from is a plug-in: ``solo`` (MaxFL, "Example of rho_k", section 3), ``fixed``, ``accuracy``. A number
+that the client's owner has set goes before all of them. It is computed once and stored, so that a client that was
+killed, or got a new node id, keeps the requirement it had.
 """
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
-from client.state import Record, Store
-from fedappeal.protocol.config import RunConfig
+from client.training.measured import Evaluation
+from fedappeal.protocol.config import Count, Positive, RunConfig, Scalar, Share
+from fedappeal.protocol.plugins import Plugin, PluginSettings
 
-Arrays = dict[str, NDArray[np.generic]]
+if TYPE_CHECKING:
+    from client.state import Store
+    from fedappeal.protocol.packing import Arrays
+
+LOSS, ACCURACY = "loss", "accuracy"
 
 
 @dataclass(frozen=True)
@@ -24,75 +29,145 @@ class Requirement:
     """What a client requires.
 
     Attributes:
-        rho: the training loss to beat, finite.
-        solo: the solo model's arrays by name; empty where the requirement is a fixed number.
+        rho: the training loss to stay below, or the accuracy to reach; finite.
+        solo: the solo model's arrays by name; empty where there is none.
         solo_accuracy: its accuracy on the client's test data; NaN where there is none.
+        of: what rho is, ``loss`` or ``accuracy``.
     """
 
     rho: float
-    solo: Arrays
-    solo_accuracy: float
+    solo: "Arrays" = field(default_factory=dict)
+    solo_accuracy: float = math.nan
+    of: str = LOSS
 
-    @classmethod
-    def fixed(cls, rho: float) -> "Requirement":
-        """Return a requirement that is a number, without a solo model."""
-        return cls(rho, {}, float("nan"))
-
-
-def requirement_settings(config: RunConfig, owners: float | None) -> RunConfig:
-    """Return the settings that a client's requirement follows: a number its owner has set goes before the run's."""
-    if owners is None:
-        return config
-    return config.model_copy(update={"requirement": "fixed", "fixed_requirement": owners})
+    def met(self, evaluation: Evaluation) -> bool:
+        """Whether a model meets the requirement; one that was not measured (NaN) does not."""
+        return evaluation.accuracy >= self.rho if self.of == ACCURACY else evaluation.loss < self.rho
 
 
-def requirement_key(config: RunConfig, task: str, data: str, layout: str, initial: str, client: str) -> str:
+class WarmUp(Protocol):
+    """What a requirement may ask of its client before the first round."""
+
+    def train(self, steps: int, learning_rate: float) -> "Arrays":
+        """Return the model that the client trains alone from w_0."""
+
+    def train_loss(self, arrays: "Arrays") -> float:
+        """Return a model's loss on the client's training data, measured as ``loss-mode`` says."""
+
+    def test_accuracy(self, arrays: "Arrays") -> float:
+        """Return a model's accuracy on the client's test data."""
+
+
+class RequirementKind(Plugin):
+    """Base of kinds of requirement: derive from it, and write `make`."""
+
+    of: ClassVar[str] = LOSS
+    """What rho_k is: ``loss`` or ``accuracy``."""
+    trains: ClassVar[bool] = False
+    """Whether rho_k depends on training alone from w_0."""
+
+    def make(self, client: WarmUp) -> Requirement:
+        """Return the requirement."""
+        raise TypeError(f"requirement '{self.name}' has no method make")
+
+
+class Solo(RequirementKind):
+    """The training loss of a model trained alone from w_0 (MaxFL, section 3)."""
+
+    name = "solo"
+    trains = True
+
+    class Settings(PluginSettings):
+        """The kind's settings."""
+
+        steps: Count = Field(100, description="solo steps behind rho_k")
+        learning_rate: Positive = Field(0.1, description="their learning rate")
+
+    def make(self, client: WarmUp) -> Requirement:
+        """Train alone, and return the loss that this reaches."""
+        solo = client.train(self.settings.steps, self.settings.learning_rate)
+        return Requirement(client.train_loss(solo), dict(solo), client.test_accuracy(solo))
+
+
+class Fixed(RequirementKind):
+    """A training loss, the same for every client."""
+
+    name = "fixed"
+
+    class Settings(PluginSettings):
+        """The kind's settings."""
+
+        loss: float = Field(1.0, allow_inf_nan=False, description="rho_k")
+
+    def make(self, client: WarmUp) -> Requirement:
+        """Return the number."""
+        return Requirement(self.settings.loss)
+
+
+class Accuracy(RequirementKind):
+    """An accuracy, the same for every client: the model appeals from there on."""
+
+    name = "accuracy"
+    of = ACCURACY
+
+    class Settings(PluginSettings):
+        """The kind's settings."""
+
+        at_least: Share = Field(0.8, description="accuracy that the model must reach, in [0, 1]")
+
+    def make(self, client: WarmUp) -> Requirement:
+        """Return the number."""
+        return Requirement(self.settings.at_least, of=ACCURACY)
+
+
+def requirement_key(
+    kind: RequirementKind, config: RunConfig, task: str, data: str, layout: str, initial: str, client: str
+) -> str:
     """Name under which a requirement is stored: a hash of all that it depends on.
 
     Args:
-        config: the settings, see `requirement_settings`; only those of the requirement count.
+        kind: the kind, with its settings.
+        config: the run's settings.
         task: the task's fingerprint.
         data: fingerprint of the client's own data.
         layout: hash of the model's layout.
         initial: hash of the initial model w_0.
         client: the client-id, on which the warm-up's minibatches depend.
     """
-    settings: tuple[object, ...] = (config.requirement, config.fixed_requirement)
-    if config.requirement == "solo":
-        settings = (
-            config.requirement,
-            config.warmup_steps,
-            config.warmup_learning_rate,
-            config.batch_size,
-            config.momentum,
-            config.weight_decay,
-            config.seed,
-            client,
-            initial,
-        )
-        if config.loss_mode != "evaluation":  # the usual mode is left out: what is stored by then keeps its name
-            settings += (config.loss_mode,)
-    text = repr((settings, task, data, layout))
+    training: Mapping[str, object] = {}
+    if kind.trains:
+        general = ("batch-size", "momentum", "weight-decay", "seed", "loss-mode")
+        given = config.as_config()
+        training = {**{key: given[key] for key in general}, "client": client, "initial": initial}
+    text = repr((kind.name, kind.settings.as_config(), training, task, data, layout))
     return "requirement-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_requirement(store: Store, key: str) -> Requirement | None:
+def read_requirement(store: "Store", key: str) -> Requirement | None:
     """Return the stored requirement of that key, or None."""
     if (record := store.read(key)) is None:
         return None
-    return Requirement(float(record.values["rho"]), dict(record.arrays), float(record.values["solo-accuracy"]))
+    values = record.values
+    return Requirement(float(values["rho"]), dict(record.arrays), float(values["solo-accuracy"]), str(values["of"]))
 
 
-def stored_requirement(store: Store, key: str, compute: Callable[[], Requirement]) -> Requirement:
+def stored_requirement(store: "Store", key: str, compute: Callable[[], Requirement]) -> Requirement:
     """Return the stored requirement, or compute and store it.
 
     Raises:
         ValueError: if the computed rho_k is not finite (the warm-up diverged).
     """
+    from client.state import Record
+
     if (stored := read_requirement(store, key)) is not None:
         return stored
     requirement = compute()
-    if not np.isfinite(requirement.rho):
-        raise ValueError(f"the requirement's warm-up ended with loss {requirement.rho}; lower warmup-learning-rate")
-    store.write(key, Record({"rho": requirement.rho, "solo-accuracy": requirement.solo_accuracy}, requirement.solo))
+    if not math.isfinite(requirement.rho):
+        raise ValueError(f"the requirement's warm-up ended with loss {requirement.rho}; lower solo.learning-rate")
+    values: dict[str, Scalar] = {
+        "rho": requirement.rho,
+        "solo-accuracy": requirement.solo_accuracy,
+        "of": requirement.of,
+    }
+    store.write(key, Record(values, dict(requirement.solo)))
     return requirement

@@ -1,4 +1,4 @@
-"""What one client is told by its owner: its data, its device, its limits, its connection.
+"""What one client is told by its owner: its data, its device, its policy, its connection.
 
 `NodeSettings` are the keys of Flower's node configuration, so a stock ``flower-supernode --node-config "..."``,
 the simulation runtime and the long-lived process all give a client the same settings.
@@ -9,7 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedappeal.protocol.config import ConfigError, Scalar, Settings
+from fedappeal.protocol.config import ConfigError, Scalar, Settings, plugin_settings, section
+from fedappeal.protocol.plugins import ALL, Allowed
 
 
 class NodeSettings(Settings):
@@ -21,9 +22,13 @@ class NodeSettings(Settings):
     role: Literal["seen", "unseen"] = Field("seen", description="with data: unseen only evaluates, and never trains")
     partition_id: Annotated[int, Field(ge=-1)] = Field(-1, description="which client of the task this one plays")
     num_partitions: Annotated[int, Field(ge=-1)] = Field(-1, description="number of clients; -1: not checked")
-    task: str = Field(
-        "any", description="the one task of the owner's own (package.module:name) that may be run; any: all"
+    allow: str | None = Field(
+        None,
+        description="packages, by commas, whose code may run because a run or a message names it; empty: none; not set: "
+        "all, as a stock SuperNode runs whatever bundle it is sent",
     )
+    participation: str = Field("", description="how this client decides, a policy; empty: as the run says")
+    set: str = Field("", description="settings of that policy: NAME.KEY=VALUE, separated by spaces")
     client_id: str = Field("", description="stable id; empty: the key's fingerprint, else from the state")
     state_dir: str = Field("", description="folder of the durable state; empty: in memory")
     data_dir: str = Field("", description="folder with the data sets (torchvision's layout)")
@@ -47,6 +52,15 @@ class NodeSettings(Settings):
         elif self.role != "seen":
             raise ValueError(f"role = '{self.role}' is not allowed without data: partition-id says who is unseen")
         return self
+
+    @property
+    def allowed(self) -> Allowed:
+        """The packages whose code may run here because a run or a message names it."""
+        return ALL if self.allow is None else Allowed.of(self.allow.split(","))
+
+    def own_section(self, name: str) -> dict[str, Scalar]:
+        """Return the owner's settings of one plug-in, by their own keys."""
+        return section(plugin_settings(self.set), name)
 
     def check_data_source(self) -> None:
         """Check that the settings say where the data comes from.

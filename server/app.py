@@ -5,8 +5,8 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedappeal.flower.grid import pull_without_stalls
 from fedappeal.protocol.config import RunConfig
-from server.quick_pull import pull_without_stalls
 from server.run import run
 
 app = ServerApp()

@@ -1,4 +1,4 @@
-"""A checkpoint after every round: the model, the strategy's state and the round, in one file replaced at once."""
+"""A checkpoint: models, the strategy's state and the round, in one file replaced at once."""
 
 import json
 from dataclasses import dataclass

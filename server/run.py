@@ -1,59 +1,65 @@
-"""One run of the server: the strategy by its settings, watched by hooks that fill the run's folder."""
+"""One run of the server: builds the strategy, runs it, fills the run's folder."""
 
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-import fedappeal
+from client.training.settings import LocalTrainingSettings
 from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task, task_fingerprint
+from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_settings
 from server.checkpoint import Checkpoint
-from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, new_path
-from server.strategies import STRATEGIES, build_strategy
-from strategies.hooks import Hooks, RoundRecord
-from strategies.members import Member
-from strategies.volunteers import VolunteerStrategy
-
-LOCAL_SETTINGS = (
-    *("learning-rate", "batch-size", "local-steps", "local-epochs", "momentum", "weight-decay", "proximal-mu"),
-    *("gradient-batch", "gradient-steps"),
-)
-"""Settings of the local rule, sent with every TRAIN."""
-
+from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, POLICIES, RunFolder, new_path, read_lines
+from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.members import Member
+from strategies.rounds.strategy import Strategy
 
 SECONDS_APART = 1.0
 """Between the checkpoints of a run that need not be durable."""
 
 
+@dataclass
 class Recorder(Hooks):
-    """Fills the run's folder while the run goes on."""
+    """Fills the run's folder, round by round.
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        strategy: VolunteerStrategy,
-        initial: ArrayRecord,
-        rounds: int,
-        watch: Hooks,
-        durable: bool,
-    ) -> None:
-        self.folder = folder
-        self.strategy = strategy
-        self.initial = initial
-        self.rounds = rounds
-        self.watch = watch
-        self.durable = durable
+    Attributes:
+        folder: the run's.
+        strategy: the run's.
+        initial: w_0.
+        rounds: number of the last round.
+        run: the run's plug-ins.
+        watch: told of each round after it is on the disk.
+        durable: whether there is a checkpoint after each round.
+    """
+
+    folder: RunFolder
+    strategy: Strategy
+    initial: ArrayRecord
+    rounds: int
+    run: Chosen
+    watch: Hooks
+    durable: bool
+
+    def __post_init__(self) -> None:
+        self._policies = {str(line["client-id"]) for line in read_lines(self.folder.path / POLICIES)}
         self._written = -math.inf
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
-        """Record an arrival."""
-        self.folder.event("enrolled", client=member.client_id, role=member.role, enrolled=enrolled)
+        """Record an arrival, and the client's policy where the run mixes policies."""
+        client = member.client_id
+        version = {"version": member.version} if member.version else {}
+        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **version)
+        if len(self.run.mixture.names) > 1 and client not in self._policies:
+            self._policies.add(client)
+            policy = self.run.mixture.of(self.strategy.shared.seed, client)
+            self.folder.append(POLICIES, {"client-id": client, "policy": policy})
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """Record a client that does not fit the run, with its reason."""
@@ -81,7 +87,9 @@ class Recorder(Hooks):
 
 
 def initial_arrays(config: RunConfig) -> Arrays:
-    """Return w_0 by name. Where a file holds it, no torch is imported: that takes seconds, and clients check it.
+    """Return w_0 by name.
+
+    Where a file holds it, no torch is imported: that takes seconds, and clients check it.
 
     Raises:
         ConfigError: if the file cannot be read.
@@ -117,11 +125,12 @@ def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool
 
 
 def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable: bool) -> None:
-    strategy = build_strategy(config)
+    strategy, plugins = build_strategy(config), chosen(config)
     named = initial_arrays(config)
     layout = Layout.of(named)
-    strategy.check_layout(layout.names)
-    start = Checkpoint(0, layout.pack(named), layout.pack(named), strategy.state())
+    strategy.check_model(layout.names)
+    initial = layout.pack(named) if config.pack else layout.named(named)
+    start = Checkpoint(0, initial, initial, strategy.state())
     if config.resume:
         if (folder.path / CHECKPOINT).exists():
             start = Checkpoint.read(folder.path / CHECKPOINT)
@@ -130,25 +139,14 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable
         folder.event("resumed", round=start.server_round)
 
     told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
-    settings = config.as_config()
-    local = {key: settings[key] for key in LOCAL_SETTINGS}
-    if config.local_rule != "auto":
-        local[keys.LOCAL_RULE] = config.local_rule
     result = strategy.start(
         grid,
         start.initial,
         config.rounds,
-        train_config=ConfigRecord({**told, **local}),
+        train_config=ConfigRecord({**told, **training_settings(config, plugins)}),
         evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
-        hooks=Recorder(folder, strategy, start.initial, config.rounds, watch, durable),
-        roll_call_config=ConfigRecord(
-            {
-                **told,
-                keys.FINGERPRINT: task_fingerprint(config.task_settings()),
-                keys.VERSION: fedappeal.__version__,
-                keys.NEEDS_LOSS: int(STRATEGIES[config.strategy].needs_loss),
-            }
-        ),
+        hooks=Recorder(folder, strategy, start.initial, config.rounds, plugins, watch, durable),
+        roll_call_config=ConfigRecord({**told, **roll_call_settings(config, plugins)}),
         arrays=start.arrays,
         first_round=start.server_round + 1,
     )
@@ -158,3 +156,25 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable
         {"round": strategy.record.server_round or start.server_round, "task": config.task},
     )
     folder.event("finished", round=strategy.record.server_round or start.server_round, reason=strategy.finished)
+
+
+def training_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:
+    """Return what every TRAIN says of local training: settings, and the run's rule."""
+    settings, shared = config.as_config(), LocalTrainingSettings.keys()
+    told = {key: settings[key] for key in shared}
+    if config.local_rule != "auto":
+        name = plugins.rule.settings_name()
+        own = own_settings(config, plugins.rule).as_config()
+        told |= {keys.LOCAL_RULE: config.local_rule, **{f"{name}.{key}": value for key, value in own.items()}}
+    return told
+
+
+def roll_call_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:
+    """Return what the roll call says besides the run's key and the layout."""
+    foreign = (f"{kind}\t{found.name}\t{found}" for kind, found in foreign_plugins(config))
+    return {
+        keys.FINGERPRINT: task_fingerprint(config.task_settings()),
+        keys.PROTOCOL_VERSION: keys.PROTOCOL,
+        keys.PLUGINS: "\n".join(foreign),
+        keys.NEEDS_LOSS: int(plugins.strategy.needs_losses),
+    }

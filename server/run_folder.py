@@ -1,9 +1,9 @@
 """What a run leaves behind: one folder with its settings, its history and its models.
 
-``config.json`` (every setting, seed and version), ``history.jsonl`` (a line a round), ``participation.jsonl``
-(round, client-id, decision), ``events.jsonl`` (arrivals, refusals, failures, the end), ``initial.safetensors``
-(w_0, of local runs), ``checkpoint.safetensors`` (what ``fedappeal resume`` goes on from) and ``model.safetensors``
-(the global model by parameter names).
+``config.json`` (every setting, seed and version), ``history.jsonl`` (a line a round), ``participation.jsonl`` (round,
+client-id, decision), ``policies.jsonl`` (client-id and policy, where the run mixes policies), ``events.jsonl``
+(arrivals, refusals, failures, the end), ``initial.safetensors`` (w_0, of local runs), ``checkpoint.safetensors``
+(what ``fedappeal resume`` goes on from) and ``model.safetensors`` (the global model by parameter names).
 """
 
 import json
@@ -19,10 +19,12 @@ from typing import Any
 from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol.config import ConfigError, RunConfig
+from server.build import resolved_settings
 
 CONFIG = "config.json"
 HISTORY = "history.jsonl"
 PARTICIPATION = "participation.jsonl"
+POLICIES = "policies.jsonl"
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 MODEL = "model.safetensors"
@@ -69,7 +71,7 @@ class RunFolder:
             raise ConfigError(f"out = '{path}' is not allowed: {error.strerror}") from None
         run_key = secrets.token_hex(8)
         record = {
-            "settings": config.as_config(),
+            "settings": resolved_settings(config),
             "run-key": run_key,
             "versions": recorded_versions(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -111,8 +113,10 @@ class RunFolder:
         self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **facts})
 
     def forget_after(self, server_round: int) -> None:
-        """Drop lines cut short, and those of rounds after the given one: resume runs a killed round again."""
-        _rewrite(self.path / EVENTS, read_lines(self.path / EVENTS))
+        """Drop lines cut short, and those of later rounds: resume runs these again."""
+        for file in (EVENTS, POLICIES):
+            if (self.path / file).exists():  # a run without a mixture has no policies
+                _rewrite(self.path / file, read_lines(self.path / file))
         for file in (HISTORY, PARTICIPATION):
             kept = [line for line in read_lines(self.path / file) if int(line["round"]) <= server_round]
             _rewrite(self.path / file, kept)
@@ -124,7 +128,8 @@ def _rewrite(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
 
 def new_path(config: RunConfig) -> Path:
     """Return the folder of a new run that names none: ``runs/DATE-TIME-STRATEGY-TASK``."""
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}-{config.task.replace(':', '.')}"
+    what = f"{config.strategy}-{config.task}".replace(":", ".")
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
 
 
 def check_new(path: Path) -> None:
@@ -153,12 +158,12 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a JSON-lines file; a last line cut short by a kill is left out."""
+    """Return the lines of a JSON-lines file without one cut short by a kill."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def how_it_ended(path: Path) -> dict[str, Any] | None:
-    """Return the event with which a run ended: its ``round``, and the ``reason`` of an early end; else None."""
+    """Return the event that ended a run (``round``, ``reason`` of an early end), or None."""
     return next((line for line in read_lines(path / EVENTS) if line["event"] == "finished"), None)

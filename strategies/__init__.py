@@ -1,35 +1,34 @@
-"""What the server does with the replies: one file per algorithm, on the volunteers' round loop."""
+"""The algorithms, server and client side: one file or folder each, on `strategies.rounds`.
 
-from strategies.adagd import AdaGD
-from strategies.fedalign import FedALIGN
-from strategies.fedavg import FedAvg
-from strategies.fedprox import FedProx
-from strategies.hooks import Hooks, RoundRecord
-from strategies.maxfl import MaxFL, appeal_weight
-from strategies.maxfl_adagd import MaxFLAdaGD
-from strategies.mwfed import MWFed
-from strategies.perfedavg import PerFedAvg
-from strategies.pfedme import PFedMe
-from strategies.qfedavg import QFedAvg
-from strategies.scaffold import Scaffold
-from strategies.shared import Shared
-from strategies.volunteers import VolunteerStrategy
+A name is imported when it is first asked for.
+"""
 
-__all__ = [
-    "AdaGD",
-    "FedALIGN",
-    "FedAvg",
-    "FedProx",
-    "Hooks",
-    "MWFed",
-    "MaxFL",
-    "MaxFLAdaGD",
-    "PFedMe",
-    "PerFedAvg",
-    "QFedAvg",
-    "RoundRecord",
-    "Scaffold",
-    "Shared",
-    "VolunteerStrategy",
-    "appeal_weight",
-]
+import importlib
+from typing import Any
+
+_NAMES = {
+    "AdaGD": "strategies.adagd",
+    "FedALIGN": "strategies.fedalign",
+    "FedAvg": "strategies.fedavg",
+    "FedProx": "strategies.fedprox",
+    "Hooks": "strategies.rounds.hooks",
+    "MWFed": "strategies.mwfed",
+    "MaxFL": "strategies.maxfl",
+    "MaxFLAdaGD": "strategies.maxfl_adagd",
+    "PFedMe": "strategies.pfedme",
+    "PerFedAvg": "strategies.perfedavg",
+    "QFedAvg": "strategies.qfedavg",
+    "RoundRecord": "strategies.rounds.hooks",
+    "Scaffold": "strategies.scaffold",
+    "Strategy": "strategies.rounds.strategy",
+    "StrategySettings": "strategies.rounds.algorithm",
+    "appeal_weight": "strategies.maxfl",
+}
+
+__all__ = sorted(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'strategies' has no attribute '{name}'")
+    return getattr(importlib.import_module(_NAMES[name]), name)

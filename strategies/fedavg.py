@@ -4,20 +4,20 @@ McMahan, Moore, Ramage, Hampson, Aguera y Arcas: "Communication-Efficient Learni
 Decentralized Data". AISTATS 2017, Algorithm 1: ``w <- sum_k (n_k / n) w_k``.
 """
 
-from flwr.app import ArrayRecord
+from typing import TYPE_CHECKING
 
-from strategies.fold import WeightedSum
-from strategies.replies import TrainReply
-from strategies.volunteers import VolunteerStrategy
+from strategies.rounds.strategy import Strategy
+
+if TYPE_CHECKING:
+    from strategies.rounds.replies import Reply
 
 
-class FedAvg(VolunteerStrategy):
-    """FedAvg's server, among volunteers: the average runs over those who joined."""
+class FedAvg(Strategy):
+    """FedAvg (McMahan et al., AISTATS 2017): the average of the joined clients' models, by examples."""
 
-    def weight(self, reply: TrainReply) -> float:
+    name = "fedavg"
+    only_sums = True
+
+    def weight(self, reply: "Reply") -> float:
         """Return n_k, the client's number of training examples."""
         return float(reply.num_examples)
-
-    def update(self, folded: WeightedSum) -> tuple[ArrayRecord, dict[str, float]]:
-        """Return the weighted average of the models."""
-        return folded.combine(keep=0.0, scale=1.0 / folded.weight), {}

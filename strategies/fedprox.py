@@ -6,38 +6,65 @@ A client minimises, instead of its loss F_k (equation 2)::
 
     h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2
 
-with w^t the model that was sent (`client.descent.prox`). Algorithm 2 samples clients with probabilities p_k = n_k / n
-and averages their models unweighted; the paper's own code samples them uniformly and weights by n_k. This is the
-second, because it is what FedAvg does here: mu = 0 is FedAvg, to the bit.
+with w^t the model that was sent. Algorithm 2 samples clients with probabilities p_k = n_k / n and averages their
+models unweighted; the paper's own code samples them uniformly and weights by n_k. This is the second, because it is
+what FedAvg does here: mu = 0 is FedAvg, to the bit.
 """
 
-import math
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from fedappeal.protocol.config import ConfigError, Scalar
+from pydantic import Field
+
+from client.training.rule import BatchedTerms, LocalProblem
+from client.training.rule import LocalRule as AnyRule
+from client.training.sgd import SGD
+from fedappeal.protocol.config import NonNegative
 from strategies.fedavg import FedAvg
-from strategies.shared import Shared
+from strategies.rounds.algorithm import StrategySettings
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 class FedProx(FedAvg):
-    """FedProx's server: FedAvg that asks for another local rule.
+    """FedProx (Li et al., MLSys 2020): FedAvg whose clients stay near the global model."""
 
-    Args:
-        proximal_mu: mu, at least 0.
-        shared: settings that all strategies share.
+    name = "fedprox"
 
-    Raises:
-        ConfigError: for a setting that is not allowed.
-    """
+    class Settings(StrategySettings):
+        """FedProx's settings."""
 
-    local_rule = "prox"
+        proximal_mu: NonNegative = Field(0.01, description="mu of the proximal term; 0 is FedAvg")
 
-    def __init__(self, *, proximal_mu: float, **shared: Unpack[Shared]) -> None:
-        super().__init__(**shared)
-        if not 0 <= proximal_mu < math.inf:
-            raise ConfigError(f"proximal-mu = {proximal_mu} is not allowed: at least 0")
-        self.proximal_mu = proximal_mu
+    class LocalRule(SGD):
+        """SGD on ``F_k(w) + mu/2 ||w - w^t||^2``, the norm over all trainable parameters."""
 
-    def train_settings(self) -> dict[str, Scalar]:
-        """Tell the clients mu."""
-        return {"proximal-mu": self.proximal_mu}
+        name = "prox"
+
+        def train(self, model: "nn.Module", problem: LocalProblem) -> None:
+            """Train a model in place, with ``mu (w - w^t)`` added to each gradient."""
+            import torch
+
+            from client.training.descent import Tensors, descend, trainable
+
+            mu = self.settings.proximal_mu
+            start = [p.detach().clone() for p in trainable(model)]
+
+            def pull(gradients: Tensors, parameters: Tensors) -> Tensors:
+                return torch._foreach_add(gradients, torch._foreach_sub(parameters, start), alpha=mu)
+
+            descend(model, problem, [pull] if mu else [])
+
+        @classmethod
+        def batched_terms(cls, rules: Sequence[AnyRule], start: "Mapping[str, Tensor]") -> BatchedTerms | None:
+            """Return the same pull for clients side by side."""
+            mu = rules[0].settings.proximal_mu
+            if not mu:
+                return None
+            anchor = {name: p.clone() for name, p in start.items()}
+
+            def pull(name: str, target: "Tensor", before: "Tensor", active: int, sign: float) -> None:
+                target.add_(before - anchor[name][:active], alpha=sign * mu)
+
+            return BatchedTerms(pull, needs_before=True)

@@ -16,16 +16,25 @@ above lowers the loss.
 """
 
 import math
-from typing import Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from flwr.app import ArrayRecord
+from pydantic import Field
 
+from client.training.measured import Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import Scalar
-from strategies.fold import WeightedSum
-from strategies.replies import TrainReply, claim
-from strategies.shared import Shared, check
-from strategies.volunteers import VolunteerStrategy
+from fedappeal.protocol.config import CountOrZero, Positive, Scalar
+from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.round import Round
+from strategies.rounds.strategy import Strategy
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+    from strategies.rounds.replies import Reply
+
+APPEAL_WEIGHT = "appeal-weight"
+"""What a joined client reports: its q_k."""
 
 
 def appeal_weight(loss: float, requirement: float) -> float:
@@ -43,54 +52,49 @@ def appeal_weight(loss: float, requirement: float) -> float:
     return min(0.25, decay / (1.0 + decay) ** 2)  # rounding can give a hair more, which the server would refuse
 
 
-class MaxFL(VolunteerStrategy):
-    """MaxFL's server.
+class MaxFL(Strategy):
+    """MaxFL (Cho et al., TMLR 2024): weights clients by how winnable they are."""
 
-    Args:
-        server_lr: eta_g.
-        stabilizer: epsilon in the denominator of the adaptive server learning rate.
-        tuning_steps: local fine-tuning steps before a client computes its weight, and at evaluation (Table 4).
-        shared: settings that all strategies share.
+    name = "maxfl"
+    only_sums = True
+    compares_losses = True
+    weight_claim = APPEAL_WEIGHT
+    from_run: ClassVar[Mapping[str, str]] = {"tuning_steps": "tuning-steps"}
 
-    Raises:
-        ConfigError: for a setting that is not allowed.
-    """
+    class Settings(StrategySettings):
+        """MaxFL's settings."""
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        stabilizer: float = 1e-3,
-        tuning_steps: int = 0,
-        **shared: Unpack[Shared],
-    ) -> None:
-        super().__init__(**shared)
-        check(
-            ("server-lr", server_lr, 0 < server_lr < math.inf, "more than 0, and finite"),
-            ("stabilizer", stabilizer, 0 < stabilizer < math.inf, "more than 0, and finite"),
-            ("tuning-steps", tuning_steps, tuning_steps >= 0, "at least 0"),
+        server_lr: Positive = Field(1.0, description="eta_g, the server's learning rate")
+        stabilizer: Positive = Field(1e-3, description="epsilon in the denominator")
+        tuning_steps: CountOrZero | None = Field(
+            None, description="fine-tuning steps before q_k is computed (Table 4); not set: tuning-steps of the run"
         )
-        self.server_lr = server_lr
-        self.stabilizer = stabilizer
-        self.tuning_steps = tuning_steps
 
-    def train_settings(self) -> dict[str, Scalar]:
-        """Ask each client for its weight."""
-        return {keys.TUNING_STEPS: self.tuning_steps}
+    settings: Settings
 
-    def evaluate_settings(self) -> dict[str, Scalar]:
-        """Let each client judge the model as it would use it."""
-        return {keys.TUNING_STEPS: self.tuning_steps}
+    def tuning_steps(self) -> int:
+        """Return the fine-tuning steps before a client computes its weight."""
+        return self.settings.tuning_steps or 0
 
-    def weight(self, reply: TrainReply) -> float:
+    def report(self, measured: Measured) -> Claims:
+        """Return the client's q_k."""
+        return {APPEAL_WEIGHT: appeal_weight(measured.loss, measured.rho)}
+
+    def weight(self, reply: "Reply") -> float:
         """Return the q_k that the client reported.
 
         Raises:
             Refused: outside [0, 0.25].
         """
-        return claim(reply.metrics, keys.APPEAL_WEIGHT, 0.0, 0.25)
+        return reply.claim(APPEAL_WEIGHT, 0.0, 0.25)
 
-    def update(self, folded: WeightedSum) -> tuple[ArrayRecord, dict[str, float]]:
+    def update(self, round: Round) -> "ArrayRecord":
         """Move along the weighted updates: ``(1 - eta Q) w + eta sum q_k w_k``, ``eta = eta_g / (Q + epsilon)``."""
-        step = self.server_lr / (folded.weight + self.stabilizer)
-        return folded.combine(keep=1.0 - step * folded.weight, scale=step), {"appeal_weight": folded.weight}
+        total = round.sum.weight
+        step = self.settings.server_lr / (total + self.settings.stabilizer)
+        round.metrics["appeal_weight"] = total
+        return round.sum.combine(keep=1.0 - step * total, scale=step)
+
+    def evaluation_settings(self) -> dict[str, Scalar]:
+        """Let each client judge the model as it would use it: after the same fine-tuning."""
+        return {keys.TUNING_STEPS: self.tuning_steps()}

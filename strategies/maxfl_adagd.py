@@ -1,4 +1,4 @@
-r"""MaxFL's weights under ADA-GD's projection: serve those who can be won, and lose nobody who is served.
+r"""MaxFL's weights under ADA-GD's projection: win clients, and keep those that are served.
 
 A combination of our own, of "Maximizing Global Model Appeal in Federated Learning" (TMLR 2024, equation 4) and "On
 the Effect of Defection in Federated Learning and How to Prevent It" (Algorithm 1). With MaxFL's weight ``q_k`` each
@@ -15,7 +15,7 @@ factor changes neither the prediction nor the span. So the client sends its marg
     line 4      F_k(w) - eta |g_k| <= c epsilon   if and only if   m_k - eta |v_k| <= 0
     case 1      sum of a_k g_k over k not in D, made orthogonal to every g_k, k in D
     case 2      mean of a_k g_k over all: divided by the number of clients, since the server knows no sum of a_k
-    case 3      everybody is in D: the run ends
+    case 3      all are in D: the run ends
 
 A reply tells ``(F_k - c epsilon) / |g_k|``, but neither F_k nor a_k nor rho_k; what many tell is in docs/adagd.md.
 The least factor, from a gap ``|F_k - rho_k|`` of 29 on, is there because ``4 q_k``, or the gradient in float32, would
@@ -24,11 +24,16 @@ else be rounded to zero: a client that sends zeros seems to leave (0 <= 0), with
 
 from numpy.typing import ArrayLike
 
-from fedappeal.protocol import keys
-from fedappeal.protocol.config import Scalar
-from strategies.adagd import AdaGD, AdaGDStep, Gathered, check_positive, one_step
+from client.training.measured import Measured
+from client.training.rule import TrainingJob
+from strategies.adagd.algorithm import AdaGDStep, Gathered, check_positive, one_step
+from strategies.adagd.gradient import Gradient
+from strategies.adagd.strategy import AdaGD
 from strategies.maxfl import appeal_weight
+from strategies.rounds.algorithm import Claims
 
+MARGIN = "margin"
+"""What a joined client reports: m_k."""
 LEAST_FACTOR = 2.0**-40
 """Far below any weight that matters in a sum, and far above what float32 rounds to zero."""
 
@@ -59,15 +64,34 @@ def step(gradients: ArrayLike, margins: ArrayLike, step_size: float) -> AdaGDSte
 
 
 class MaxFLAdaGD(AdaGD):
-    """ADA-GD's server over margins and gradients that MaxFL's factors are in already; settings as `AdaGD`."""
+    """MaxFL's weights under ADA-GD's projection: a combination of our own; settings as ADA-GD's."""
 
     name = "maxfl-adagd"
-    reported = keys.MARGIN
+    needs_losses = False
+    compares_losses = True
+    claimed = MARGIN
+
+    class Settings(AdaGD.Settings):
+        """The settings, ADA-GD's."""
+
+    class LocalRule(Gradient):
+        """The gradient of the client's loss, times its factor."""
+
+        name = "weighted-gradient"
+
+        def factor(self, job: TrainingJob) -> float:
+            """Return a_k."""
+            return appeal_factor(job.measured.loss, job.measured.rho)
 
     def nothing_gathered(self) -> Gathered:
         """Return what a round begins with: line 4 is at 0 for margins."""
-        return Gathered(self.step_size, threshold=0.0)
+        return Gathered(self.settings.step_size, threshold=0.0)
 
-    def train_settings(self) -> dict[str, Scalar]:
-        """Ask each client for its margin above ``slack * precision``, and for its gradient times its factor."""
-        return {**super().train_settings(), keys.LEAVING_LOSS: self.slack * self.precision}
+    def report(self, measured: Measured) -> Claims:
+        """Return the client's margin above ``slack * precision``, times its factor."""
+        return self.false_report(measured, measured)
+
+    def false_report(self, measured: Measured, pretended: Measured) -> Claims:
+        """Return the margin of a pretended loss, times the gradient's factor."""
+        threshold = self.settings.slack * self.settings.precision
+        return {MARGIN: appeal_factor(measured.loss, measured.rho) * (pretended.loss - threshold)}

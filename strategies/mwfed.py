@@ -9,28 +9,37 @@ Among clients that train locally, as MaxFL's comparison has it ("performing more
 steps. This is the reading here::
 
     n_k = max(1, round(tau m v_k / sum_j v_j))   v: the weights; tau: local steps; m: clients asked together
-    w   <- sum_k n_k w_k / sum_k n_k             w_k: model after n_k local steps; over those who joined
+    w   <- sum_k n_k w_k / sum_k n_k             w_k: model after n_k local steps; over the clients that joined
     v_k <- 2 v_k                                 where w did not meet client k's target, F_k(w) >= rho_k
 
 The models are weighted by steps because in the pooled minibatch each client's gradient counts by its share. A client
 that reports nothing keeps its weight. (The code published with the paper, rlphilli/Collaborative-Incentives,
-multiplies by 4 and may give a client no work at all; here each has at least one step, so that it goes on reporting.)
+multiplies by 4 and may give a client no work at all; here each has at least one step, so that it can still report.)
 """
 
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from pydantic import Field
 
-from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
-from strategies.fold import Refused, WeightedSum
-from strategies.members import Member
-from strategies.replies import TrainReply, claim
-from strategies.shared import Shared
-from strategies.volunteers import VolunteerStrategy
+from client.training.measured import Measured
+from fedappeal.protocol.config import ConfigError, Count, RunConfig
+from fedappeal.protocol.plugins import PluginSettings
+from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.members import Member
+from strategies.rounds.round import Instructions, Round
+from strategies.rounds.strategy import Strategy
+from strategies.rounds.weighted_sum import Refused
 
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+    from strategies.rounds.replies import Reply
+
+SATISFIED = "satisfied"
+"""What a joined client reports: 1 where the model that was sent meets its requirement, else 0."""
 _WEIGHTS = "weights"
 
 
@@ -46,78 +55,96 @@ def loads(doublings: Sequence[int], local_steps: int) -> list[int]:
     return [max(1, round(local_steps * len(doublings) * share)) for share in shares.tolist()]
 
 
-class MWFed(VolunteerStrategy):
-    """MW-Fed's server.
+@dataclass
+class SharedWork:
+    """One round: each asked client's local steps, and by client whether its target is met."""
 
-    Args:
-        local_steps: tau, the mean number of local steps a round.
-        shared: settings that all strategies share.
+    loads: dict[str, int] = field(default_factory=dict)
+    satisfied: dict[str, bool] = field(default_factory=dict)
 
-    Raises:
-        ConfigError: for a setting that is not allowed.
-    """
 
-    def __init__(self, *, local_steps: int, **shared: Unpack[Shared]) -> None:
-        super().__init__(**shared)
-        if local_steps < 1:
-            raise ConfigError(f"local-steps = {local_steps} is not allowed: at least 1 (MW-Fed shares out steps)")
-        self.local_steps = local_steps
+class MWFed(Strategy):
+    """MW-Fed (Blum et al., ICML 2021): clients whose target is not met do more of the work."""
+
+    name = "mwfed"
+    from_run: ClassVar[Mapping[str, str]] = {"local_steps": "local-steps"}
+
+    class Settings(StrategySettings):
+        """MW-Fed's settings."""
+
+        local_steps: Count | None = Field(
+            None, description="tau, the mean number of local steps a round; not set: local-steps of the run"
+        )
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if self.settings.local_steps is None:
+            raise ConfigError("mwfed.local-steps is missing: the mean number of local steps a round, at least 1")
+        self.local_steps = self.settings.local_steps
         self._doublings: dict[str, int] = {}
-        self._loads: dict[str, int] = {}
-        self._satisfied = 0
 
-    def gather(self, arrays: ArrayRecord) -> None:
-        """Begin to gather a round's joined replies."""
-        super().gather(arrays)
-        self._loads, self._satisfied = {}, 0
+    @classmethod
+    def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:
+        """Refuse epochs.
 
-    def train_settings(self) -> dict[str, Scalar]:
-        """Ask each client whether its target is met."""
-        return {keys.REPORT: keys.SATISFIED}
+        Raises:
+            ConfigError: where the run has no number of local steps.
+        """
+        if not config.local_steps:
+            raise ConfigError(
+                f"local-steps = 0 is not allowed with strategy = '{cls.name}': it shares out steps, not epochs "
+                "(at least 1)"
+            )
 
-    def train_messages(
-        self, wave: Sequence[Member], arrays: ArrayRecord, config: ConfigRecord, ttl: float
-    ) -> list[tuple[Member, Message]]:
-        """Share out the wave's local steps by weight, and return its messages; ``ttl`` in seconds."""
-        ids = [member.client_id for member in wave]
+    def report(self, measured: Measured) -> Claims:
+        """Return whether the client's target is met."""
+        return {SATISFIED: int(measured.met)}
+
+    def begin(self, round: Round) -> None:
+        """Begin with no work shared out."""
+        round.carry = SharedWork()
+
+    def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
+        """Share out the wave's local steps by weight, and tell each client its load."""
+        ids = [member.client_id for member in members]
         if ids:
-            self._loads |= zip(ids, loads([self._doublings.get(i, 0) for i in ids], self.local_steps), strict=True)
-        return super().train_messages(wave, arrays, config, ttl)
+            shared = loads([self._doublings.get(i, 0) for i in ids], self.local_steps)
+            round.carry.loads |= zip(ids, shared, strict=True)
+        return Instructions(each={i: {"local-steps": round.carry.loads[i], "local-epochs": 0} for i in ids})
 
-    def client_settings(self, member: Member) -> dict[str, Scalar]:
-        """Tell a client its load."""
-        return {"local-steps": self._loads[member.client_id], "local-epochs": 0}
-
-    def accept(self, member: Member, reply: TrainReply) -> None:
-        """Take in a local model, and double its client's weight where the target is not met.
+    def add(self, round: Round, reply: "Reply") -> None:
+        """Take in a local model, and whether its client's target is met.
 
         Raises:
             Refused: for a claim that is not 0 or 1, or a model that does not fit.
         """
-        assert self._fold is not None
-        assert reply.arrays is not None
-        satisfied = claim(reply.metrics, keys.SATISFIED)
+        work, client = round.carry, reply.member.client_id
+        satisfied = reply.claim(SATISFIED)
         if satisfied not in (0, 1):
-            raise Refused(f"{keys.SATISFIED} = {satisfied} is not allowed: 0 or 1")
-        if member.client_id not in self._loads:
+            raise Refused(f"{SATISFIED} = {satisfied} is not allowed: 0 or 1")
+        if client not in work.loads:
             raise Refused("reply of a client that this round did not ask")
-        self._fold.add(reply.arrays, self._loads[member.client_id])
-        self._satisfied += int(satisfied)
-        self._doublings[member.client_id] = self._doublings.get(member.client_id, 0) + int(not satisfied)
+        round.sum.add(reply.arrays, work.loads[client])
+        work.satisfied[client] = bool(satisfied)
 
-    def update(self, folded: WeightedSum) -> tuple[ArrayRecord, dict[str, float]]:
-        """Return the average weighted by local steps, and for the history the share of joiners that are satisfied."""
-        return folded.combine(keep=0.0, scale=1.0 / folded.weight), {"satisfied": self._satisfied / folded.count}
+    def update(self, round: Round) -> "ArrayRecord":
+        """Return the average weighted by local steps; double unsatisfied clients' weights.
 
-    def state(self) -> RecordDict:
-        """Return what all strategies carry, and log2 of the weights."""
-        state = super().state()
-        values = list(self._doublings.values())
-        state[_WEIGHTS] = ConfigRecord({"clients": list(self._doublings), "doublings": values})
-        return state
+        The number for the history is the share of joiners that are satisfied.
+        """
+        satisfied: dict[str, bool] = round.carry.satisfied
+        for client, met in satisfied.items():
+            self._doublings[client] = self._doublings.get(client, 0) + (not met)
+        round.metrics["satisfied"] = sum(satisfied.values()) / round.sum.count
+        return super().update(round)
 
-    def restore(self, state: RecordDict) -> None:
-        """Take up what `state` returned."""
-        super().restore(state)
-        carried = state.config_records[_WEIGHTS]
-        self._doublings = dict(zip(carried["clients"], carried["doublings"], strict=True))  # type: ignore[arg-type, misc]
+    def carried(self) -> dict[str, Any]:
+        """Return log2 of the weights."""
+        return {_WEIGHTS: {"clients": list(self._doublings), "doublings": list(self._doublings.values())}}
+
+    def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take up the weights."""
+        weights = carried[_WEIGHTS]
+        self._doublings = dict(zip(weights["clients"], weights["doublings"], strict=True))

@@ -1,72 +1,102 @@
-r"""Per-FedAvg: a global model that serves each client well after one step on its own data.
+r"""Per-FedAvg: a model that serves each client after one step on its data.
 
 Fallah, Mokhtari, Ozdaglar: "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach". NeurIPS 2020. The problem (equation 3) is::
 
     min_w  1/n sum_i f_i(w - alpha grad f_i(w))
 
-Clients descend on their own term (rule ``maml`` of `client.personalised`), and the server averages the models of the
-clients of the round, each with the same weight (Algorithm 1): ``w <- 1/(r n) sum_i w_i``.
+A client descends on its own term (Algorithm 1), with three minibatches a step::
+
+    w <- w - beta (I - alpha Hess f(w, D'')) grad f(w - alpha grad f(w, D), D')
+
+and the server averages the models of the clients of the round, each with the same weight: ``w <- 1/(r n) sum_i w_i``.
+beta is the run's learning rate.
 """
 
-from typing import Literal, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
-from flwr.app import ArrayRecord
+from pydantic import Field
 
-from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
-from strategies.fold import WeightedSum
-from strategies.replies import TrainReply
-from strategies.shared import Shared
-from strategies.volunteers import VolunteerStrategy
+from client.training.rule import LocalProblem
+from client.training.rule import LocalRule as AnyRule
+from client.training.sgd import SGD
+from fedappeal.protocol.config import CountOrZero, Positive, Scalar
+from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.strategy import Strategy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
-class PerFedAvg(VolunteerStrategy):
-    """Per-FedAvg's server, among volunteers: the average runs over those who joined.
+class PerFedAvg(Strategy):
+    """Per-FedAvg (Fallah et al., NeurIPS 2020): a start that serves each client after one step of its own."""
 
-    Args:
-        maml_learning_rate: alpha, the inner step; beta is the run's local learning rate.
-        maml_order: ``second``, or ``first`` for FO, which leaves the Hessian out.
-        adaptation_steps: steps of alpha after which clients evaluate the model a second time; 0: they do not.
-        shared: settings that all strategies share.
+    name = "perfedavg"
+    only_sums = True
 
-    Raises:
-        ConfigError: for a setting that is not allowed.
-    """
+    class Settings(StrategySettings):
+        """Per-FedAvg's settings."""
 
-    local_rule = "maml"
+        maml_learning_rate: Positive = Field(0.01, description="alpha, the inner step")
+        maml_order: Literal["first", "second"] = Field("second", description="HF (second order) or FO (first)")
+        adaptation_steps: CountOrZero = Field(1, description="inner steps before the second evaluation; 0: none")
 
-    def __init__(
-        self,
-        *,
-        maml_learning_rate: float = 0.01,
-        maml_order: Literal["first", "second"] = "second",
-        adaptation_steps: int = 1,
-        **shared: Unpack[Shared],
-    ) -> None:
-        super().__init__(**shared)
-        if not maml_learning_rate > 0:
-            raise ConfigError(f"maml-learning-rate = {maml_learning_rate} is not allowed: more than 0")
-        if maml_order not in ("first", "second"):
-            raise ConfigError(f"maml-order = '{maml_order}' is not allowed: first, second")
-        if adaptation_steps < 0:
-            raise ConfigError(f"adaptation-steps = {adaptation_steps} is not allowed: at least 0")
-        self.maml_learning_rate = maml_learning_rate
-        self.maml_order = maml_order
-        self.adaptation_steps = adaptation_steps
+    settings: Settings
 
-    def train_settings(self) -> dict[str, Scalar]:
-        """Tell clients alpha and the order."""
-        return {"maml-learning-rate": self.maml_learning_rate, "maml-order": self.maml_order}
+    class LocalRule(AnyRule):
+        """Descent on the loss after one step of the client's own."""
 
-    def evaluate_settings(self) -> dict[str, Scalar]:
-        """Have the model judged as it is sent, and once more after each client adapted it."""
-        return {keys.ADAPTATION_STEPS: self.adaptation_steps, "maml-learning-rate": self.maml_learning_rate}
+        name = "maml"
+        knows_momentum = False
+        knows_weight_decay = False
 
-    def weight(self, reply: TrainReply) -> float:
+        def draws(self) -> int:
+            """Return the minibatches of a step: D, D' and D'' for the second order."""
+            return 3 if self.settings.maml_order == "second" else 2
+
+        def train(self, model: "nn.Module", problem: LocalProblem) -> None:
+            """Train a model in place.
+
+            The minibatches of a step are rows D, D' and, for the second order, D'' of ``problem.batches``. The first
+            order (FO) leaves the Hessian out. The second order takes the product of Hessian and vector exactly, by
+            differentiating the gradient, where the paper's HF takes a difference of two gradients.
+            """
+            import torch
+
+            from client.training.descent import trainable
+
+            alpha, parameters, draws = self.settings.maml_learning_rate, trainable(model), self.draws()
+
+            def gradient(batch: "Tensor", differentiable: bool = False) -> "tuple[Tensor, ...]":
+                return torch.autograd.grad(problem.loss_of(model, batch), parameters, create_graph=differentiable)
+
+            for step in problem.minibatches().reshape(-1, draws, problem.batches.shape[1]):
+                start = [p.detach().clone() for p in parameters]
+                inner = gradient(step[0])
+                with torch.no_grad():
+                    torch._foreach_add_(parameters, inner, alpha=-alpha)
+                outer = list(gradient(step[1]))
+                with torch.no_grad():
+                    torch._foreach_copy_(parameters, start)
+                if draws == 3:
+                    bent = torch.autograd.grad(
+                        gradient(step[2], differentiable=True), parameters, outer, materialize_grads=True
+                    )
+                    # Not in place: autograd may return one tensor as the gradient of two parameters.
+                    outer = list(torch._foreach_add(outer, bent, alpha=-alpha))
+                with torch.no_grad():
+                    torch._foreach_add_(parameters, outer, alpha=-problem.settings.learning_rate)
+
+    def weight(self, reply: object) -> float:
         """Return 1: the paper's average does not count examples."""
         return 1.0
 
-    def update(self, folded: WeightedSum) -> tuple[ArrayRecord, dict[str, float]]:
-        """Return the average of the models."""
-        return folded.combine(keep=0.0, scale=1.0 / folded.count), {}
+    def adaptation(self) -> tuple[AnyRule, Mapping[str, Scalar]] | None:
+        """Return ``adaptation-steps`` steps of alpha, before a second evaluation."""
+        if not self.settings.adaptation_steps:
+            return None
+        return SGD(), {
+            "local-steps": self.settings.adaptation_steps,
+            "learning-rate": self.settings.maml_learning_rate,
+        }

@@ -5,90 +5,103 @@ T. Dinh, Tran, Nguyen: "Personalized Federated Learning with Moreau Envelopes". 
 
     min_w  1/N sum_i F_i(w),   F_i(w) = min_theta f_i(theta) + lambda/2 |theta - w|^2
 
-Clients descend on their envelope (rule ``moreau`` of `client.personalised`), and the server moves towards the average
-of the models w_i of the clients of the round, each with the same weight (Algorithm 1, last line)::
+A client descends on its envelope, whose gradient is ``lambda (w - theta)`` at the minimiser theta, its personalised
+model (Algorithm 1; p is the inner learning rate)::
 
-    w <- (1 - beta) w + beta * 1/S sum_i w_i
+    theta <- theta - p (grad f(theta, D) + lambda (theta - w))      K times, on one minibatch
+    w     <- w - eta lambda (w - theta)
+
+and the server moves towards the average of the models w_i of the clients of the round, each with the same weight
+(Algorithm 1, last line): ``w <- (1 - beta) w + beta * 1/S sum_i w_i``. eta is the run's learning rate.
 """
 
-from typing import Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord
+from pydantic import Field
 
-from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
-from strategies.fold import WeightedSum
-from strategies.replies import TrainReply
-from strategies.shared import Shared
-from strategies.volunteers import VolunteerStrategy
+from client.training.rule import LocalProblem
+from client.training.rule import LocalRule as AnyRule
+from fedappeal.protocol.config import ConfigError, Count, Positive, Scalar
+from strategies.fedprox import FedProx
+from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.round import Round
+from strategies.rounds.strategy import Strategy
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+    from torch import nn
 
 
-class PFedMe(VolunteerStrategy):
-    """pFedMe's server, among volunteers: the average runs over those who joined.
+class PFedMe(Strategy):
+    """pFedMe (T. Dinh et al., NeurIPS 2020): a model near which each client finds one of its own."""
 
-    Clients evaluate the model as it is sent, and once more their own: K inner steps away from it.
+    name = "pfedme"
+    only_sums = True
 
-    Args:
-        moreau_lambda: lambda, how strongly a client's own model is held near the global one.
-        moreau_steps: K, inner steps on one minibatch.
-        personal_learning_rate: learning rate of the inner steps; eta is the run's local learning rate.
-        server_mixing: beta; 1 is the plain average.
-        shared: settings that all strategies share.
+    class Settings(StrategySettings):
+        """pFedMe's settings."""
 
-    Raises:
-        ConfigError: for a setting that is not allowed. Where the inner learning rate times lambda is 2 or more, the
-            inner steps move away from their minimum whatever (convex) loss they meet.
-    """
+        moreau_lambda: Positive = Field(15.0, description="lambda, how strongly a client's own model is held near")
+        moreau_steps: Count = Field(5, description="K, inner steps on one minibatch")
+        personal_learning_rate: Positive = Field(0.05, description="p, learning rate of the inner steps")
+        server_mixing: Positive = Field(1.0, description="beta; 1 is the plain average")
 
-    local_rule = "moreau"
+    settings: Settings
 
-    def __init__(
-        self,
-        *,
-        moreau_lambda: float = 15.0,
-        moreau_steps: int = 5,
-        personal_learning_rate: float = 0.05,
-        server_mixing: float = 1.0,
-        **shared: Unpack[Shared],
-    ) -> None:
-        super().__init__(**shared)
-        for key, value in (("moreau-lambda", moreau_lambda), ("server-lr", server_mixing)):
-            if not value > 0:
-                raise ConfigError(f"{key} = {value} is not allowed: more than 0")
-        if moreau_steps < 1:
-            raise ConfigError(f"moreau-steps = {moreau_steps} is not allowed: at least 1")
-        if not 0 < personal_learning_rate * moreau_lambda < 2:
+    class LocalRule(AnyRule):
+        """Descent on the client's Moreau envelope.
+
+        Theta starts at the model that was sent, and in each further local round where the last one left it, as in the
+        authors' program (github.com/CharlieDinh/pFedMe); the paper leaves its start open. What is sent back is w.
+        """
+
+        name = "moreau"
+        knows_momentum = False
+        knows_weight_decay = False
+
+        def train(self, model: "nn.Module", problem: LocalProblem) -> None:
+            """Train a model in place."""
+            import torch
+
+            from client.training.descent import trainable
+
+            own, theta = self.settings, trainable(model)
+            local = [p.detach().clone() for p in theta]
+            for batch in problem.minibatches():
+                for _ in range(own.moreau_steps):
+                    gradients = torch.autograd.grad(problem.loss_of(model, batch), theta)
+                    with torch.no_grad():
+                        pull = torch._foreach_sub(theta, local)
+                        torch._foreach_mul_(pull, own.moreau_lambda)
+                        torch._foreach_add_(pull, gradients)
+                        torch._foreach_add_(theta, pull, alpha=-own.personal_learning_rate)
+                with torch.no_grad():
+                    torch._foreach_lerp_(local, theta, problem.settings.learning_rate * own.moreau_lambda)
+            with torch.no_grad():
+                torch._foreach_copy_(theta, local)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        own = self.settings
+        # At 2 and above the inner steps move away from their minimum, whatever convex loss they meet.
+        if own.personal_learning_rate * own.moreau_lambda >= 2:
             raise ConfigError(
-                f"personal-learning-rate = {personal_learning_rate:g} is not allowed with "
-                f"moreau-lambda = {moreau_lambda:g}: more than 0, less than {2 / moreau_lambda:g} (2 / lambda)"
+                f"pfedme.personal-learning-rate = {own.personal_learning_rate:g} is not allowed with "
+                f"pfedme.moreau-lambda = {own.moreau_lambda:g}: less than {2 / own.moreau_lambda:g} (2 / lambda)"
             )
-        self.moreau_lambda = moreau_lambda
-        self.moreau_steps = moreau_steps
-        self.personal_learning_rate = personal_learning_rate
-        self.server_mixing = server_mixing
 
-    def _inner_problem(self) -> dict[str, Scalar]:
-        return {
-            "moreau-lambda": self.moreau_lambda,
-            "personal-learning-rate": self.personal_learning_rate,
-        }
-
-    def train_settings(self) -> dict[str, Scalar]:
-        """Tell clients lambda, K and the inner learning rate."""
-        return {**self._inner_problem(), "moreau-steps": self.moreau_steps}
-
-    def evaluate_settings(self) -> dict[str, Scalar]:
-        """Have the model judged as it is sent, and once more each client's own, K inner steps away."""
-        return {
-            **self._inner_problem(),
-            keys.LOCAL_RULE: self.local_rule,
-            keys.ADAPTATION_STEPS: self.moreau_steps,
-        }
-
-    def weight(self, reply: TrainReply) -> float:
+    def weight(self, reply: object) -> float:
         """Return 1: the paper's average does not count examples."""
         return 1.0
 
-    def update(self, folded: WeightedSum) -> tuple[ArrayRecord, dict[str, float]]:
+    def update(self, round: Round) -> "ArrayRecord":
         """Return ``(1 - beta) w + beta * average``."""
-        return folded.combine(keep=1.0 - self.server_mixing, scale=self.server_mixing / folded.count), {}
+        mixing = self.settings.server_mixing
+        return round.sum.combine(keep=1.0 - mixing, scale=mixing / round.sum.count)
+
+    def adaptation(self) -> tuple[AnyRule, Mapping[str, Scalar]] | None:
+        """Return K steps of the inner problem: FedProx's, with mu = lambda."""
+        own = self.settings
+        rule = FedProx.LocalRule(FedProx.Settings(proximal_mu=own.moreau_lambda))
+        return rule, {"local-steps": own.moreau_steps, "learning-rate": own.personal_learning_rate}

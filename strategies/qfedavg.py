@@ -19,19 +19,26 @@ has no weight and no say in the step size (the limit for a smooth loss, where ``
 """
 
 import math
-from typing import Unpack
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord
+from pydantic import Field
 
+from client.training.measured import Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.protocol.config import ConfigError, Positive
 from fedappeal.protocol.packing import view
-from strategies.fold import WeightedSum
-from strategies.members import Member
-from strategies.replies import TrainReply, claim
-from strategies.shared import Shared
-from strategies.volunteers import VolunteerStrategy
+from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.round import Round
+from strategies.rounds.strategy import Strategy
+from strategies.rounds.weighted_sum import WeightedSum
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+    from strategies.rounds.replies import Reply
 
 _BLOCK = 1 << 15
 _LARGEST_Q = 1e6
@@ -40,8 +47,8 @@ _LARGEST = 700.0
 """Largest exponent that is raised: exp(709.8) overflows a float64."""
 
 
-def squared_distance(one: ArrayRecord, other: ArrayRecord) -> float:
-    """Return ``||w - w_k||^2`` of two models of one layout, summed in float64, block by block.
+def squared_distance(one: "ArrayRecord", other: "ArrayRecord") -> float:
+    """Return ``||w - w_k||^2`` of two models, summed in float64, block by block.
 
     Arrays that are not floating point (counters) do not count.
     """
@@ -59,7 +66,7 @@ def squared_distance(one: ArrayRecord, other: ArrayRecord) -> float:
 
 
 def log_terms(loss: float, distance: float, q: float, learning_rate: float) -> tuple[float, float]:
-    """Return the logarithms of a client's two terms, a_k and b_k; minus infinity where one is 0.
+    """Return the logarithms of a client's a_k and b_k; minus infinity for 0.
 
     Args:
         loss: F_k, at least 0.
@@ -75,75 +82,93 @@ def log_terms(loss: float, distance: float, q: float, learning_rate: float) -> t
     return q * math.log(loss), math.log(q) - math.log(learning_rate) + (q - 1) * math.log(loss) + gap
 
 
-class QFedAvg(VolunteerStrategy):
-    """q-FFL's server. The models are summed in units of the largest a_k so far, so that no F_k^q overflows.
+@dataclass
+class ScaledSum:
+    """``sum a_k w_k`` in units of the largest a_k so far, so that no F_k^q overflows.
 
-    Args:
-        q: at least 0, at most a million.
-        learning_rate: the clients' learning rate, 1 / L.
-        shared: settings that all strategies share.
-
-    Raises:
-        ConfigError: for a setting that is not allowed.
+    Attributes:
+        sum: the models, each times ``a_k / unit``.
+        log_unit: logarithm of the unit.
+        log_curvature: logarithm of ``sum b_k``.
     """
 
-    def __init__(self, *, q: float, learning_rate: float, **shared: Unpack[Shared]) -> None:
-        super().__init__(**shared)
-        if not 0 <= q <= _LARGEST_Q:
-            raise ConfigError(f"fairness-q = {q} is not allowed: at least 0, and at most {_LARGEST_Q:g}")
-        if not 0 < learning_rate < math.inf:
-            raise ConfigError(f"learning-rate = {learning_rate} is not allowed: more than 0")
-        self.q = q
-        self.learning_rate = learning_rate
-        self._sent = ArrayRecord()
-        self._log_unit = -math.inf
-        self._log_curvature = -math.inf
+    sum: WeightedSum
+    log_unit: float = -math.inf
+    log_curvature: float = -math.inf
 
-    def train_settings(self) -> dict[str, Scalar]:
-        """Ask each client for its loss."""
-        return {keys.REPORT: keys.LOSS}
+    def add(self, sent: "ArrayRecord", arrays: "ArrayRecord", loss: float, q: float, learning_rate: float) -> None:
+        """Take in one local model with its loss.
 
-    def gather(self, arrays: ArrayRecord) -> None:
-        """Begin to gather a round's joined replies."""
-        super().gather(arrays)
-        self._sent, self._log_unit, self._log_curvature = arrays, -math.inf, -math.inf
+        Raises:
+            Refused: if the model does not fit; nothing is changed.
+        """
+        checked = self.sum.check(arrays)
+        distance = squared_distance(sent, arrays) if q else 0.0
+        log_a, log_b = log_terms(loss, distance, q, learning_rate)
+        if log_a > self.log_unit:
+            if self.sum.count:
+                rescaled = WeightedSum(sent)
+                rescaled.merge(self.sum, math.exp(self.log_unit - log_a))
+                self.sum = rescaled
+            self.log_unit = log_a
+        self.sum.add_checked(checked, self.in_units(log_a))
+        self.log_curvature = float(np.logaddexp(self.log_curvature, log_b))
 
-    def accept(self, member: Member, reply: TrainReply) -> None:
+    def in_units(self, log_term: float) -> float:
+        """Return a term, given by its logarithm, in units of the largest a_k."""
+        return 0.0 if self.log_unit == -math.inf else math.exp(min(_LARGEST, log_term - self.log_unit))
+
+
+class QFedAvg(Strategy):
+    """q-FFL (Li et al., ICLR 2020): the higher a client's loss, the more it counts."""
+
+    name = "qfedavg"
+    needs_losses = True
+    from_run: ClassVar[Mapping[str, str]] = {"learning_rate": "learning-rate"}
+
+    class Settings(StrategySettings):
+        """q-FFL's settings."""
+
+        q: Annotated[float, Field(ge=0, le=_LARGEST_Q)] = Field(1.0, description="q; 0 is unweighted FedAvg")
+        learning_rate: Positive | None = Field(None, description="1 / L; not set: the clients' learning-rate")
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if self.settings.learning_rate is None:
+            raise ConfigError("qfedavg.learning-rate is missing: the clients' learning rate, 1 / L")
+        self.learning_rate = self.settings.learning_rate
+
+    def report(self, measured: Measured) -> Claims:
+        """Return F_k of the model that was sent."""
+        return {keys.LOSS: measured.loss}
+
+    def begin(self, round: Round) -> None:
+        """Begin with nothing."""
+        round.carry = ScaledSum(round.sum)
+
+    def add(self, round: Round, reply: "Reply") -> None:
         """Take in one local model with its loss.
 
         Raises:
             Refused: for a loss below 0 or a model that does not fit.
         """
-        assert self._fold is not None
-        assert reply.arrays is not None
-        loss = claim(reply.metrics, keys.LOSS, low=0.0)
-        checked = self._fold.check(reply.arrays)
-        distance = squared_distance(self._sent, reply.arrays) if self.q else 0.0
-        log_a, log_b = log_terms(loss, distance, self.q, self.learning_rate)
-        if log_a > self._log_unit:
-            self._set_unit(log_a)
-        self._fold.add_checked(checked, self._in_units(log_a))
-        self._log_curvature = float(np.logaddexp(self._log_curvature, log_b))
+        loss = reply.claim(keys.LOSS, low=0.0)
+        round.carry.add(round.model, reply.arrays, loss, self.settings.q, self.learning_rate)
 
-    def _set_unit(self, log_unit: float) -> None:
-        """Express the sum of models in a larger unit."""
-        assert self._fold is not None
-        if self._fold.count:
-            rescaled = WeightedSum(self._sent)
-            rescaled.merge(self._fold, math.exp(self._log_unit - log_unit))
-            self._fold = rescaled
-        self._log_unit = log_unit
-
-    def _in_units(self, log_term: float) -> float:
-        return 0.0 if self._log_unit == -math.inf else math.exp(min(_LARGEST, log_term - self._log_unit))
-
-    def update(self, folded: WeightedSum) -> tuple[ArrayRecord, dict[str, float]]:
+    def finish(self, round: Round) -> "ArrayRecord | None":
         """Return ``w - sum a_k (w - w_k) / sum (a_k + b_k)``; w where all losses are 0.
 
-        The number for the history is the step: the share of the way to the weighted mean that was gone.
+        The number for the history is the step: the share of the way to the weighted mean.
         """
-        if folded.weight == 0:
-            return folded.combine(keep=1.0, scale=0.0), {"step": 0.0}
-        denominator = folded.weight + self._in_units(self._log_curvature)
-        step = folded.weight / denominator
-        return folded.combine(keep=1.0 - step, scale=1.0 / denominator), {"step": step}
+        gathered: ScaledSum = round.carry
+        if not gathered.sum.count:
+            return None
+        weight = gathered.sum.weight
+        if weight == 0:
+            round.metrics["step"] = 0.0
+            return gathered.sum.combine(keep=1.0, scale=0.0)
+        denominator = weight + gathered.in_units(gathered.log_curvature)
+        round.metrics["step"] = step = weight / denominator
+        return gathered.sum.combine(keep=1.0 - step, scale=1.0 / denominator)

@@ -2,133 +2,273 @@ r"""SCAFFOLD: control variates take the clients' drift out of their local steps.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning".
 ICML 2020, Algorithm 1. Each client i keeps a control variate c_i, an estimate of its own gradient, and the server the
-mean c of all of them; both start at zero. Clients in S descend on ``g_i(y_i) - c_i + c`` from x and send y_i and the
-change of c_i (`client.control`); then (equation 5)::
+mean c of all of them; both start at zero. Clients in S descend from the model x that was sent (equation 3)::
+
+    y_i <- y_i - eta_l (g_i(y_i) - c_i + c)
+
+take a new control variate (equation 4, option II; the mean of the K gradients that were used)::
+
+    c_i^+ = c_i - c + (x - y_i) / (K eta_l)
+
+and send y_i and ``c_i^+ - c_i``; then (equation 5)::
 
     x <- x + eta_g mean_{i in S} (y_i - x)
     c <- c + |S|/N mean_{i in S} (c_i^+ - c_i)
 
-The mean over S is unweighted. The second line says that c is the mean of c_i over all N clients, and that is what is
+The mean over S is unweighted. The last line says that c is the mean of c_i over all N clients, and that is what is
 kept: the sum of all changes, divided by N when it is sent, so that it stays the mean while clients arrive (with
 c_i = 0). N is the number of seen clients that were ever enrolled.
 
-c is the mean only while both sides agree on every c_i. Clients are therefore told which of their rounds the server
-added last: the change in a reply that was surplus, late or refused counts on neither side.
+c is the mean only while both sides agree on every c_i. The change in a reply that was surplus, late or refused counts
+on neither side: a client remembers c_i before and after its latest round, and is told which of its rounds the server
+added last.
 """
 
-from typing import Any, Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
+from pydantic import Field
 
+from client.training.rule import BatchedTerms, LocalProblem, TrainingJob
+from client.training.rule import LocalRule as AnyRule
+from client.training.sgd import SGD
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.protocol.config import ConfigError, Positive
 from fedappeal.protocol.keys import SEEN
-from fedappeal.protocol.packing import view
-from strategies.fold import Refused, WeightedSum, finite
-from strategies.members import Member
-from strategies.replies import TrainReply
-from strategies.shared import Shared
-from strategies.volunteers import VolunteerStrategy
+from fedappeal.protocol.packing import array_record, view
+from fedappeal.protocol.plugins import PluginSettings
+from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.members import Member
+from strategies.rounds.round import Instructions, Round
+from strategies.rounds.strategy import Strategy
+from strategies.rounds.weighted_sum import Refused, WeightedSum, finite
 
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+    from torch import Tensor, nn
+
+    from client.state import Store
+    from strategies.rounds.replies import Reply
+
+CONTROL = "control"
+"""ArrayRecord of TRAIN: c."""
+CONTROL_DELTA = "control-delta"
+"""ArrayRecord of a joined reply: ``c_i^+ - c_i``."""
+CONTROL_ROUND = "control-round"
+"""What TRAIN tells a client: the last of its rounds whose change went into c; 0: none did."""
 _SUM = "control-sum"
 _TAKEN = "control-taken"
 
-
-def mean_control(total: ArrayRecord, clients: int) -> ArrayRecord:
-    """Return c, the mean of all control variates, from their sum; ``clients`` is N, at least 1."""
-    sums: dict[str, NDArray[Any]] = {name: view(array) for name, array in total.items()}
-    return ArrayRecord({name: Array(np.asarray(array / clients, array.dtype)) for name, array in sums.items()})
+Controls = Mapping[str, NDArray[Any]]
+"""A control variate by parameter name."""
 
 
-class Scaffold(VolunteerStrategy):
-    """SCAFFOLD's server.
+def control_delta(sent: Controls, local: Controls, control: Controls, steps: int, learning_rate: float) -> Controls:
+    """Return ``c_i^+ - c_i`` of option II: ``(x - y_i) / (K eta_l) - c``.
 
     Args:
-        server_lr: eta_g, more than 0.
-        shared: settings that all strategies share.
+        sent: x, the model that was sent, by name.
+        local: y_i, the model after local training; names as ``control``.
+        control: c, the server's control variate.
+        steps: K, at least 1.
+        learning_rate: eta_l, more than 0.
 
-    Raises:
-        ConfigError: for a setting that is not allowed.
+    Returns:
+        Arrays of the names, shapes and dtypes of ``control``.
     """
+    scale = 1.0 / (steps * learning_rate)
+    return {name: np.asarray((sent[name] - local[name]) * scale - c) for name, c in control.items()}
 
-    local_rule = "scaffold"
-    reply_records = (keys.CONTROL_DELTA,)
 
-    def __init__(self, *, server_lr: float = 1.0, **shared: Unpack[Shared]) -> None:
-        super().__init__(**shared)
-        if not server_lr > 0:
-            raise ConfigError(f"server-lr = {server_lr} is not allowed: more than 0")
-        self.server_lr = server_lr
+def control_before(store: "Store", run_key: str, taken: int, like: Controls) -> Controls:
+    """Return c_i as the server knows it.
+
+    Args:
+        store: the client's memory.
+        run_key: which run.
+        taken: the last round whose change the server added; 0: none, so that c_i is zero.
+        like: arrays whose names, shapes and dtypes c_i has.
+    """
+    record = store.read(_record_name(run_key))
+    if record is None or taken == 0:
+        return {name: np.zeros_like(array) for name, array in like.items()}
+    which = "after" if int(record.values["round"]) <= taken else "before"
+    return {name: record.arrays[f"{which}/{name}"] for name in like}
+
+
+def remember(store: "Store", run_key: str, server_round: int, before: Controls, after: Controls) -> None:
+    """Store c_i before and after a round, both or neither."""
+    from client.state import Record
+
+    arrays = {f"before/{name}": array for name, array in before.items()}
+    arrays |= {f"after/{name}": array for name, array in after.items()}
+    store.write(_record_name(run_key), Record({"round": server_round}, arrays))
+
+
+def _record_name(run_key: str) -> str:
+    return f"control-{run_key}"
+
+
+def mean_control(total: "ArrayRecord", clients: int) -> "ArrayRecord":
+    """Return c, the mean of N control variates, from their sum."""
+    sums = {name: np.asarray(view(array)) for name, array in total.items()}
+    return array_record({name: np.asarray(array / clients, array.dtype) for name, array in sums.items()})
+
+
+@dataclass
+class ControlledRound:
+    """One round: the sum of all c_i, c as it is sent, and the joiners."""
+
+    changes: WeightedSum
+    control: "ArrayRecord"
+    joined: list[str] = field(default_factory=list)
+
+
+class Scaffold(Strategy):
+    """SCAFFOLD (Karimireddy et al., ICML 2020): control variates take the drift out of local steps."""
+
+    name = "scaffold"
+    only_sums = True
+    reply_records = (CONTROL_DELTA,)
+
+    class Settings(StrategySettings):
+        """SCAFFOLD's settings."""
+
+        server_lr: Positive = Field(1.0, description="eta_g, the server's learning rate")
+
+    settings: Settings
+
+    class LocalRule(SGD):
+        """SGD with ``c - c_i`` added to each gradient; sends the change of c_i besides the model."""
+
+        name = "scaffold"
+        knows_momentum = False
+        """Option II is the mean of the gradients only where each moved the model by eta_l."""
+        sends_model = False
+
+        def __init__(self, settings: PluginSettings | None = None, correction: "Sequence[Tensor]" = ()) -> None:
+            super().__init__(settings)
+            self.correction = list(correction)
+            """``c - c_i``, one tensor a trainable parameter."""
+
+        def train(self, model: "nn.Module", problem: LocalProblem) -> None:
+            """Train a model in place.
+
+            Raises:
+                ValueError: where the correction is not one tensor a trainable parameter.
+            """
+            import torch
+
+            from client.training.descent import Tensors, descend, trainable
+
+            if len(self.correction) != (expected := len(trainable(model))):
+                raise ValueError(
+                    f"SCAFFOLD's correction has {len(self.correction)} tensors, the model {expected} parameters"
+                )
+
+            def correct(gradients: Tensors, parameters: Tensors) -> Tensors:
+                return torch._foreach_add(gradients, self.correction)
+
+            descend(model, problem, [correct])
+
+        @classmethod
+        def batched_terms(cls, rules: Sequence[AnyRule], start: "Mapping[str, Tensor]") -> BatchedTerms | None:
+            """Return the same correction for clients side by side."""
+            import torch
+
+            each = [rule.correction for rule in rules if isinstance(rule, Scaffold.LocalRule)]
+            stacked = {name: torch.stack([own[i] for own in each]) for i, name in enumerate(start)}
+
+            def correct(name: str, target: "Tensor", before: "Tensor", active: int, sign: float) -> None:
+                target.add_(stacked[name][:active], alpha=sign)
+
+            return BatchedTerms(correct)
+
+        def reply(self, job: TrainingJob) -> "dict[str, ArrayRecord]":
+            """Train with the correction, and return the local model and the change of c_i.
+
+            Only trainable parameters have a control variate; the change of every other array is zero.
+
+            Raises:
+                ConfigError: where there is no local step.
+                ValueError: if the message carries no control variate of this model.
+            """
+            import torch
+
+            steps = job.training.steps(job.examples)
+            if steps < 1:
+                raise ConfigError(
+                    "local-steps = 0 is not allowed with local-rule = 'scaffold' where local-epochs = 0"
+                )
+            sent = job.received(CONTROL)
+            control: Controls = {name: sent[name] for name in job.trainable}
+            taken = int(job.told.get(CONTROL_ROUND, job.server_round - 1))
+            before = control_before(job.store, job.run_key, taken, control)
+            correction = [torch.from_numpy(np.asarray(c - before[n])).to(job.device) for n, c in control.items()]
+            local = job.train(Scaffold.LocalRule(self.settings, correction))
+            delta = control_delta(job.arrays, local, control, steps, job.training.learning_rate)
+            after = {name: np.asarray(before[name] + delta[name]) for name in control}
+            remember(job.store, job.run_key, job.server_round, before, after)
+            change = {name: delta.get(name, np.zeros_like(array)) for name, array in job.arrays.items()}
+            return {keys.ARRAYS: job.pack(local), CONTROL_DELTA: job.pack(change)}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self._sum: ArrayRecord | None = None
         self._taken: dict[str, int] = {}
-        self._control = ArrayRecord()
-        self._changes: WeightedSum | None = None
-        self._folded: list[str] = []
 
-    def gather(self, arrays: ArrayRecord) -> None:
-        """Begin a round: the model and the changes of the control variates are summed side by side."""
-        super().gather(arrays)
-        if self._sum is None:
-            self._sum = ArrayRecord({name: Array(np.zeros_like(view(a))) for name, a in arrays.items()})
-        self._changes, self._folded = WeightedSum(self._sum), []
-        clients = {*self.members.of_role(SEEN), *self._taken}  # one that has gone still counts in the sum
-        self._control = mean_control(self._sum, max(1, len(clients)))
+    def begin(self, round: Round) -> None:
+        """Begin: the model and the changes of the control variates are summed side by side."""
+        total = self._sum or array_record({name: np.zeros_like(view(array)) for name, array in round.model.items()})
+        clients = {*round.members.of_role(SEEN), *self._taken}  # one that has gone still counts in the sum
+        round.carry = ControlledRound(WeightedSum(total), mean_control(total, max(1, len(clients))))
 
-    def train_records(self) -> dict[str, ArrayRecord]:
-        """Send c."""
-        return {keys.CONTROL: self._control}
+    def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
+        """Send c, and tell each client which of its rounds c holds."""
+        each = {m.client_id: self.under_name({CONTROL_ROUND: self._taken.get(m.client_id, 0)}) for m in members}
+        return Instructions(each=each, records={CONTROL: round.carry.control})
 
-    def client_settings(self, member: Member) -> dict[str, Scalar]:
-        """Tell a client which of its rounds c holds."""
-        return {keys.CONTROL_ROUND: self._taken.get(member.client_id, 0)}
-
-    def accept(self, member: Member, reply: TrainReply) -> None:
-        """Take in a local model and the change of its client's control variate, both or neither.
+    def add(self, round: Round, reply: "Reply") -> None:
+        """Take in a local model and its client's change of c_i, both or neither.
 
         Raises:
             Refused: if one of them has another layout or a value that is not finite.
         """
-        assert self._changes is not None
-        change = reply.records[keys.CONTROL_DELTA]
+        gathered: ControlledRound = round.carry
         try:
-            checked = self._changes.check(change)
+            checked = gathered.changes.check(reply.records[CONTROL_DELTA])
         except Refused as error:
-            raise type(error)(f"{keys.CONTROL_DELTA}: {error}") from None
-        super().accept(member, reply)
-        self._changes.add_checked(checked, 1.0)
-        self._folded.append(member.client_id)
+            raise type(error)(f"{CONTROL_DELTA}: {error}") from None
+        super().add(round, reply)
+        gathered.changes.add_checked(checked, 1.0)
+        gathered.joined.append(reply.member.client_id)
 
-    def weight(self, reply: TrainReply) -> float:
-        """Return 1: the mean is unweighted."""
-        return 1.0
-
-    def conclude(self) -> tuple[ArrayRecord | None, dict[str, float]]:
+    def finish(self, round: Round) -> "ArrayRecord | None":
         """Return ``x + eta_g mean (y_i - x)``, and keep the sum of all c_i; both or neither."""
-        models, changes = self._fold, self._changes
-        self._fold = self._changes = None
-        if models is None or changes is None or not models.count:
-            return None, {}
-        arrays = models.combine(keep=1.0 - self.server_lr, scale=self.server_lr / models.count)
-        total = changes.combine(keep=1.0, scale=1.0)
+        gathered: ControlledRound = round.carry
+        if not round.sum.count:
+            return None
+        eta = self.settings.server_lr
+        arrays = round.sum.combine(keep=1.0 - eta, scale=eta / round.sum.count)
+        total = gathered.changes.combine(keep=1.0, scale=1.0)
         if not (finite(arrays) and finite(total)):
-            return None, {"not_finite": 1.0}
+            round.metrics["not_finite"] = 1.0
+            return None
         self._sum = total
-        self._taken |= dict.fromkeys(self._folded, self.record.server_round)
-        return arrays, {}
+        self._taken |= dict.fromkeys(gathered.joined, round.number)
+        return arrays
 
-    def state(self) -> RecordDict:
-        """Return what all strategies carry, the sum of the control variates, and which rounds it holds."""
-        state = super().state()
-        state[_TAKEN] = ConfigRecord({"clients": list(self._taken), "rounds": list(self._taken.values())})
-        if self._sum is not None:
-            state[_SUM] = self._sum
-        return state
+    def carried(self) -> dict[str, Any]:
+        """Return the sum of the control variates, and which rounds it holds."""
+        taken = {"clients": list(self._taken), "rounds": list(self._taken.values())}
+        total = {} if self._sum is None else {name: view(array) for name, array in self._sum.items()}
+        return {_TAKEN: taken, _SUM: total}
 
-    def restore(self, state: RecordDict) -> None:
-        """Take up what `state` returned."""
-        super().restore(state)
-        taken = state.config_records[_TAKEN]
-        self._taken = dict(zip(taken["clients"], taken["rounds"], strict=True))  # type: ignore[arg-type, misc]
-        self._sum = state.array_records.get(_SUM)
+    def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take up the sum and the rounds."""
+        taken = carried[_TAKEN]
+        self._taken = dict(zip(taken["clients"], taken["rounds"], strict=True))
+        self._sum = array_record(carried[_SUM]) if _SUM in carried else None

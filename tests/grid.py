@@ -11,13 +11,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
+from fedappeal.flower.grid import Run
+from fedappeal.flower.messages import be_server, set_message_id
 from fedappeal.protocol import keys
-from strategies import Hooks, RoundRecord, VolunteerStrategy
-from strategies.exchange import Exchanges
-from strategies.members import Member
+from strategies import Hooks, RoundRecord, Strategy
+from strategies.rounds.exchange import Channel
+from strategies.rounds.members import Member
 
 SERVER_NODE = 1
 
@@ -25,7 +25,7 @@ Handler = Callable[[Message], Message | None]
 
 
 class Clock:
-    """Time that only moves when somebody sleeps."""
+    """Time that only moves where the program sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,7 +53,7 @@ class MemoryGrid(Grid):
     """
 
     def __init__(self, nodes: dict[int, Handler] | None = None) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, SERVER_NODE, 9
+        be_server(run_id=7, node_id=SERVER_NODE, task_id=9)
         self.nodes: dict[int, Handler] = dict(nodes or {})
         self.clock = Clock()
         self.delay: Callable[[int, Message], float] = lambda node, message: 0.0
@@ -87,7 +87,7 @@ class MemoryGrid(Grid):
                 ids.append("")
                 continue
             ids.append(f"m{len(self.pushed)}")
-            message.metadata.__dict__["_message_id"] = ids[-1]
+            set_message_id(message, ids[-1])
             self._waiting[ids[-1]] = (self.clock() + self.delay(node, message), message)
             self.pushed.append((self.clock(), message))
         return ids
@@ -237,12 +237,12 @@ class Watch(Hooks):
 @contextmanager
 def time_of(grid: MemoryGrid) -> Iterator[None]:
     """Let the round loop wait on the grid's clock."""
-    with patch("strategies.loop.Exchanges", partial(Exchanges, clock=grid.clock, sleep=grid.clock.sleep)):
+    with patch("strategies.rounds.exchange.Channel", partial(Channel, clock=grid.clock, sleep=grid.clock.sleep)):
         yield
 
 
 def run(
-    strategy: VolunteerStrategy, grid: MemoryGrid, rounds: int, watch: Watch | None = None, **start: object
+    strategy: Strategy, grid: MemoryGrid, rounds: int, watch: Watch | None = None, **start: object
 ) -> tuple[Result, Watch]:
     """Run a whole federation from the model 0, on the grid's clock."""
     watch = watch or Watch()

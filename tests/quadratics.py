@@ -10,13 +10,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
-import client.app
-from client.models import arrays_of
+from client.app import client_app
+from client.participants import Participants
+from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks.task import ClientData, Split, Task
-from strategies import VolunteerStrategy
+from strategies import Strategy
 from tests.grid import Handler, MemoryGrid, time_of
 
 CURVATURES = [1.0, 4.0, 2.0]
@@ -64,16 +65,21 @@ def config(clients: int, **settings: Scalar) -> RunConfig:
 
 
 def nodes(run: RunConfig, folder: Path | None = None) -> dict[int, Handler]:
-    """The clients of a run by node id, 100 + k; their state is in memory, or in ``folder``."""
+    """The clients of a run by node id, 100 + k, as after a restart; their state is in memory, or in ``folder``.
+
+    Their run's settings name no strategy, so that each message may.
+    """
+    app = client_app(Participants())
+    settings = {key: value for key, value in run.as_config().items() if key != "strategy"}
 
     def node(k: int) -> Handler:
-        own: dict[str, Scalar] = {"partition-id": k, "device": "cpu"}
+        own: dict[str, Scalar] = {"partition-id": k, "device": "cpu", "allow": "tests"}
         if folder is not None:
             own["state-dir"] = str(folder / str(k))
-        context = Context(7, 100 + k, dict(own), RecordDict(), run.as_config())
+        context = Context(7, 100 + k, dict(own), RecordDict(), settings)
 
         def answer(message: Message) -> Message:
-            return client.app.app(message, context)
+            return app(message, context)
 
         return answer
 
@@ -92,7 +98,7 @@ def value_of(arrays: ArrayRecord) -> float:
     return float(array.numpy()[0])
 
 
-def learned(strategy: VolunteerStrategy, grid: MemoryGrid, rounds: int, run: RunConfig) -> float:
+def learned(strategy: Strategy, grid: MemoryGrid, rounds: int, run: RunConfig) -> float:
     """Run a federation from w = 0; return the last w."""
     told = ConfigRecord({keys.RUN_KEY: "k", "learning-rate": run.learning_rate, "batch-size": run.batch_size})
     told["local-steps"] = run.local_steps

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.strategies import STRATEGIES
-
 ROOT = Path(__file__).parents[1]
-EXISTING = [name for name in STRATEGIES if (ROOT / "strategies" / f"{name}.py").exists()]
 
 
 def python(code: str, *, folder: Path | None = None) -> str:
@@ -26,16 +23,18 @@ def python(code: str, *, folder: Path | None = None) -> str:
 
 LOADED = """
 import sys
-print(sorted({name.partition(".")[0] for name in sys.modules} & set(WANTED)))
+print([wanted for wanted in WANTED if any(f"{name}.".startswith(f"{wanted}.") for name in sys.modules)])
 """
 
 
 def loaded(code: str, *wanted: str, folder: Path | None = None) -> str:
-    """Return the last line that the code prints, then which of the wanted packages it loaded."""
+    """Return the last line that the code prints, then which of the wanted packages and modules it loaded."""
     return python(code + LOADED.replace("WANTED", repr(wanted)), folder=folder).splitlines()[-1]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["local", "--help"], ["client", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list"], ["list", "maxfl"], ["local", "--help"], ["client", "--help"]]
+)
 def test_the_command_says_what_it_can_do_at_once(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -49,27 +48,45 @@ except SystemExit as ended:
     assert loaded(code, "torch", "flwr", "grpc", "sklearn", "flwr_datasets", "ray") == "[]"
 
 
+CLIENTS_OWN = tuple(
+    f"client.{name}"
+    for name in ("app", "participant", "participants", "turn", "state", "data", "fleet", "process", "settings")
+)
+"""What no server loads; rules, policies and requirements say what a run's settings may be."""
+
+
 def test_clients_load_nothing_of_the_server() -> None:
-    code = "import client.process, client.nursery, client.app, client.owner"
+    code = "import client.process.serve, client.process.fork_server, client.app, client.process.owner"
     assert loaded(code, "server", "ray", "flwr_datasets", "sklearn") == "[]"
 
 
-def test_a_client_process_and_the_nursery_leave_torch_until_it_is_needed() -> None:
-    assert loaded("import client.nursery, client.settings", "torch", "flwr", "server") == "[]"
-    assert loaded("import client.process", "torch", "server") == "[]"
+def test_a_client_process_and_the_fork_server_leave_torch_until_it_is_needed() -> None:
+    assert loaded("import client.process.fork_server, client.settings", "torch", "flwr", "server") == "[]"
+    assert loaded("import client.process.serve", "torch", "server") == "[]"
+
+
+def test_the_settings_of_every_plugin_load_neither_torch_nor_flower() -> None:
+    code = """
+from fedappeal.tasks import TASKS
+from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+for registry in (STRATEGIES, LOCAL_RULES, POLICIES, REQUIREMENTS, TASKS):
+    for name in registry.built_in:
+        registry.load(name).Settings.parse({})
+assert len(STRATEGIES.built_in) == 11
+"""
+    assert loaded(code, "torch", "flwr", "grpc", "sklearn", "flwr_datasets") == "[]"
 
 
 def test_the_server_app_builds_every_strategy_without_torch() -> None:
-    code = f"""
+    code = """
 import server.app
 from fedappeal.protocol.config import RunConfig
-from server.strategies import build_strategy
-for name in {EXISTING!r}:
-    built = build_strategy(RunConfig(strategy=name))
-    assert type(built).__name__.lower() == name, built
+from server.build import build_strategy
+from strategies.registry import STRATEGIES
+for name in STRATEGIES.built_in:
+    assert build_strategy(RunConfig(strategy=name)).name == name
 """
-    assert {"maxfl", "fedavg"} <= set(EXISTING)
-    assert loaded(code, "torch", "client", "ray", "flwr_datasets") == "[]"
+    assert loaded(code, "torch", *CLIENTS_OWN, "ray", "flwr_datasets") == "[]"
 
 
 RUN = """
@@ -77,16 +94,16 @@ import numpy as np
 from pathlib import Path
 import server.app
 from fedappeal.files import write_safetensors
-from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig
 from server.run import run
 from server.run_folder import CHECKPOINT, HISTORY, MODEL, read_lines
+from strategies.maxfl import APPEAL_WEIGHT
 from tests.grid import MemoryGrid, Volunteer, time_of
 
 arrays = {"layer.weight": np.zeros((2, 3), np.float32), "layer.bias": np.zeros(2, np.float32)}
 write_safetensors(Path("initial.safetensors"), arrays, {})
 for resume, rounds in ((False, 2), (True, 3)):
-    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", metrics={keys.APPEAL_WEIGHT: 0.1}) for k in range(2)})
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", metrics={APPEAL_WEIGHT: 0.1}) for k in range(2)})
     config = RunConfig(clients=2, rounds=rounds, out="run", initial_model="initial.safetensors", resume=resume)
     with time_of(grid):
         run(grid, config)
@@ -96,29 +113,46 @@ assert Path("run", MODEL).exists() and Path("run", CHECKPOINT).exists()
 
 
 def test_a_whole_run_of_the_server_with_a_given_model_loads_no_torch(tmp_path: Path) -> None:
-    assert loaded(RUN, "torch", "client", "sklearn", "flwr_datasets", folder=tmp_path) == "[]"
+    assert loaded(RUN, "torch", *CLIENTS_OWN, "sklearn", "flwr_datasets", folder=tmp_path) == "[]"
 
 
-def imports(folder: str) -> Iterator[tuple[Path, str]]:
-    """Every module that a folder's files import, at the top or inside a function."""
+def imports(folder: str) -> Iterator[tuple[Path, str, bool]]:
+    """Every module that a folder's files import, and whether at once: not in a function, nor for types alone."""
     for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}: a relative import"
-                yield from ((path, f"{node.module}.{alias.name}") for alias in node.names)
-            elif isinstance(node, ast.Import):
-                yield from ((path, alias.name) for alias in node.names)
+        yield from ((path, name, at_once) for name, at_once in _imports(ast.parse(path.read_text()), True))
+
+
+def _imports(tree: ast.AST, at_once: bool) -> Iterator[tuple[str, bool]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import"
+            yield from ((f"{node.module}.{alias.name}", at_once) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, at_once) for alias in node.names)
+        else:
+            later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or (
+                isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            )
+            yield from _imports(node, at_once and not later)
+
+
+def under(name: str, packages: list[str]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
 NOT_BELOW = ["server", "fedappeal.federation", "fedappeal.simulation", "fedappeal.experiments", "fedappeal.cli"]
+RULES = ["client.training", "client.participation", "client.requirement"]
+"""How clients train, decide and require: the base of local rules and policies, which algorithms derive from."""
 
 
 @pytest.mark.parametrize(
     ("folder", "never"),
     [
         ("client", NOT_BELOW),
-        ("strategies", ["client", "fedappeal.tasks", "fedappeal.files", "torch", *NOT_BELOW]),
-        ("server", ["client", *NOT_BELOW[1:]]),
+        ("client/training", ["strategies", "client.app", "client.participant", "client.turn", *NOT_BELOW]),
+        ("client/participation", ["strategies", "client.app", "client.participant", "client.turn", *NOT_BELOW]),
+        ("strategies", ["fedappeal.tasks", "fedappeal.files", *NOT_BELOW]),
+        ("server", [*CLIENTS_OWN, *NOT_BELOW[1:]]),
         ("fedappeal/protocol", ["client", "strategies", "fedappeal.tasks", "torch", *NOT_BELOW]),
         ("fedappeal/tasks", ["client", "strategies", "flwr", *NOT_BELOW]),
     ],
@@ -126,11 +160,14 @@ NOT_BELOW = ["server", "fedappeal.federation", "fedappeal.simulation", "fedappea
 def test_arrows_go_one_way(folder: str, never: list[str]) -> None:
     found = list(imports(folder))
     assert found
-    wrong = [(path.name, name) for path, name in found if any(f"{name}.".startswith(f"{n}.") for n in never)]
+    assert not [(path.name, name) for path, name, _ in found if under(name, never)]
+
+
+def test_strategies_need_numpy_flower_the_protocol_and_the_base_of_local_rules_only() -> None:
+    outside = ["numpy", "pydantic", "flwr", *sys.stdlib_module_names]
+    at_once = [*outside, "strategies", "fedappeal.protocol", "fedappeal.flower", *RULES]
+    later = [*at_once, "torch", "client.state"]  # a local rule's own mathematics, and its memory
+    wrong = [
+        (path.name, name) for path, name, now in imports("strategies") if not under(name, at_once if now else later)
+    ]
     assert not wrong
-
-
-def test_strategies_need_numpy_flower_and_the_protocol_only() -> None:
-    allowed = {"numpy", "flwr", "strategies", *sys.stdlib_module_names}
-    others = {(path.name, name) for path, name in imports("strategies") if name.partition(".")[0] not in allowed}
-    assert {name for _, name in others if not name.startswith("fedappeal.protocol.")} == set(), others

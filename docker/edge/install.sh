@@ -13,6 +13,9 @@ usage: install.sh --superlink HOST:9092 --root-certificates ca.crt --data FOLDER
   --data PATH                  this machine's own data: a folder of images, one folder a class, or an .npz
   --key FILE                   this client's private key; copied. Without it one is made on the first installation
   --device DEVICE              auto, cpu, cuda, cuda:N                                            (auto)
+  --participation POLICY       how this client decides; empty: as each run says                   (empty)
+  --set "NAME.KEY=VALUE ..."   settings of that policy, such as defect.leave-below=0.3            (empty)
+  --allow PACKAGE,PACKAGE      packages whose code may run here because a run names it            (none)
   --options "--priority ..."   further options of `fedappeal client`
   --from SOURCE                what to install: a folder, a wheel, or a requirement for pip       (this checkout)
   --python PYTHON              Python 3.11 or newer                                               (python3)
@@ -34,11 +37,13 @@ say() { echo "install.sh: $*"; }
 # -- arguments ---------------------------------------------------------------------------------------------------
 
 superlink='' root_certificates='' data='' key='' device='' options='' options_given=''
+participation='' participation_given='' set='' set_given='' allow='' allow_given=''
 from='' python=python3 torch_index='' prefix=/opt/fedappeal systemd=yes uninstall='' purge=''
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --superlink | --root-certificates | --data | --key | --device | --options | --from | --python | --torch-index | --prefix)
+    --superlink | --root-certificates | --data | --key | --device | --participation | --set | --allow | --options | \
+      --from | --python | --torch-index | --prefix)
       [ $# -ge 2 ] || fail "$1 needs a value"
       case $2 in
         *[\"\\\$\`]* | *"
@@ -50,6 +55,9 @@ while [ $# -gt 0 ]; do
         --data) data=$2 ;;
         --key) key=$2 ;;
         --device) device=$2 ;;
+        --participation) participation=$2 participation_given=yes ;;
+        --set) set=$2 set_given=yes ;;
+        --allow) allow=$2 allow_given=yes ;;
         --options) options=$2 options_given=yes ;;
         --from) from=$2 ;;
         --python) python=$2 ;;
@@ -126,7 +134,7 @@ kept() {
 # What else its owner put there, such as OMP_NUM_THREADS.
 others() {
   if [ -f "$env_file" ]; then
-    grep -vE '^(SUPERLINK|ROOT_CERTIFICATES|KEY|DATA|DEVICE|OPTIONS)=|written by install\.sh' "$env_file" || true
+    grep -vE '^(SUPERLINK|ROOT_CERTIFICATES|KEY|DATA|DEVICE|PARTICIPATION|SET|ALLOW|OPTIONS)=|written by install\.sh' "$env_file" || true
   fi
 }
 
@@ -140,6 +148,9 @@ absolute() {
 [ "$superlink" ] || superlink=$(kept SUPERLINK)
 [ "$data" ] || data=$(kept DATA)
 [ "$device" ] || device=$(kept DEVICE)
+[ "$participation_given" ] || participation=$(kept PARTICIPATION)
+[ "$set_given" ] || set=$(kept SET)
+[ "$allow_given" ] || allow=$(kept ALLOW)
 [ "$options_given" ] || options=$(kept OPTIONS)
 device=${device:-auto}
 data=$(absolute "$data")
@@ -231,6 +242,9 @@ ROOT_CERTIFICATES="$config/ca.crt"
 KEY="$config/client.key"
 DATA="$data"
 DEVICE="$device"
+PARTICIPATION="$participation"
+SET="$set"
+ALLOW="$allow"
 OPTIONS="$options"
 ENV
   others
@@ -270,7 +284,8 @@ export OMP_NUM_THREADS="\${OMP_NUM_THREADS:-1}"  # a small model is no faster wi
 export FLWR_HOME="$state/.flwr" XDG_CACHE_HOME="$cache" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 # shellcheck disable=SC2086  # options are split at their spaces
 exec "$prefix/bin/fedappeal" client --superlink "\$SUPERLINK" --root-certificates "\$ROOT_CERTIFICATES" --key "\$KEY" \\
-  --data "\$DATA" --device "\$DEVICE" --state-dir "$state/client" --connect-timeout 0 \$OPTIONS "\$@"
+  --data "\$DATA" --device "\$DEVICE" --participation "\$PARTICIPATION" --set "\$SET" --allow "\$ALLOW" \\
+  --state-dir "$state/client" --connect-timeout 0 \$OPTIONS "\$@"
 RUN
   chmod 0755 "$prefix/run-client"
   say "installed; start it with $prefix/run-client"

@@ -1,12 +1,18 @@
 """`fedappeal client`: one volunteer; its owner looks (`status`), rests (`pause`) and comes back (`reset`)."""
 
+import difflib
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import ConfigError, plugin_settings, section
+from fedappeal.protocol.plugins import parse_section
+
+if TYPE_CHECKING:
+    from client.settings import NodeSettings
 
 client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True)
 
@@ -26,14 +32,30 @@ def client(
     partition_id: Annotated[
         int, typer.Option(help="in place of --data: which client of the task this one plays, from 0")
     ] = -1,
-    task: Annotated[str, typer.Option(help="your own task, package.module:name; those of fedappeal need none")] = "",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a package whose code may run here because a run names it (own strategies, tasks, ...); repeatable; "
+            "none: fedappeal's own code alone"
+        ),
+    ] = None,
+    participation: Annotated[
+        str,
+        typer.Option(
+            help="the policy by which this client decides: a name, or package.module:Name; empty: the run's"
+        ),
+    ] = "",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="a setting of that policy: NAME.KEY=VALUE, several by spaces, repeatable"),
+    ] = None,
     state_dir: StateDir = DEFAULT_STATE,
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto",
     root_certificates: Annotated[str, typer.Option(help="CA certificate (PEM) of the SuperLink")] = "",
     key: Annotated[str, typer.Option(help="private key of this node (OpenSSH, NIST curve)")] = "",
     client_id: Annotated[
-        str, typer.Option(help="go on as this client after a new key; empty: the key's fingerprint, or the state's")
+        str, typer.Option(help="remain this client after a new key; empty: the key's fingerprint, or the state's")
     ] = "",
     insecure: Annotated[bool, typer.Option(help="plaintext; for loopback and tests")] = False,
     priority: Annotated[bool, typer.Option(help="ask to be served with priority")] = False,
@@ -49,7 +71,7 @@ def client(
         return
     if not superlink:
         raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
-    from client.process import run_client
+    from client.process.serve import run_client
     from client.settings import Connection, NodeSettings
 
     connection = Connection.parse(
@@ -61,7 +83,9 @@ def client(
             "role": role,
             "partition-id": partition_id,
             "client-id": client_id,
-            "task": task,
+            "allow": ",".join(_packages(allow or [])),
+            "participation": participation.strip(),
+            "set": " ".join(set_ or []).strip(),
             "state-dir": str(state_dir.expanduser().absolute()),
             "data-dir": data_dir,
             "device": device,
@@ -72,8 +96,9 @@ def client(
         }
     )
     node.check_data_source()
+    _check_policy(node)
     if node.data:
-        from client.own_data import check_own_data
+        from client.data.own_data import check_own_data
 
         check_own_data(node.data)
     from client.app import app
@@ -81,10 +106,48 @@ def client(
     sys.exit(run_client(node, connection, app, connect_timeout=connect_timeout or None))
 
 
+def _packages(given: list[str]) -> list[str]:
+    """Return the packages that an owner allows.
+
+    Raises:
+        ConfigError: for what is no name of a package or distribution.
+    """
+    packages = [name.strip() for text in given for name in text.split(",") if name.strip()]
+    for name in packages:
+        if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?", name):
+            raise ConfigError(f"allow = '{name}' is not allowed: the name of a package, as in `--allow mine`")
+    return packages
+
+
+def _check_policy(node: "NodeSettings") -> None:
+    """Check the owner's policy and its settings before the client starts.
+
+    Raises:
+        ConfigError: for an unknown policy, or a setting that no policy here has.
+    """
+    from strategies.registry import POLICIES
+
+    kinds = {name: POLICIES.load(name) for name in POLICIES.built_in}
+    if node.participation:
+        own = POLICIES.load(node.participation)
+        kinds[own.name] = own
+    given = plugin_settings(node.set)
+    for name in dict.fromkeys(key.partition(".")[0] for key in given):
+        if name in kinds:
+            parse_section(kinds[name], section(given, name))
+        elif not node.allow:  # else it may be a policy's that the owner allows and a run names
+            near = difflib.get_close_matches(name, kinds, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise ConfigError(
+                f"set = '{node.set}' is not allowed: '{name}' is no policy, and a client's owner sets its policy's "
+                f"settings alone ({', '.join(kinds)}){hint}"
+            )
+
+
 @client_app.command("status")
 def status(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Show what this client remembers: who it is, what it requires, which runs it left, what it prefers."""
-    from client.owner import describe
+    from client.process.owner import describe
 
     for line in describe(state_dir.expanduser()):
         typer.echo(line)
@@ -93,7 +156,7 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
 @client_app.command("pause")
 def pause(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Rest: stay connected, but answer nothing until `fedappeal client reset`."""
-    from client.owner import pause as pause_client
+    from client.process.owner import pause as pause_client
 
     typer.echo(pause_client(state_dir.expanduser()))
 
@@ -104,6 +167,6 @@ def reset(
     forget: Annotated[bool, typer.Option(help="forget requirements and models too")] = False,
 ) -> None:
     """Come back: end a pause and forget having left; the requirement stays, unless --forget."""
-    from client.owner import reset as reset_client
+    from client.process.owner import reset as reset_client
 
     typer.echo(reset_client(state_dir.expanduser(), forget))

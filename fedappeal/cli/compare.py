@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedappeal.experiments.comparison import comparison_tables, draw_comparison, read_runs
+from fedappeal.experiments.framework.comparison import comparison_tables, draw_comparison, read_runs
 from fedappeal.protocol.config import ConfigError
 
 

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-federation_app = typer.Typer(help="A standing SuperLink's clients: register their keys, list them, strike them off.")
+federation_app = typer.Typer(
+    help="A long-running SuperLink's clients: register their keys, list them, strike them off."
+)
 
 SuperLinkAddress = Annotated[str, typer.Option(help="HOST:PORT of the SuperLink's Control API (8000)")]
 RootCertificates = Annotated[str, typer.Option(help="CA certificate (PEM) of the SuperLink; empty: plaintext")]
@@ -90,7 +92,7 @@ def stop(
     superlink: SuperLinkAddress,
     root_certificates: RootCertificates = "",
 ) -> None:
-    """Stop a run; its folder stays, and `fedappeal resume --superlink` goes on with it."""
+    """Stop a run; its folder stays, and `fedappeal resume --superlink` continues it."""
     from fedappeal.federation.submit import stop_run
 
     with _control(superlink, root_certificates) as ca:
@@ -101,7 +103,8 @@ def stop(
 @contextmanager
 def _control(superlink: str, root_certificates: str) -> Iterator[bytes | None]:
     """Check the options, give the CA certificate, and end with one line where the SuperLink refuses."""
-    from fedappeal.federation.control import ControlError, check_control_address, read_root_certificates
+    from fedappeal.federation.address import check_control_address, read_root_certificates
+    from fedappeal.flower.control import ControlError
 
     check_control_address(superlink)
     try:

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from client.settings import NodeSettings
+from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import check_task
+from server.build import check_settings
 from server.run_folder import RunFolder, check_new, how_it_ended, new_path, read_config
-from server.strategies import check_settings
 
 
 def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: str) -> None:
@@ -29,7 +30,7 @@ def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: s
 
 
 def resume_local(path: Path, *, port: int, data_dir: str, device: str) -> None:
-    """Go on with a run.
+    """Continue a run.
 
     Raises:
         ConfigError: before anything is started: no run in the folder, or one that has finished.
@@ -41,7 +42,7 @@ def resume_local(path: Path, *, port: int, data_dir: str, device: str) -> None:
 
 
 def settings_to_resume(path: Path) -> RunConfig:
-    """Return the settings of a run that can be gone on with.
+    """Return the settings of a run that can be continued.
 
     Raises:
         ConfigError: if the folder holds no run, or one that has finished.
@@ -62,7 +63,7 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
     check_settings(config)
     NodeSettings.parse({"device": device})
     if device not in ("auto", "cpu"):
-        from client.loaded import pick_device
+        from client.data.cache import pick_device
 
         pick_device(device)
     if config.initial_model and not Path(config.initial_model).is_file():
@@ -72,6 +73,7 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
 
 
 def _run(config: RunConfig, folder: RunFolder, port: int, data_dir: str, device: str) -> None:
+    report_unused([config])
     view = RunView(config, folder.path)
     view.start()
     try:
@@ -79,7 +81,9 @@ def _run(config: RunConfig, folder: RunFolder, port: int, data_dir: str, device:
     except KeyboardInterrupt:
         view.stop()
         folder.event("interrupted")
-        print(f"interrupted; all processes have ended; go on with: fedappeal resume {folder.path}", file=sys.stderr)
+        print(
+            f"interrupted; all processes have ended; continue with: fedappeal resume {folder.path}", file=sys.stderr
+        )
         sys.exit(130)
     except LocalRunError as error:
         view.stop()

@@ -1,31 +1,45 @@
-"""Command-line options made from the run configuration: one option a key, under the same name."""
+"""Command-line options made from the run configuration, and ``--set`` for the settings of plug-ins."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args, get_origin
 
 import typer
 
-from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, TaskSettings, plugin_settings
 
-HIDDEN = frozenset({"resume"})
-"""Keys that commands set themselves."""
+HIDDEN = frozenset({"resume", "plugins"})
+"""Fields that are no option: commands set the first, ``--set`` fills the second."""
+SET = "set"
+"""The option for settings of plug-ins."""
+SET_HELP = (
+    "a setting of a plug-in: NAME.KEY=VALUE, several by spaces, repeatable; `fedappeal list NAME` shows what there is"
+)
+
+_TASK = frozenset(TaskSettings.model_fields)
 
 
-def with_run_options(command: Callable[..., None], hide: frozenset[str] = HIDDEN) -> Callable[..., None]:
-    """Give a command an option for each key of the run configuration.
+def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each general key of the run configuration, and ``--set``.
 
     Args:
-        command: takes its own options by keyword, and the given settings as ``settings``: a dict under
-            kebab-case keys that holds only what the user wrote.
-        hide: keys without an option.
+        command: takes its own options by keyword, and the given settings as ``settings``: a dict that holds only what
+            the user wrote, under kebab-case keys, those of plug-ins under ``NAME.KEY``.
 
     Returns:
         A function whose signature typer can read.
     """
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
-    fields = {name: field for name, field in RunConfig.model_fields.items() if name not in hide}
+    fields = {name: field for name, field in RunConfig.model_fields.items() if name not in HIDDEN}
     parameters = [
+        inspect.Parameter(
+            SET,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=typer.Option(None, f"--{SET}", help=SET_HELP, rich_help_panel="Run"),
+            annotation=list[str] | None,
+        )
+    ]
+    parameters += [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -43,8 +57,9 @@ def with_run_options(command: Callable[..., None], hide: frozenset[str] = HIDDEN
     ]
 
     def run(**given: Any) -> None:
-        settings = {name.replace("_", "-"): given.pop(name) for name in list(fields) if given.get(name) is not None}
-        command(settings=settings, **{k: v for k, v in given.items() if k not in fields})
+        settings = plugin_options(given.pop(SET) or ())
+        settings |= {name.replace("_", "-"): given[name] for name in fields if given.get(name) is not None}
+        command(settings=settings, **{key: value for key, value in given.items() if key not in fields})
 
     run.__name__ = command.__name__
     run.__doc__ = command.__doc__
@@ -55,13 +70,20 @@ def with_run_options(command: Callable[..., None], hide: frozenset[str] = HIDDEN
     return run
 
 
-def _task_keys() -> frozenset[str]:
-    from fedappeal.protocol.config import TaskSettings
+def plugin_options(given: Iterable[str]) -> dict[str, Scalar]:
+    """Return the settings that ``--set`` options hold, by ``NAME.KEY``; of one given twice the last counts.
 
-    return frozenset(TaskSettings.model_fields)
-
-
-_TASK = _task_keys()
+    Raises:
+        ConfigError: for another form; a general setting is named with its own option.
+    """
+    settings: dict[str, Scalar] = {}
+    general = RunConfig.keys()
+    for text in given:
+        key = text.partition("=")[0].strip().replace("_", "-")
+        if key in general:
+            raise ConfigError(f"set = '{text}' is not allowed: '{key}' is a general setting with an option --{key}")
+        settings |= plugin_settings(text)
+    return settings
 
 
 def _plain(annotation: Any) -> Any:

@@ -4,18 +4,17 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from fedappeal.experiments import experiment_names, load_experiment
-from fedappeal.experiments.experiment import Results
-from fedappeal.experiments.grid import best_of_each, grid_experiment, grid_keys
-from fedappeal.experiments.harness import Machine, carry_out
-from fedappeal.experiments.page import all_tables, write_page
-from fedappeal.experiments.plan import Plan, make_plan
-from fedappeal.experiments.plots import check_plots
-from fedappeal.protocol.config import ConfigError
+from fedappeal.experiments.framework.experiment import Results
+from fedappeal.experiments.framework.grid import best_of_each, grid_experiment, grid_keys
+from fedappeal.experiments.framework.harness import Machine, carry_out
+from fedappeal.experiments.framework.page import all_tables, write_page
+from fedappeal.experiments.framework.plan import Plan, make_plan
+from fedappeal.experiments.framework.plots import check_plots
+from fedappeal.protocol.config import ConfigError, Scalar, scalar
 
 
 def list_experiments() -> None:
@@ -27,8 +26,8 @@ def list_experiments() -> None:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the user asked for.
+class ReproduceOptions:
+    """Options of `fedappeal reproduce`.
 
     Attributes:
         name: the experiment.
@@ -36,7 +35,7 @@ class Wish:
         quick: the short form.
         out: folder of the runs.
         pages: folder of the page; None: `out`.
-        changed: ``KEY=VALUE`` settings that go before the experiment's.
+        changed: ``KEY=VALUE`` settings that go before the experiment's; those of plug-ins are ``NAME.KEY=VALUE``.
         grid: settings to search over, by commas, or ``all``; empty: no search.
         redo: whether to run those again that were run with other settings.
     """
@@ -51,61 +50,58 @@ class Wish:
     redo: bool = False
 
 
-def start_reproduction(wish: Wish, machine: Machine) -> None:
-    """Do an experiment's runs that are not there yet, print its tables and write its page.
+def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
+    """Do the runs of an experiment that are missing, print its tables and write its page.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
-    if not wish.name:
+    if not options.name:
         raise ConfigError("which experiment? `fedappeal reproduce --list` lists them")
-    if wish.seeds < 0:
-        raise ConfigError(f"seeds = {wish.seeds} is not allowed: at least 1 (0: the experiment's own number)")
-    experiment = load_experiment(wish.name)
-    keys = grid_keys(experiment, wish.grid) if wish.grid else ()
+    if options.seeds < 0:
+        raise ConfigError(f"seeds = {options.seeds} is not allowed: at least 1 (0: the experiment's own number)")
+    experiment = load_experiment(options.name)
+    keys = grid_keys(experiment, options.grid) if options.grid else ()
     if experiment.figure:
         check_plots()
     console = Console(highlight=False)
-    changed = dict(map(_changed, wish.changed))
+    changed = dict(map(_changed, options.changed))
     tried = grid_experiment(experiment, keys) if keys else experiment
-    seeds = wish.seeds or (1 if keys else 0)
-    plan = make_plan(tried, wish.out.absolute(), seeds, wish.quick, changed, machine.data_dir)
+    seeds = options.seeds or (1 if keys else 0)
+    plan = make_plan(tried, options.out.absolute(), seeds, options.quick, changed, machine.data_dir)
     if keys:
-        plan = dataclasses.replace(plan, searched=(wish.name, wish.grid))
+        plan = dataclasses.replace(plan, searched=(options.name, options.grid))
     console.print(f"[bold]{tried.title}[/] ({tried.source})", soft_wrap=True)
     try:
-        results, failed = carry_out(plan, machine, console, wish.redo)
+        results, failed = carry_out(plan, machine, console, options.redo)
     except KeyboardInterrupt:
-        print("interrupted; finished runs are kept, and the same command goes on", file=sys.stderr)
+        print("interrupted; finished runs are kept, the same command does the others", file=sys.stderr)
         sys.exit(130)
-    trouble = _report(plan, results, failed, wish, console)
+    trouble = _report(plan, results, failed, options, console)
     if keys:
-        trouble = trouble or _report(*best_of_each(experiment, plan, results), {}, wish, console)
+        trouble = trouble or _report(*best_of_each(experiment, plan, results), {}, options, console)
     for run, reason in failed.items():
         print(f"fedappeal: {run}: {reason}", file=sys.stderr)
     if failed or trouble:
         sys.exit(1)
 
 
-def _report(plan: Plan, results: Results, failed: dict[str, str], wish: Wish, console: Console) -> bool:
-    """Print the tables and write the page; return whether something was amiss with the figure."""
+def _report(
+    plan: Plan, results: Results, failed: dict[str, str], options: ReproduceOptions, console: Console
+) -> bool:
+    """Print the tables and write the page; return whether the figure could not be drawn."""
     for table in all_tables(plan, results):
         for part in table.rich():
             console.print(part)
-    page, trouble = write_page(plan, results, failed, wish.pages or wish.out)
+    page, trouble = write_page(plan, results, failed, options.pages or options.out)
     console.print(f"the page: [bold]{page}[/]", soft_wrap=True)
     if trouble:
         print(f"fedappeal: the figure could not be drawn: {trouble}", file=sys.stderr)
     return bool(trouble)
 
 
-def _changed(text: str) -> tuple[str, Any]:
+def _changed(text: str) -> tuple[str, Scalar]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"set = '{text}' is not allowed: KEY=VALUE")
-    for kind in (int, float):
-        try:
-            return key, kind(value)
-        except ValueError:
-            continue
-    return key, value
+    return key, scalar(value)

@@ -1,5 +1,6 @@
 """`fedappeal simulate`: one run, or several at once, in this process or in a few beside it."""
 
+import difflib
 import itertools
 import sys
 from dataclasses import asdict
@@ -10,20 +11,22 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedappeal.cli.unused import report_unused, without_others
 from fedappeal.cli.view import RunView
-from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.simulation.batch import Job, check_at_once, run_job, share_threads, side_by_side
+from fedappeal.protocol.config import ConfigError, RunConfig, scalar
+from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job, share_threads
 from fedappeal.tasks import check_task
+from server.build import check_settings
 from server.run_folder import HISTORY, RunFolder, check_new, new_path, read_lines
-from server.strategies import check_settings
 
 
-def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[Job]:
-    """Return a run for each combination of what is swept.
+def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[SimulationJob]:
+    """Return a run for each combination of what is swept; says which settings a run does not use.
 
     Args:
-        settings: settings that all runs share.
-        sweep: ``KEY=VALUE,VALUE,...``; a range of whole numbers is written ``0..4``.
+        settings: settings that all runs share; those of plug-ins under ``NAME.KEY``.
+        sweep: ``KEY=VALUE,VALUE,...`` or ``NAME.KEY=VALUE,...``; a range of whole numbers is written ``0..4``. A run
+            whose plug-ins do not know a key leaves it alone.
         out: folder of the run, or of all runs; empty: a new one under ``runs``.
 
     Raises:
@@ -32,30 +35,42 @@ def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[Job]:
     varied = dict(_swept(text) for text in sweep)
     shared = RunConfig.parse({k: v for k, v in settings.items() if k not in varied})
     root = Path(out or new_path(shared)).absolute()
+    combinations = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+    configs = [RunConfig.parse(settings | swept) for swept in combinations]
     jobs = []
-    for values in itertools.product(*varied.values()):
-        chosen = dict(zip(varied, values, strict=True))
-        label = "-".join(f"{key}-{value}" for key, value in chosen.items())
-        jobs.append(Job(RunConfig.parse(settings | chosen), root / label if label else root, label or "run"))
+    for config, swept in zip(without_others(configs), combinations, strict=True):
+        label = "-".join(f"{key}-{value}" for key, value in swept.items()).replace(":", ".").replace("/", "_")
+        jobs.append(SimulationJob(config, root / label if label else root, label or "run"))
     for job in jobs:
         check_settings(job.config)
         check_new(job.path)
+    report_unused(configs)
     return jobs
 
 
 def _swept(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
-    if not equals or not values or key not in set(RunConfig.keys()):
-        raise ConfigError(f"sweep = '{text}' is not allowed: KEY=VALUE,VALUE,... with a key of the run's settings")
+    key = key.strip().replace("_", "-")
+    general = RunConfig.keys()
+    of_plugin = all(key.partition("."))
+    if not equals or not values or not (of_plugin or key in general):
+        near = [] if of_plugin else difflib.get_close_matches(key, general, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near and near[0] != key else ""
+        raise ConfigError(
+            f"sweep = '{text}' is not allowed: KEY=VALUE,VALUE,... with a key of the run's settings, "
+            f"or NAME.KEY of a plug-in{hint}"
+        )
     found: list[Any] = []
     for value in values.split(","):
         first, dots, last = value.partition("..")
         whole = dots and first.isdigit() and last.isdigit()
-        found += range(int(first), int(last) + 1) if whole else [value]
+        found += range(int(first), int(last) + 1) if whole else [scalar(value) if of_plugin else value]
     return key, found
 
 
-def start_simulations(jobs: list[Job], at_once: int, mode: str, device: str, data_dir: str, threads: int) -> None:
+def start_simulations(
+    jobs: list[SimulationJob], at_once: int, mode: str, device: str, data_dir: str, threads: int
+) -> None:
     """Run all jobs, show how far they are, and print a table of each.
 
     Raises:
@@ -69,10 +84,10 @@ def start_simulations(jobs: list[Job], at_once: int, mode: str, device: str, dat
     console = Console(highlight=False)
     for job in jobs:
         check_task(job.config.task_settings(), Path(data_dir) if data_dir else None)
-    for config in {job.config.strategy: job.config for job in jobs}.values():
-        chosen, reason = choose_mode(config, simulation)
+    for config in {_training(job.config): job.config for job in jobs}.values():
+        chosen_mode, reason = choose_mode(config, simulation)
         why = f" ({reason})" if reason else ""
-        how = "side by side" if chosen == "stacked" else "one after another"
+        how = "side by side" if chosen_mode == "batched" else "one after another"
         console.print(f"{config.strategy}: clients train {how}{why}", soft_wrap=True)
     try:
         if len(jobs) == 1:
@@ -82,6 +97,11 @@ def start_simulations(jobs: list[Job], at_once: int, mode: str, device: str, dat
     except KeyboardInterrupt:
         print("interrupted; the folders of the runs hold all finished rounds", file=sys.stderr)
         sys.exit(130)
+
+
+def _training(config: RunConfig) -> tuple[str, ...]:
+    """Return what decides whether a run's clients can train side by side."""
+    return config.strategy, config.local_rule, config.task, config.model
 
 
 def _progress(console: Console) -> Progress:
@@ -103,7 +123,7 @@ def _describe(name: str, line: dict[str, Any]) -> str:
     return " ".join([name, *parts])
 
 
-def _one(job: Job, simulation: Any, console: Console) -> None:
+def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
     from fedappeal.simulation.engine import simulate
 
     view = RunView(job.config, job.path, console)
@@ -123,7 +143,7 @@ def _one(job: Job, simulation: Any, console: Console) -> None:
     view.summary()
 
 
-def _several(jobs: list[Job], at_once: int, simulation: Any, console: Console) -> None:
+def _several(jobs: list[SimulationJob], at_once: int, simulation: Any, console: Console) -> None:
     failed: list[str] = []
 
     def ended(number: int, reason: str) -> None:
@@ -133,7 +153,7 @@ def _several(jobs: list[Job], at_once: int, simulation: Any, console: Console) -
     with _progress(console) as progress:
         bars = {job.name: progress.add_task(job.name, total=job.config.rounds) for job in jobs}
         work = [partial(run_job, job, asdict(simulation)) for job in jobs]
-        side_by_side(work, at_once, ended, lambda: _update(jobs, bars, progress))
+        run_in_parallel(work, at_once, ended, lambda: _update(jobs, bars, progress))
     for job in jobs:
         if lines := read_lines(job.path / HISTORY):
             console.print(_describe(f"{job.name}: after round {lines[-1]['round']}:", lines[-1]), soft_wrap=True)
@@ -144,7 +164,7 @@ def _several(jobs: list[Job], at_once: int, simulation: Any, console: Console) -
         sys.exit(1)
 
 
-def _update(jobs: list[Job], bars: dict[str, Any], progress: Progress) -> None:
+def _update(jobs: list[SimulationJob], bars: dict[str, Any], progress: Progress) -> None:
     for job in jobs:
         if lines := read_lines(job.path / HISTORY):
             progress.update(bars[job.name], completed=len(lines), description=_describe(job.name, lines[-1]))

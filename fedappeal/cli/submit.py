@@ -1,36 +1,49 @@
-"""`fedappeal submit`, and `fedappeal resume --superlink`: a run on a SuperLink that stands."""
+"""`fedappeal submit`, and `fedappeal resume --superlink`: a run on a long-running SuperLink."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.local import settings_to_resume
+from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
-from fedappeal.federation.control import ControlError, check_control_address, read_root_certificates
+from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.federation.follower import Follower
 from fedappeal.federation.local import terminate_as_interrupt
-from fedappeal.federation.standing import Standing
+from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.submit import CLIENT_APP
+from fedappeal.flower.control import ControlError
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import task_fingerprint
+from server.build import check_settings
 from server.run_folder import CONFIG, check_new, new_path
-from server.strategies import check_settings
 
 
-def submit_run(settings: dict[str, Any], superlink: str, root_certificates: str, detach: bool) -> None:
+def submit_run(
+    settings: dict[str, Any], superlink: str, root_certificates: str, detach: bool, clientapp: str = ""
+) -> None:
     """Submit a new run, and wait for it unless told not to.
+
+    Args:
+        settings: the run's settings.
+        superlink: ``HOST:PORT`` of the SuperLink's Control API.
+        root_certificates: file of its CA certificate; empty: plaintext.
+        detach: print the run's id and do not wait.
+        clientapp: ``module:attribute`` of the ClientApp that stock SuperNodes run; empty: fedappeal's own.
 
     Raises:
         ConfigError: before anything is submitted, for a setting that is not allowed.
     """
+    _check_clientapp(clientapp)
     config = RunConfig.parse(settings)
     config = config.model_copy(update={"out": config.out or str(new_path(config))})
     _check(config)
     check_new(Path(config.out))
-    _submit(config, standing(superlink, root_certificates), detach)
+    _submit(config, remote_superlink(superlink, root_certificates), detach, clientapp)
 
 
 def resume_run(folder: Path, superlink: str, root_certificates: str, detach: bool) -> None:
-    """Go on with a run on a SuperLink that sees the same folder under the same path.
+    """Continue a run on a SuperLink that sees the same folder under the same path.
 
     Raises:
         ConfigError: before anything is submitted: no run in the folder, or one that has finished.
@@ -42,17 +55,17 @@ def resume_run(folder: Path, superlink: str, root_certificates: str, detach: boo
         )
     config = settings_to_resume(folder).model_copy(update={"out": str(folder), "resume": True})
     _check(config)
-    _submit(config, standing(superlink, root_certificates), detach)
+    _submit(config, remote_superlink(superlink, root_certificates), detach)
 
 
-def standing(superlink: str, root_certificates: str) -> Standing:
+def remote_superlink(superlink: str, root_certificates: str) -> RemoteSuperLink:
     """Return the SuperLink that the options name.
 
     Raises:
         ConfigError: if they are not allowed.
     """
     check_control_address(superlink)
-    return Standing(superlink, read_root_certificates(root_certificates))
+    return RemoteSuperLink(superlink, read_root_certificates(root_certificates))
 
 
 def _check(config: RunConfig) -> None:
@@ -62,13 +75,20 @@ def _check(config: RunConfig) -> None:
         task_fingerprint(config.task_settings())
 
 
-def _submit(config: RunConfig, superlink: Standing, detach: bool) -> None:
+def _check_clientapp(named: str) -> None:
+    module, _, attribute = named.partition(":")
+    if named and not (attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ConfigError(f"clientapp = '{named}' is not allowed: package.module:attribute of a ClientApp")
+
+
+def _submit(config: RunConfig, superlink: RemoteSuperLink, detach: bool, clientapp: str = "") -> None:
+    report_unused([config])
     path = Path(config.out)
     view = RunView(config, path)
     # A relative path starts at the SuperLink's working folder, wherever that is.
     follower = Follower(path, view.watch) if path.is_absolute() else None
     try:
-        run_id = superlink.submit(config)
+        run_id = superlink.submit(config, clientapp or CLIENT_APP)
     except ControlError as error:
         sys.exit(_say(f"fedappeal: {error}"))
     if detach:
@@ -84,11 +104,11 @@ def _submit(config: RunConfig, superlink: Standing, detach: bool) -> None:
         view.stop()
         tls = " --root-certificates CA" if superlink.root_certificates else ""
         stop = f"fedappeal federation stop {run_id} --superlink {superlink.address}{tls}"
-        _say(f"run {run_id} goes on; to stop it: {stop}")
+        _say(f"run {run_id} continues; to stop it: {stop}")
         sys.exit(130)
     except ControlError as error:
         view.stop()
-        sys.exit(_say(f"fedappeal: {error}; run {run_id} may go on"))
+        sys.exit(_say(f"fedappeal: {error}; run {run_id} may continue"))
     view.stop()
     if not ended.completed:
         sys.exit(_say(f"fedappeal: run {run_id}: {ended.reason} (its folder: {path})"))

@@ -1,4 +1,4 @@
-"""How a run looks while it goes on, and at its end."""
+"""What the terminal shows of a run: a heading, a line a round, and a table at its end."""
 
 import time
 from pathlib import Path
@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.protocol.config import RunConfig
-from fedappeal.protocol.rounds import warmup_rounds
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.tasks import load_task
+from server.build import chosen, own_settings
 from server.run_folder import how_it_ended
 
 _COLUMNS = (
@@ -35,8 +36,7 @@ class RunView:
         self.path = path
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
-        self._appeals = config.resolved_participation == "appeal"
-        """Whether clients decide by a policy that mandatory rounds bind: no other reads them."""
+        self._plugins = chosen(config)
         self._started = time.monotonic()
         self._enrolled = 0
         self._clients: set[str] = set()
@@ -47,12 +47,12 @@ class RunView:
         c = self.config
         unseen = f" and {c.unseen_clients} unseen" if c.unseen_clients else ""
         asked = f", {c.clients_per_round} a round" if c.clients_per_round else ""
-        special = [f"{c.resolved_mandatory_rounds} mandatory"] if self._appeals else []
-        if c.strategy == "fedalign":
-            special.append(f"{warmup_rounds(c.warmup_share, c.rounds)} of warm-up")
+        strategy = self._plugins.strategy
+        special = [f"{c.resolved_mandatory_rounds} mandatory"] if self._plugins.knows_mandatory else []
+        special += strategy.notes(c, own_settings(c, strategy))
         of_which = f" ({', '.join(special)})" if special else ""
         self.console.print(
-            f"[bold]{c.strategy}[/] on [bold]{c.task}[/] ({c.resolved_partition}), "
+            f"[bold]{c.strategy}[/] on [bold]{c.task}[/] ({_partition(c)}), "
             f"{c.clients} clients{unseen}{asked}, {c.rounds} rounds{of_which}, seed {c.seed}"
         )
 
@@ -79,7 +79,7 @@ class RunView:
         elif line["event"] == "refused":
             self.console.print(f"[yellow]a client was refused: {line['reason']}[/]", soft_wrap=True)
         elif line["event"] == "resumed" and line["round"]:
-            self.console.print(f"going on after round {line['round']}")
+            self.console.print(f"continued after round {line['round']}")
         elif line["event"] == "round":
             self._say(f"round {line['round']} of {self.config.rounds}")
 
@@ -126,7 +126,7 @@ class RunView:
             )
         self.rounds.append(line)
         values = (
-            f"{line['round']}{'*' if self._appeals and line.get('mandatory') else ' '}",
+            f"{line['round']}{'*' if self._plugins.knows_mandatory and line.get('mandatory') else ' '}",
             str(line["joined"]),
             str(line["sat_out"]),
             str(line["left"]),
@@ -141,10 +141,12 @@ class RunView:
             self.console.print(f"[yellow]        {client}: {reason}[/]", soft_wrap=True)
 
     def _legend(self) -> str:
-        aligns = self.config.strategy == "fedalign"  # it asks no more clients than it wants
-        happens = {"surplus": bool(self.config.clients_per_round) and not aligns, "refused": aligns}
+        strategy = self._plugins.strategy
+        # Clients that were asked in place of others may be more than the round needs.
+        surplus = bool(self.config.clients_per_round) and strategy.asks_on
+        happens = {"surplus": surplus, "refused": strategy.may_refuse}
         signs = [f"{sign} {name}" for name, sign in _SIGNS.items() if happens.get(name, True)]
-        star = "* clients are asked not to opt out; " if self._appeals else ""
+        star = "* clients are asked not to opt out; " if self._plugins.knows_mandatory else ""
         return star + ", ".join([*signs, "· not asked"])
 
     def _who(self, decisions: dict[str, str]) -> str:
@@ -161,6 +163,14 @@ class RunView:
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started
+
+
+def _partition(config: RunConfig) -> str:
+    """Return how the task spreads its data; as the setting says where the task is on the SuperLink's machine only."""
+    try:
+        return load_task(config.task_settings()).partition
+    except ConfigError:
+        return config.partition
 
 
 def _number(value: float | None, share: bool) -> str:

@@ -36,7 +36,7 @@ def own_runs(runs: Path, user: int, group: int) -> None:
     """Make a user the owner of the folder for results, where Docker has just made it.
 
     Raises:
-        ConfigError: if it belongs to somebody else.
+        ConfigError: if it belongs to another user.
     """
     owner = runs.stat()
     if owner.st_uid == user:
@@ -62,7 +62,7 @@ def number(variable: str) -> int:
 
 
 def hand_out(volumes: Path) -> None:
-    """Give the SuperLink its certificate and key, and everybody the CA's certificate; its key stays where it is."""
+    """Give the SuperLink its certificate and key, and all containers the CA's certificate; the CA's key stays."""
     for volume, name, mode in (
         ("certificates", "ca.crt", 0o644),
         ("certificates", "server.crt", 0o644),

@@ -1,57 +1,64 @@
-"""One replica of the service ``client``: claims a place, makes its key the first time, serves as that client.
+"""One replica of the service ``client``: claims a slot, makes its key the first time, serves as that client.
 
 python -m fedappeal.containers.replica [options of `fedappeal client`]
 """
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from fedappeal.containers.claims import Place, claimed
+from fedappeal.containers.slots import ReplicaSlot, claimed
 from fedappeal.protocol.config import ConfigError
 
 CLIENTS = Path("/federation/clients")
 """Folder of all clients, on a volume of its own."""
 CA = Path("/federation/ca/ca.crt")
 SUPERLINK = "superlink:9092"
+OPTIONS = {
+    "DATA_DIR": "--data-dir",
+    "DEVICE": "--device",
+    "ALLOW": "--allow",
+    "PARTICIPATION": "--participation",
+    "SET": "--set",
+}
+"""Variables of the environment that are options of `fedappeal client`; an empty one is none."""
 
 
-def client_arguments(place: Place, superlink: str, ca: Path, extra: list[str]) -> list[str]:
-    """Return the arguments of `fedappeal` for the client at a place; of an option given twice the last counts."""
+def environment_options(environment: Mapping[str, str]) -> list[str]:
+    """Return the options that the environment holds."""
+    return [part for name, option in OPTIONS.items() if (value := environment.get(name)) for part in (option, value)]
+
+
+def client_arguments(slot: ReplicaSlot, superlink: str, ca: Path, extra: list[str]) -> list[str]:
+    """Return the arguments of `fedappeal` for the client of a slot; of an option given twice the last counts."""
     return [
         *("client", "--superlink", superlink, "--root-certificates", str(ca)),
-        *("--key", str(place.key), "--partition-id", str(place.number), "--state-dir", str(place.state)),
+        *("--key", str(slot.key), "--partition-id", str(slot.number), "--state-dir", str(slot.state)),
         *("--connect-timeout", "0"),  # the SuperLink may be down for any time
         *extra,
     ]
 
 
 def main(clients: Path = CLIENTS, ca: Path = CA) -> None:
-    """Claim a place and serve; ends as `fedappeal client` does.
+    """Claim a slot and serve; ends as `fedappeal client` does.
 
-    Environment: ``SUPERLINK`` (HOST:PORT), ``DATA_DIR`` (folder with the data sets), ``DEVICE``, ``TASK`` (one of the
-    owner's own, package.module:name, is the one that this client agrees to run).
+    Environment: ``SUPERLINK`` (HOST:PORT), ``DATA_DIR`` (folder with the data sets), ``DEVICE``, ``TASK`` (where it
+    is one of the owner's own, package.module:name, this client allows that package).
     """
     from fedappeal.federation.certificates import make_key
 
     superlink = os.environ.get("SUPERLINK") or SUPERLINK
-    extra = [
-        part
-        for name, option in (("DATA_DIR", "--data-dir"), ("DEVICE", "--device"))
-        if (value := os.environ.get(name))
-        for part in (option, value)
-    ]
-    if ":" in (task := os.environ.get("TASK", "")):
-        extra += ["--task", task]
-    with claimed(clients) as place:
-        print(f"this replica is client {place.number}", flush=True)
+    extra = environment_options(os.environ)
+    with claimed(clients) as slot:
+        print(f"this replica is client {slot.number}", flush=True)
         try:
-            make_key(place.key, f"client-{place.number:02d}")
+            make_key(slot.key, f"client-{slot.number:02d}")
         except ConfigError as error:
             sys.exit(f"fedappeal: {error}")
         from fedappeal.cli.main import main as fedappeal
 
-        sys.argv = ["fedappeal", *client_arguments(place, superlink, ca, extra + sys.argv[1:])]
+        sys.argv = ["fedappeal", *client_arguments(slot, superlink, ca, extra + sys.argv[1:])]
         try:
             fedappeal()
         except SystemExit as ended:

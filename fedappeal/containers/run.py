@@ -1,4 +1,4 @@
-"""The one-shot service ``federation``: registers the replicas' keys, submits a run and ends as the run does.
+"""The one-shot service ``federation``: registers the replicas' keys, submits a run and ends with its status.
 
     python -m fedappeal.containers.run [options of `fedappeal submit`]
     python -m fedappeal.containers.run COMMAND ...       any command of `fedappeal`, told where the SuperLink is
@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedappeal.containers.claims import Place, held
 from fedappeal.containers.replica import CA, CLIENTS
+from fedappeal.containers.slots import ReplicaSlot, held
 from fedappeal.protocol.config import ConfigError
 
 SUPERLINK = "control:8000"
@@ -28,7 +28,7 @@ _POLL = 0.5
 
 
 def count_replicas(service: str = SERVICE) -> int:
-    """Return how many replicas of a service run: Docker's name server knows an address for each."""
+    """Return the number of a service's replicas: Docker's name server knows an address for each."""
     try:
         found = socket.getaddrinfo(service, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
     except socket.gaierror:
@@ -38,39 +38,39 @@ def count_replicas(service: str = SERVICE) -> int:
 
 def wait_for_replicas(
     folder: Path, count: Callable[[], int] = count_replicas, *, timeout: float = 60.0, poll: float = _POLL
-) -> list[Place]:
-    """Wait until every replica holds a place with a key in it; return the places, in order.
+) -> list[ReplicaSlot]:
+    """Wait until every replica holds a slot with a key in it; return the slots, in order.
 
     Args:
         folder: the folder of all clients.
         count: how many replicas run.
         timeout: seconds to wait.
-        poll: seconds between two looks; two in a row must agree, since replicas start one by one.
+        poll: seconds between two looks; two in a row must agree, because replicas start one by one.
 
     Raises:
-        ConfigError: if that does not come about, or the places are not the first ones.
+        ConfigError: not in time, or the slots are not the first ones.
     """
     deadline, before = time.monotonic() + timeout, None
     while True:
         running = count()
-        places = held(folder)
-        ready = [place for place in places if place.public_key.exists()]
-        if len(places) == running and ready == places == before:
+        slots = held(folder)
+        ready = [slot for slot in slots if slot.public_key.exists()]
+        if len(slots) == running and ready == slots == before:
             break
         if time.monotonic() >= deadline:
             raise ConfigError(
                 f"{running} replicas of '{SERVICE}' run, and {len(ready)} of them are ready: "
                 f"see `docker compose logs {SERVICE}`"
             )
-        before = places
+        before = slots
         time.sleep(poll)
-    numbers = [place.number for place in places]
+    numbers = [slot.number for slot in slots]
     if numbers != list(range(len(numbers))):
         raise ConfigError(
             f"the {len(numbers)} replicas are the clients {', '.join(map(str, numbers))}, not the first ones: "
             f"`docker compose restart {SERVICE}` numbers them anew"
         )
-    return places
+    return slots
 
 
 def submit_arguments(environment: Mapping[str, str], given: Sequence[str], replicas: int, runs: Path) -> list[str]:
@@ -100,7 +100,8 @@ def submit_arguments(environment: Mapping[str, str], given: Sequence[str], repli
     out = option(options, "--out")
     if out is None:
         strategy, task = option(options, "--strategy") or "run", option(options, "--task") or ""
-        out = "-".join(part for part in (time.strftime("%Y%m%d-%H%M%S"), strategy, task.replace(":", ".")) if part)
+        named = [part.replace(":", ".") for part in (strategy, task) if part]
+        out = "-".join([time.strftime("%Y%m%d-%H%M%S"), *named])
     return [*options, "--out", str(run_folder(out, runs))]
 
 
@@ -161,10 +162,11 @@ def main() -> None:
 
 def _register() -> int:
     """Register the replicas' keys and return how many replicas there are."""
-    from fedappeal.federation.control import ControlError, read_root_certificates
+    from fedappeal.federation.address import read_root_certificates
     from fedappeal.federation.nodes import UNREGISTERED, PublicKey, list_nodes, register
+    from fedappeal.flower.control import ControlError
 
-    keys = [PublicKey.read(place.public_key) for place in wait_for_replicas(CLIENTS)]
+    keys = [PublicKey.read(slot.public_key) for slot in wait_for_replicas(CLIENTS)]
     ca = read_root_certificates(str(CA))
     try:
         known = {node.client_id: node.status for node in list_nodes(SUPERLINK, ca)}

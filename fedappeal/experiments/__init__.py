@@ -1,7 +1,8 @@
 """The papers' tables and figures as code: each prints ours beside theirs.
 
 An experiment is chosen by name. A module may hold several, under one tuple ``EXPERIMENTS``; it is imported when one
-of them is asked for, and needs neither torch nor matplotlib to be imported.
+of them is asked for, and needs neither torch nor matplotlib to be imported. `framework` is what they share, `maxfl`,
+`adagd` and `fedalign` hold one paper each.
 """
 
 import difflib
@@ -11,28 +12,28 @@ from typing import TYPE_CHECKING
 from fedappeal.protocol.config import ConfigError
 
 if TYPE_CHECKING:
-    from fedappeal.experiments.experiment import Experiment
+    from fedappeal.experiments.framework.experiment import Experiment
 
 __all__ = ["experiment_names", "load_experiment"]
 
 _MODULES = {
-    "maxfl-table1": "maxfl_opt_out",
-    "maxfl-table2": "maxfl_byzantine",
-    "maxfl-table3": "maxfl_clusters",
-    "maxfl-figure3": "maxfl_clusters",
-    "maxfl-table4": "maxfl_tuning",
-    "maxfl-table5": "maxfl_warmup",
-    "maxfl-table7": "maxfl_fairness",
-    "maxfl-figure4": "maxfl_mean",
-    "maxfl-figure5": "maxfl_mean",
-    "maxfl-figure6": "maxfl_losses",
-    "adagd-figure2": "adagd_defections",
-    "adagd-figure3": "adagd_precision",
-    "adagd-figure5": "adagd_contours",
-    "adagd-figure7a": "adagd_retention",
-    "adagd-figure7b": "adagd_steps",
-    "fedalign-figure1": "fedalign_benchmarks",
-    "fedalign-figure2": "fedalign_synthetic",
+    "maxfl-table1": "maxfl.opt_out",
+    "maxfl-table2": "maxfl.byzantine",
+    "maxfl-table3": "maxfl.clusters",
+    "maxfl-figure3": "maxfl.clusters",
+    "maxfl-table4": "maxfl.tuning",
+    "maxfl-table5": "maxfl.warmup",
+    "maxfl-table7": "maxfl.fairness",
+    "maxfl-figure4": "maxfl.mean",
+    "maxfl-figure5": "maxfl.mean",
+    "maxfl-figure6": "maxfl.losses",
+    "adagd-figure2": "adagd.defections",
+    "adagd-figure3": "adagd.precision",
+    "adagd-figure5": "adagd.contours",
+    "adagd-figure7a": "adagd.retention",
+    "adagd-figure7b": "adagd.steps",
+    "fedalign-figure1": "fedalign.benchmarks",
+    "fedalign-figure2": "fedalign.synthetic",
     "volunteers": "volunteers",
 }
 """Name -> module in this folder, in the order in which they are listed."""

@@ -1,7 +1,7 @@
-"""Our own comparison: three ways in which volunteers behave, and what each strategy keeps of the federation.
+"""Our own comparison: every strategy with every way in which clients behave.
 
-The same clients, data and models throughout. They sit out while the model is no better than their own (MaxFL), leave
-for good once it serves them (ADA-GD), or help as long as their losses match those of priority clients (FedALIGN).
+Clients, data and models are the same throughout. Clients sit out while the model is no better than their own (MaxFL),
+leave for good once it serves them (ADA-GD), or join as long as their losses match the priority clients' (FedALIGN).
 """
 
 from collections.abc import Mapping
@@ -9,16 +9,23 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedappeal.experiments.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.experiments.measures import LATE, Lines, Measure, joined_share, last, late, total
+from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.experiments.framework.measures import LATE, Lines, Measure, joined_share, last, late, total
+from fedappeal.experiments.framework.plots import draw, new_figure, save
 
 CLIENTS = 40
 REACHED = 0.5
 """The accuracy whose cost is compared."""
 
 SATISFIED_AT = 0.6
-"""The loss at which a client leaves. At 0.4 FedAvg, with the flipped labels, has none that gets there; at 0.8 both
-rows of ADA-GD end after about 40 rounds."""
+"""The loss at which a client leaves. At 0.4 no client of FedAvg gets there, with the flipped labels; at 0.8 both rows
+of ADA-GD end after about 40 rounds."""
+
+PRECISION = 0.3
+"""ADA-GD's epsilon where clients do not leave; where they leave it is the loss at which they do."""
+
+SLACK, STEP_SIZE = 1.0, 0.1
+"""ADA-GD's."""
 
 SETTINGS: Mapping[str, Any] = {
     "task": "fmnist",
@@ -35,31 +42,24 @@ SETTINGS: Mapping[str, Any] = {
     "flip-on": "both",
     "rounds": 200,
     "mandatory-rounds": 20,
-    "empty-pool": "keep",
+    "on-empty-round": "keep",
     "requirement": "solo",
-    "warmup-steps": 40,
-    "warmup-learning-rate": 0.05,
+    "solo.steps": 40,
+    "solo.learning-rate": 0.05,
     "learning-rate": 0.05,
     "batch-size": 32,
     "local-steps": 5,
-    "precision": 0.3,
-    "slack": 1.0,
-    "step-size": 0.1,
-    "epsilon": 0.2,
-    "priority-clients": CLIENTS // 2,
     "evaluate-every": 5,
     "evaluate-train": False,
 }
 
-BEHAVIOURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "sit out": ("Clients sit out while the model is no better than their own", {"participation": "appeal"}),
-    "leave": (
-        "Clients leave for good once the model serves them",
-        {"participation": "defect", "precision": SATISFIED_AT},
-    ),
-    "match": ("Half of the clients have priority, the others join while losses match", {"participation": "match"}),
-    "always": ("Clients always join", {"participation": "always"}),
+BEHAVIOURS: Mapping[str, tuple[str, str]] = {
+    "sit out": ("Clients sit out while the model is no better than their own", "appeal"),
+    "leave": ("Clients leave for good once the model serves them", "defect"),
+    "match": ("Half of the clients have priority, the others join while losses match", "match"),
+    "always": ("Clients always join", "always"),
 }
+"""Behaviour -> heading of its rows, and the clients' policy."""
 
 STRATEGIES: Mapping[str, str] = {
     "FedAvg": "fedavg",
@@ -70,10 +70,20 @@ STRATEGIES: Mapping[str, str] = {
 }
 
 
+def _own(strategy: str, policy: str) -> Mapping[str, Any]:
+    """Return the settings of a row's strategy and policy."""
+    if strategy in ("adagd", "maxfl-adagd"):  # its clients leave at its epsilon
+        own = {"precision": SATISFIED_AT if policy == "defect" else PRECISION, "slack": SLACK, "step-size": STEP_SIZE}
+        return {f"{strategy}.{key}": value for key, value in own.items()}
+    leave = {"defect.leave-below": SATISFIED_AT} if policy == "defect" else {}
+    match = {"fedalign.epsilon": 0.2, "fedalign.priority-clients": CLIENTS // 2} if strategy == "fedalign" else {}
+    return {**leave, **match}
+
+
 def _training_megabytes(lines: Lines) -> list[float]:
     """Megabytes of each round's training, up and down.
 
-    Where a round was also evaluated, what the last round without an evaluation took, or else the next one.
+    A round that was also evaluated counts as the last one without an evaluation, or else as the next one.
     """
     own = [
         None if line.get("expected") else (line["bytes_up"] + line["bytes_down"]) / 1e6 if line["asked"] else 0.0
@@ -105,7 +115,7 @@ def _megabytes_to(lines: Lines) -> float | None:
 
 
 def _stayed(lines: Lines) -> float | None:
-    clients = max((line["asked"] for line in lines), default=0)  # all are asked, but those that left
+    clients = max((line["asked"] for line in lines), default=0)  # every client that has not left is asked
     return 1.0 - (total("left")(lines) or 0.0) / clients if clients else None
 
 
@@ -135,16 +145,14 @@ def _ahead(behaviour: str, strategy: str, measure: str, text: str, of: str = "Fe
     return Claim(text, holds, BEHAVIOURS[behaviour][0])
 
 
-def _loses_nobody(strategy: str) -> Claim:
+def _loses_no_client(strategy: str) -> Claim:
     def holds(number: Numbers) -> bool:
         return number(_name(strategy, "leave"), "stayed") == 100.0
 
-    return Claim(f"{strategy} loses nobody", holds, BEHAVIOURS["leave"][0])
+    return Claim(f"{strategy} loses no client", holds, BEHAVIOURS["leave"][0])
 
 
 def _figure(results: Results, stem: Path) -> None:
-    from fedappeal.experiments.plots import draw, new_figure, save
-
     groups = list(dict.fromkeys(arm.group for arm in results.arms))
     panels = (
         ("joined", "clients that join", False),
@@ -174,13 +182,19 @@ EXPERIMENTS = (
         "same clients.",
         settings=SETTINGS,
         arms=tuple(
-            Arm(_name(name, behaviour), {"strategy": strategy, **settings}, {}, group, label=name)
-            for behaviour, (group, settings) in BEHAVIOURS.items()
+            Arm(
+                _name(name, behaviour),
+                {"strategy": strategy, "participation": policy, **_own(strategy, policy)},
+                {},
+                group,
+                label=name,
+            )
+            for behaviour, (group, policy) in BEHAVIOURS.items()
             for name, strategy in STRATEGIES.items()
         ),
         measures=_MEASURES,
         quick=Quick(
-            {"clients": 12, "priority-clients": 6, "unseen-clients": 4, "rounds": 16, "mandatory-rounds": 4},
+            {"clients": 12, "unseen-clients": 4, "rounds": 16, "mandatory-rounds": 4},
             ("FedAvg, sit out", "MaxFL, sit out", "ADA-GD, leave", "MaxFL+ADA-GD, leave"),
         ),
         claims=(
@@ -188,8 +202,8 @@ EXPERIMENTS = (
             _ahead("sit out", "MaxFL", "gm-appeal", "MaxFL's model appeals to more clients than FedAvg's"),
             _ahead("leave", "ADA-GD", "stayed", "ADA-GD loses fewer clients than FedAvg"),
             _ahead("leave", "ADA-GD", "worst", "ADA-GD serves the worst decile better than FedAvg"),
-            _loses_nobody("ADA-GD"),
-            _loses_nobody("MaxFL+ADA-GD"),
+            _loses_no_client("ADA-GD"),
+            _loses_no_client("MaxFL+ADA-GD"),
             *(
                 _ahead(behaviour, "MaxFL+ADA-GD", "gm-appeal", "MaxFL+ADA-GD appeals to more than ADA-GD", "ADA-GD")
                 for behaviour in ("leave", "always")
@@ -198,15 +212,15 @@ EXPERIMENTS = (
         ),
         figure=_figure,
         notes=f"""\
-- Labels of 30 % of the clients are flipped in training and test data alike: no one model serves all.
+- Labels of 30 % of the clients are flipped in training and test data alike: no single model serves all.
 - {CLIENTS} clients train, all are asked every round, 20 more only evaluate. ADA-GD needs every client and takes one
   full-batch gradient step a round; the others take five local steps.
 - MaxFL+ADA-GD is ADA-GD's step over gradients that carry MaxFL's weights (docs/adagd.md).
-- "Leave": a client is satisfied, and gone, at a loss of {SATISFIED_AT}, whichever the strategy, and that is ADA-GD's
-  epsilon there; elsewhere it is {SETTINGS["precision"]}. Its slack is 1, its step size {SETTINGS["step-size"]}.
+- "Leave": with any strategy a client is satisfied, and gone, at a loss of {SATISFIED_AT}; that is ADA-GD's epsilon
+  there, elsewhere it is {PRECISION}. Its slack is 1, its step size {STEP_SIZE}.
 - "Match" is FedALIGN's behaviour; with a strategy that sends no loss to match against, all join.
-- {SATISFIED_AT} was chosen after a look at others: at 0.4 FedAvg, with these labels, has no client that gets there;
-  at 0.8 both rows of ADA-GD end after about 40 rounds.
+- {SATISFIED_AT} was chosen after a look at other losses: at 0.4 no client of FedAvg gets there, with these labels; at
+  0.8 both rows of ADA-GD end after about 40 rounds.
 - MB are those of training, up and down; evaluation, the same for all, is left out.
 - Averages are over the last {LATE} rounds, of runs that ended early over their own last {LATE}.
 """,

@@ -9,16 +9,18 @@ import sys
 import time
 from pathlib import Path
 
-from fedappeal.federation.superlink import FLOWER_QUIET, python_path
+from fedappeal.federation.superlink import import_paths
+from fedappeal.flower.processes import QUIET
 from fedappeal.protocol.config import RunConfig
+from server.build import packages_named
 
 
 class ClientsEnded(RuntimeError):
-    """The client processes ended although the run goes on; the message is one line."""
+    """The client processes ended during the run; the message is one line."""
 
 
 class ClientProcesses:
-    """One process for each of a run's clients, forked from one parent (`client.nursery`).
+    """One process for each of a run's clients, forked from one parent (`client.process.fork_server`).
 
     Args:
         config: the run's settings; its seen and unseen clients are started.
@@ -33,6 +35,8 @@ class ClientProcesses:
         self, config: RunConfig, *, initial: Path, states: Path, logs: Path, data_dir: str = "", device: str = "auto"
     ) -> None:
         total = config.clients + config.unseen_clients
+        # The user of this machine named these packages, and is the owner of these clients.
+        allowed = ",".join(packages_named(config))
         self._initial = initial
         self._log = logs / "clients.log"
         self._plan = {
@@ -40,7 +44,7 @@ class ClientProcesses:
                 {
                     "partition-id": i,
                     "num-partitions": total,
-                    "task": config.task,
+                    "allow": allowed,
                     "state-dir": str((states / f"{i:04d}").absolute()),
                     "data-dir": data_dir,
                     "device": device,
@@ -65,14 +69,15 @@ class ClientProcesses:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "client.nursery"],
+                # -P: the current folder may hold a client.py of the user's.
+                [sys.executable, "-P", "-m", "client.process.fork_server"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
                 # One thread a client: they share the processor, and a fork must not find a pool of threads.
-                env={**os.environ, **FLOWER_QUIET, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path()},
+                env={**os.environ, **QUIET, "OMP_NUM_THREADS": "1", **import_paths()},
             )
         self._write(json.dumps(self._plan))
 

@@ -1,4 +1,4 @@
-"""What a run adds to its folder, read while it goes on."""
+"""What a run adds to its folder, read while it runs."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -35,7 +35,7 @@ def run_local(
 
     Args:
         config: the run's settings.
-        folder: the run's folder; a checkpoint in it is gone on from.
+        folder: the run's folder; the run continues from a checkpoint in it.
         watch: told what happens.
         port: port of the SuperLink's Fleet API; 0: the system picks one.
         data_dir: folder with the data sets.
@@ -54,7 +54,7 @@ def run_local(
         data_dir=data_dir,
         device=device,
     )
-    # The folder was made before; what is in it already is gone on from.
+    # The folder was made before: the ServerApp opens it, and continues from a checkpoint.
     settings = config.model_copy(
         update={"out": str(path), "resume": True, "initial_model": str((path / INITIAL).absolute())}
     )
@@ -78,8 +78,8 @@ def _submit_and_follow(
     superlink: SuperLink, clients: ClientProcesses, settings: RunConfig, follower: Follower
 ) -> None:
     # Importing Flower takes a second, in which the processes above are already starting.
-    from fedappeal.federation.control import ControlError
     from fedappeal.federation.submit import build_fab, run_status, submit
+    from fedappeal.flower.control import ControlError
 
     try:
         run_id = submit(superlink.control_address, build_fab(settings.as_config()))

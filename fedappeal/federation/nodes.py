@@ -5,21 +5,17 @@ come back.
 """
 
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
-from flwr.supercore.error import ApiErrorCode
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
-from client.fleet_calls import client_id_of
-from fedappeal.federation.control import ControlError, control
+from client.fleet.identity import client_id_of
+from fedappeal.flower.control import UNREGISTERED, KeyInUse, control
+from fedappeal.flower.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.config import ConfigError
 
-UNREGISTERED = "unregistered"
+__all__ = ["UNREGISTERED", "Node", "PublicKey", "Registration", "list_nodes", "register", "unregister"]
 
 
 @dataclass(frozen=True)
@@ -49,10 +45,10 @@ class PublicKey:
             raise ConfigError(f"key = '{path}' is not allowed: {error.strerror}") from None
         except (ValueError, UnsupportedAlgorithm):
             raise ConfigError(f"key = '{path}' is not allowed: {wanted}") from None
-        if not isinstance(key, ec.EllipticCurvePublicKey) or not uses_nist_ec_curve(key):
+        if not is_node_key(key):
             raise ConfigError(f"key = '{path}' is not allowed: {wanted}")
         comment = content.decode(errors="replace").split(maxsplit=2)[2:]
-        return cls(public_key_to_bytes(key), comment[0].strip() if comment else path.stem)
+        return cls(public_key_bytes(key), comment[0].strip() if comment else path.stem)
 
     @property
     def client_id(self) -> str:
@@ -104,18 +100,11 @@ def list_nodes(superlink: str, root_certificates: bytes | None = None) -> list[N
     Raises:
         ControlError: if it is not reachable or refuses.
     """
-    with control(superlink, root_certificates) as client:
-        answer = client.ListNodes(ListNodesRequest())
-    nodes = []
-    for info in sorted(answer.nodes_info, key=lambda node: datetime.fromisoformat(node.registered_at)):
-        since = {
-            "registered": info.registered_at,
-            "online": info.last_activated_at,
-            "offline": info.last_deactivated_at,
-            UNREGISTERED: info.unregistered_at,
-        }.get(info.status, "")
-        nodes.append(Node(client_id_of(info.public_key), int(info.node_id), info.name, info.status, since))
-    return nodes
+    with control(superlink, root_certificates) as api:
+        return [
+            Node(client_id_of(each.public_key), each.node_id, each.name, each.status, each.since)
+            for each in api.nodes()
+        ]
 
 
 def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | None = None) -> list[Registration]:
@@ -135,14 +124,10 @@ def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | N
     outcomes = []
     for key in keys:
         try:
-            with control(superlink, root_certificates) as client:
-                node_id = client.RegisterNode(RegisterNodeRequest(public_key=key.pem, name=key.name)).node_id
-            if not node_id:
-                raise ControlError(f"the SuperLink at {superlink} did not register {key.name} (its log says why)")
+            with control(superlink, root_certificates) as api:
+                api.register_node(key.pem, key.name)
             outcome = "registered"
-        except ControlError as error:
-            if error.code != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
-                raise
+        except KeyInUse:
             known = {n.client_id: n for n in list_nodes(superlink, root_certificates)}.get(key.client_id)
             outcome = UNREGISTERED if known and known.status == UNREGISTERED else "already registered"
         outcomes.append(Registration(key.client_id, key.name, outcome))
@@ -170,6 +155,6 @@ def unregister(superlink: str, who: str, root_certificates: bytes | None = None)
     if len(found) != 1:
         problem = "no registered node is called so" if not found else f"{len(found)} nodes are called so"
         raise ConfigError(f"node = '{who}' is not allowed: {problem} (client-id, node id or name, as in the list)")
-    with control(superlink, root_certificates) as client:
-        client.UnregisterNode(UnregisterNodeRequest(node_id=found[0].node_id))
+    with control(superlink, root_certificates) as api:
+        api.unregister_node(found[0].node_id)
     return found[0]

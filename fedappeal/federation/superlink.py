@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-FLOWER_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-"""Environment in which Flower sends nothing out."""
+from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
+from fedappeal.protocol.plugins import PLUGIN_PATH
 
 _LOOPBACK = "127.0.0.1"
 
@@ -125,7 +125,7 @@ class SuperLink:
                 self.stop()
                 with self.log_file.open("rb") as log:
                     log.seek(start)
-                    if attempt == 2 or b"already in use" not in log.read():
+                    if attempt == 2 or not port_is_taken(log.read()):
                         raise
         raise AssertionError("unreachable")
 
@@ -186,13 +186,12 @@ class SuperLink:
         home.mkdir(exist_ok=True)
         return {
             **os.environ,
-            **FLOWER_QUIET,
+            **QUIET,
+            **PROMPT,
             # Its executor is found by name, also where the virtual environment is not activated.
             "PATH": os.pathsep.join((scripts, os.environ.get("PATH", ""))),
             "FLWR_HOME": str(home.resolve()),
-            # From submission to the ServerApp's start: half of this on average (default 1 s).
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
-            "PYTHONPATH": python_path(),
+            **import_paths(),
             **self._environment,
         }
 
@@ -223,11 +222,14 @@ def _flower_command(name: str) -> Path:
     return Path(found)
 
 
-def python_path() -> str:
-    """Return a PYTHONPATH under which the ServerApp finds this very installation, checkouts included."""
+def import_paths() -> dict[str, str]:
+    """Return the environment in which a process finds this very installation first, and the user's own code last."""
     root = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join(part for part in (root, inherited) if part)
+    return {
+        "PYTHONPATH": os.pathsep.join(part for part in (root, inherited) if part),
+        PLUGIN_PATH: os.environ.get(PLUGIN_PATH) or os.getcwd(),
+    }
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,11 +1,14 @@
-"""The run configuration: one typed and validated set of settings, shared by every way of starting a run.
+"""The run configuration: one validated set of settings for every way of running.
 
 The keys are those of ``[tool.flwr.app.config]`` in pyproject.toml, in kebab case, and the command line's options.
-Flower's run configuration holds scalars only, so "not set" is written as 0, -1 or "" where a key says so.
+Flower's run configuration holds scalars only, so "not set" is written as 0, -1 or "" where a key says so. Settings of
+a plug-in (a strategy, a policy, ...) stand under its name: ``maxfl.server-lr``. They are carried here as they were
+given; `fedappeal.protocol.plugins` checks them where the plug-in is known.
 """
 
 import difflib
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,12 +23,8 @@ CountOrZero = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-NATURAL = frozenset({"sent140", "synth"})
-"""Tasks whose data comes client by client."""
-
-
 class ConfigError(ValueError):
-    """A setting that is not allowed; the message is one line a setting, for a person to read."""
+    """A setting that is not allowed; the message has one line a setting."""
 
 
 def _kebab(name: str) -> str:
@@ -71,12 +70,107 @@ class Settings(BaseModel):
         return [_kebab(name) for name in cls.model_fields]
 
     def as_config(self) -> dict[str, Scalar]:
-        """Return all settings as scalars under their kebab-case keys."""
-        return self.model_dump(by_alias=True)
+        """Return all settings as scalars under their kebab-case keys, without those that are not set."""
+        return self.model_dump(by_alias=True, exclude_none=True)
 
 
-class TaskSettings(Settings):
-    """What is learned and how its data is spread over the clients. A partition is a pure function of these."""
+def scalar(text: str) -> Scalar:
+    """Return a text as a boolean or number, else itself (``007`` too)."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text[:1] == "0" and text.isdigit() and len(text) > 1:
+        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def plugin_setting(text: str) -> tuple[str, Scalar]:
+    """Return the key and the value of ``NAME.KEY=VALUE``.
+
+    Raises:
+        ConfigError: for another form.
+    """
+    key, equals, value = text.partition("=")
+    name, dot, rest = key.strip().partition(".")
+    if not (equals and name and dot and rest):
+        raise ConfigError(f"set = '{text}' is not allowed: NAME.KEY=VALUE, a setting of a plug-in")
+    return key.strip().replace("_", "-"), scalar(value.strip())
+
+
+def plugin_settings(text: str) -> dict[str, Scalar]:
+    """Return settings of plug-ins written as ``NAME.KEY=VALUE``, separated by spaces.
+
+    Raises:
+        ConfigError: for another form.
+    """
+    try:
+        return dict(plugin_setting(part) for part in shlex.split(text))
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"set = '{text}' is not allowed: {error}") from None
+
+
+class WithPlugins(Settings):
+    """General settings, and beside them settings of plug-ins under ``NAME.KEY``."""
+
+    plugins: tuple[tuple[str, Scalar], ...] = Field((), exclude=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, ignore_unknown: bool = False) -> Self:
+        """Validate settings; dotted keys, and those in the text ``set``, belong to plug-ins.
+
+        Args:
+            values: by kebab-case key; ``set`` holds ``NAME.KEY=VALUE``, separated by spaces.
+            ignore_unknown: leave general keys out that this version does not have.
+
+        Raises:
+            ConfigError: one line a setting that is wrong.
+        """
+        own = {key: value for key, value in values.items() if "." not in key and key not in ("set", "plugins")}
+        given = {key.replace("_", "-"): value for key, value in values.items() if "." in key}
+        given |= plugin_settings(str(values.get("set", "")))
+        if ignore_unknown:
+            known = set(cls.keys())
+            own = {key: value for key, value in own.items() if key in known}
+        return super().parse(own | {"plugins": tuple(sorted(given.items()))})
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Return all general keys in kebab case."""
+        return [_kebab(name) for name in cls.model_fields if name != "plugins"]
+
+    def as_config(self) -> dict[str, Scalar]:
+        """Return all settings as scalars, those of plug-ins under ``NAME.KEY``."""
+        return {**super().as_config(), **dict(self.plugins)}
+
+    def section(self, name: str) -> dict[str, Scalar]:
+        """Return the settings given for one plug-in, by their own keys."""
+        return section(dict(self.plugins), name)
+
+    def sections(self) -> list[str]:
+        """Return the names under which settings of plug-ins are given."""
+        return sorted({key.partition(".")[0] for key, _ in self.plugins})
+
+    def with_plugins(self, more: Iterable[tuple[str, Scalar]]) -> Self:
+        """Return a copy with further settings of plug-ins, which count before those that are there."""
+        return self.model_copy(update={"plugins": tuple(sorted({**dict(self.plugins), **dict(more)}.items()))})
+
+
+def section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the values under ``NAME.KEY`` of one name, by their own keys."""
+    return {key.partition(".")[2]: value for key, value in values.items() if key.partition(".")[0] == name}
+
+
+class TaskSettings(WithPlugins):
+    """What is learned, and how its data is spread over the clients.
+
+    A partition is a pure function of these.
+    """
 
     task: str = Field("digits", min_length=1, description="task by name, or package.module:name of your own")
     model: Literal["auto", "mlp", "logistic", "cnn"] = Field("auto", description="auto: the task's default")
@@ -103,24 +197,7 @@ class TaskSettings(Settings):
     )
     flip_share: Share = Field(0.0, description="share of clients whose labels are flipped, y -> C-1-y")
     flip_on: Literal["train", "both"] = Field("both", description="flip train labels only, or test labels too")
-    synth_alpha: NonNegative = Field(1.0, description="task synth: how much clients' models differ")
-    synth_beta: NonNegative = Field(1.0, description="task synth: how much clients' inputs differ")
-    synth_examples: CountOrZero = Field(0, description="task synth: examples a client; 0: drawn, 50 or more")
-    synth_noisy: CountOrZero = Field(
-        0, description="task synth: the last so many seen clients hold the others' kind of data, with noise"
-    )
-    synth_noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
-        0.25,
-        description="task synth: their mean share of wrong labels and of irrelevant examples, spread from 0 to twice",
-    )
     seed: CountOrZero = Field(0, description="seed of every draw of the run")
-
-    @property
-    def resolved_partition(self) -> str:
-        """How the data is spread: the setting, or by user or device where the task's data comes so."""
-        if self.partition != "auto":
-            return self.partition
-        return "natural" if self.task in NATURAL else "dirichlet"
 
 
 class RunConfig(TaskSettings):
@@ -129,7 +206,7 @@ class RunConfig(TaskSettings):
     strategy: str = Field("maxfl", min_length=1, description="server strategy")
     rounds: Count = Field(20, description="number of rounds")
     clients_per_round: CountOrZero = Field(0, description="clients folded a round; 0: all")
-    min_available_nodes: CountOrZero = Field(0, description="clients to wait for before round 1; 0: all of them")
+    min_clients: CountOrZero = Field(0, description="clients to wait for before round 1; 0: all of them")
     start_timeout: Positive = Field(300.0, description="seconds to wait for them")
     round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
     evaluate_every: CountOrZero = Field(1, description="evaluate every so many rounds; 0: after the last only")
@@ -137,23 +214,23 @@ class RunConfig(TaskSettings):
         True, description="evaluation also asks whether the model appeals by its training loss: one more pass"
     )
     report_train_loss: bool = Field(
-        False, description="experiments: evaluation reports the training loss; with MaxFL's weight it tells rho_k"
+        False, description="experiments: evaluation reports the training loss; beside an appeal weight it tells rho_k"
     )
     measure_leavers: bool = Field(True, description="clients that left still answer evaluation")
 
-    participation: Literal["auto", "always", "appeal", "match", "defect"] = Field(
-        "auto", description="how a client decides; auto: FedALIGN's match, ADA-GD's defect, else appeal"
+    participation: str = Field(
+        "auto",
+        min_length=1,
+        description="policy of clients whose owner names none: a name, a mixture (appeal=0.7,always=0.3), or auto: "
+        "the strategy's own",
     )
     mandatory_rounds: Annotated[int, Field(ge=-1)] = Field(
-        -1, description="rounds in which clients are asked not to opt out; -1: max(10, 5 %% of the rounds)"
+        -1, description="rounds in which clients are asked not to opt out; -1: max(10, 5 % of the rounds)"
     )
-    empty_pool: Literal["ask-all", "keep"] = Field(
-        "ask-all", description="after a round that nobody joined: the next is mandatory, or nothing changes"
+    on_empty_round: Literal["ask-all", "keep"] = Field(
+        "ask-all", description="after a round without a joiner: the next is mandatory, or nothing changes"
     )
-    requirement: Literal["solo", "fixed"] = Field("solo", description="where a client's rho_k comes from")
-    fixed_requirement: float = Field(1.0, allow_inf_nan=False, description="rho_k for requirement = fixed")
-    warmup_steps: Count = Field(100, description="solo steps behind rho_k")
-    warmup_learning_rate: Positive = Field(0.1, description="their learning rate")
+    requirement: str = Field("solo", min_length=1, description="where a client's requirement rho_k comes from")
     loss_mode: Literal["evaluation", "training"] = Field(
         "evaluation", description="how a client measures F_k and rho_k on its training data; training: dropout is on"
     )
@@ -165,69 +242,23 @@ class RunConfig(TaskSettings):
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="local SGD momentum")
     weight_decay: NonNegative = Field(0.0, description="local SGD weight decay")
 
-    local_rule: Literal["auto", "sgd", "prox"] = Field(
-        "auto", description="local training; auto: the strategy's own, the others for strategies that leave it open"
+    local_rule: str = Field(
+        "auto",
+        min_length=1,
+        description="local training; auto: the strategy's own, another where it leaves that open",
     )
-    proximal_mu: NonNegative = Field(0.01, description="mu of FedProx's proximal term (local-rule = prox)")
-    report_loss: bool = Field(True, description="replies may carry losses; FedALIGN, ADA-GD and q-FFL need them")
+    report_loss: bool = Field(True, description="replies may carry losses; some strategies need them")
     clipping_norm: NonNegative = Field(0.0, description="clients clip their update to this l2 norm; 0: no clipping")
     dp_epsilon: NonNegative = Field(0.0, description="epsilon of local differential privacy; 0: none")
     dp_delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="its delta")
     dp_sensitivity: Positive = Field(1.0, description="its sensitivity, in units of the model's parameters")
 
-    tuning_steps: CountOrZero = Field(
-        0, description="local fine-tuning steps before MaxFL's weight is computed, and at evaluation"
-    )
-    server_lr: Positive = Field(1.0, description="MaxFL: eta_g; SCAFFOLD: eta_g; pFedMe: beta")
-    stabilizer: Positive = Field(1e-3, description="MaxFL: epsilon in the denominator")
-
-    priority_clients: Annotated[int, Field(ge=-1)] = Field(
-        -1, description="FedALIGN: the first so many clients ask for priority; -1: half of them"
-    )
-    priority_ids: str = Field("", description="FedALIGN: client-ids with priority, by commas; empty: those who ask")
-    epsilon: Annotated[float, Field(allow_inf_nan=False)] = Field(
-        0.2, description="FedALIGN: how close a non-priority client's loss must be to F; below 0: none is"
-    )
-    epsilon_schedule: Literal["constant", "linear", "exponential", "step"] = Field(
-        "constant", description="FedALIGN: epsilon over the rounds; linear: to 0 at the last one"
-    )
-    epsilon_decay: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.99, description="FedALIGN: factor a round, for epsilon-schedule = exponential"
-    )
-    epsilon_drop: Share = Field(
-        0.5, description="FedALIGN: share of the rounds after which epsilon is 0, for epsilon-schedule = step"
-    )
-    warmup_share: Share = Field(0.1, description="FedALIGN: share of the rounds with priority clients only")
-    match_on: Literal["loss", "error"] = Field("loss", description="FedALIGN: what is compared; error: 1 - accuracy")
-    global_loss: Literal["fresh", "stale"] = Field(
-        "fresh", description="FedALIGN: F of the model that is sent (one more exchange), or of the one before"
-    )
-    max_non_priority_weight: NonNegative = Field(
-        0.0, description="FedALIGN: most a non-priority client's p_k may be; 0: no limit"
+    tuning_steps: CountOrZero = Field(0, description="local fine-tuning steps before a client judges the model")
+    pack: bool = Field(
+        True, description="send a model as one array a dtype; false: named arrays, for other ClientApps"
     )
 
-    precision: Positive = Field(0.3, description="ADA-GD: epsilon, the loss at which a rational client leaves")
-    step_size: Positive = Field(0.1, description="ADA-GD: eta")
-    slack: Positive = Field(
-        2.0, description="ADA-GD: D holds clients with a predicted loss of at most slack * epsilon"
-    )
-    on_missing: Literal["wait", "proceed"] = Field(
-        "wait", description="ADA-GD: where a reply is missing the model stays, or goes on (outside the theory)"
-    )
-    gradient_batch: CountOrZero = Field(
-        0, description="ADA-GD: examples a gradient; 0: all (others are outside the theory)"
-    )
-    gradient_steps: Count = Field(1, description="ADA-GD: local steps a gradient; above 1 is outside the theory")
-
-    fairness_q: NonNegative = Field(1.0, description="q-FFL: q; 0 is unweighted FedAvg")
-    maml_learning_rate: Positive = Field(0.01, description="PerFedAvg: alpha, the inner step")
-    maml_order: Literal["first", "second"] = Field("second", description="PerFedAvg: HF (second order) or FO (first)")
-    adaptation_steps: CountOrZero = Field(1, description="PerFedAvg: inner steps before the second evaluation")
-    moreau_lambda: Positive = Field(15.0, description="pFedMe: lambda, strength of the Moreau envelope")
-    moreau_steps: Count = Field(5, description="pFedMe: K, inner steps a minibatch")
-    personal_learning_rate: Positive = Field(0.05, description="pFedMe: learning rate of the inner steps")
-
-    byzantine_share: Share = Field(0.0, description="experiments: share of clients that attack, MaxFL Table 2")
+    byzantine_share: Share = Field(0.0, description="experiments: share of clients that attack")
     byzantine_attack: Literal["inflate", "claim"] = Field(
         "inflate", description="experiments: the weight is computed from an inflated loss, or made up"
     )
@@ -249,17 +280,12 @@ class RunConfig(TaskSettings):
                 f"at most clients = {self.clients} (0: all)"
             )
         total = self.clients + self.unseen_clients
-        if self.min_available_nodes > total:
+        if self.min_clients > total:
             raise ValueError(
-                f"min-available-nodes = {self.min_available_nodes} is not allowed: at most {total} "
-                f"(clients + unseen-clients)"
+                f"min-clients = {self.min_clients} is not allowed: at most {total} (clients + unseen-clients)"
             )
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps = 0 is not allowed where local-epochs = 0: one of them must be positive")
-        if self.priority_clients > self.clients:
-            raise ValueError(
-                f"priority-clients = {self.priority_clients} is not allowed: at most clients = {self.clients}"
-            )
         if self.mandatory_rounds > self.rounds:
             raise ValueError(
                 f"mandatory-rounds = {self.mandatory_rounds} is not allowed: at most rounds = {self.rounds}"
@@ -272,22 +298,10 @@ class RunConfig(TaskSettings):
 
     @property
     def resolved_mandatory_rounds(self) -> int:
-        """Rounds in which clients are asked not to opt out: the setting, or max(10, 5 % of the rounds)."""
+        """Number of mandatory rounds: the setting, or max(10, 5 % of the rounds)."""
         return default_mandatory_rounds(self.rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
 
     @property
-    def resolved_participation(self) -> str:
-        """How a client decides: the setting, or what the strategy's paper assumes."""
-        if self.participation != "auto":
-            return self.participation
-        return {"fedalign": "match", "adagd": "defect", "maxfl-adagd": "defect"}.get(self.strategy, "appeal")
-
-    @property
-    def resolved_priority_clients(self) -> int:
-        """How many of the first clients ask for priority: the setting, or half."""
-        return -(-self.clients // 2) if self.priority_clients < 0 else self.priority_clients
-
-    @property
-    def resolved_min_available_nodes(self) -> int:
+    def resolved_min_clients(self) -> int:
         """Clients to wait for before round 1: the setting, or all."""
-        return self.min_available_nodes or self.clients + self.unseen_clients
+        return self.min_clients or self.clients + self.unseen_clients

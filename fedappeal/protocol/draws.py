@@ -5,9 +5,13 @@ three runtimes all draw the same numbers.
 """
 
 import hashlib
+import threading
 
 import numpy as np
 from numpy.typing import NDArray
+
+TORCH_GENERATOR = threading.RLock()
+"""Held while torch's global generator is seeded and drawn from: it is one for all threads of a process."""
 
 
 def draw_seed(seed: int, purpose: str, *, client: str = "", server_round: int = 0) -> int:

@@ -10,10 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
+
+from fedappeal.protocol import keys
+
+if TYPE_CHECKING:
+    from flwr.app import Array, ArrayRecord, RecordDict
 
 FLAT = "flat"
 """Name of the packed array that holds all float32 values."""
@@ -27,7 +32,7 @@ def _packed_name(dtype: np.dtype[np.generic]) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and dtypes of a model's arrays, sorted by name: the order in which they are packed.
+    """Names, shapes and dtypes of a model's arrays, in packing order (by name).
 
     Attributes:
         entries: ``(name, shape, dtype name)`` per array.
@@ -50,26 +55,46 @@ class Layout:
         """Hash of names, shapes and dtypes: equal exactly where two models can be averaged."""
         return hashlib.sha256(repr(self.entries).encode()).hexdigest()[:16]
 
-    def pack(self, arrays: Arrays) -> ArrayRecord:
+    def _check(self, arrays: Arrays) -> None:
+        if (other := Layout.of(arrays)) != self:
+            raise ValueError(f"model layout {other.hash} does not match the run's layout {self.hash}")
+
+    def pack(self, arrays: Arrays) -> "ArrayRecord":
         """Pack named arrays into one flat array per dtype.
 
         Raises:
             ValueError: if the arrays do not have this layout.
         """
-        if (other := Layout.of(arrays)) != self:
-            raise ValueError(f"model layout {other.hash} does not match the run's layout {self.hash}")
+        self._check(arrays)
         groups: dict[str, list[NDArray[np.generic]]] = {}
         for name, _, _ in self.entries:
             array = arrays[name]
             groups.setdefault(_packed_name(array.dtype), []).append(array.reshape(-1))
-        return ArrayRecord({name: Array(np.concatenate(parts)) for name, parts in groups.items()})
+        return array_record({name: np.concatenate(parts) for name, parts in groups.items()})
 
-    def unpack(self, record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
-        """Unpack a record made by `pack` into named arrays (read-only views of the record's bytes).
+    def named(self, arrays: Arrays) -> "ArrayRecord":
+        """Return named arrays as a record, one array a name.
+
+        Raises:
+            ValueError: if the arrays do not have this layout.
+        """
+        self._check(arrays)
+        return array_record({name: arrays[name] for name in self.names})
+
+    def is_packed(self, record: "ArrayRecord") -> bool:
+        """Whether a record holds this layout's values packed, not as named arrays."""
+        return set(record) != set(self.names)
+
+    def unpack(self, record: "ArrayRecord") -> dict[str, NDArray[np.generic]]:
+        """Return a record's arrays by name, as read-only views.
 
         Raises:
             ValueError: if the record does not hold exactly this layout's values.
         """
+        if not self.is_packed(record):
+            named = {name: view(record[name]) for name in self.names}
+            self._check(named)
+            return named
         flats = {name: view(array) for name, array in record.items()}
         sizes = dict.fromkeys(flats, 0)
         out: dict[str, NDArray[np.generic]] = {}
@@ -87,7 +112,35 @@ class Layout:
         return out
 
 
-def view(array: Array) -> NDArray[np.generic]:
+def array_record(arrays: Arrays) -> "ArrayRecord":
+    """Return named NumPy arrays as a Flower record."""
+    from flwr.app import Array, ArrayRecord  # where settings are read, Flower need not be loaded
+
+    return ArrayRecord({name: Array(np.asarray(values, order="C")) for name, values in arrays.items()})
+
+
+def model_of(content: "RecordDict", name: str = keys.ARRAYS) -> "ArrayRecord":
+    """Return a model-shaped record of a message.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    from flwr.app import ArrayRecord
+
+    record = content.get(name)
+    if not isinstance(record, ArrayRecord):
+        raise ValueError(f"message has no ArrayRecord '{name}'")
+    return record
+
+
+def record_of_arrays(arrays: Mapping[str, "Array"]) -> "ArrayRecord":
+    """Return named Flower arrays as a record."""
+    from flwr.app import ArrayRecord
+
+    return ArrayRecord(dict(arrays))
+
+
+def view(array: "Array") -> NDArray[np.generic]:
     """Return a read-only view of a Flower array's bytes, without a copy.
 
     Raises:
@@ -103,7 +156,7 @@ def view(array: Array) -> NDArray[np.generic]:
     return np.frombuffer(data, dtype=dtype, count=count, offset=offset).reshape(shape)
 
 
-def serialised(values: NDArray[np.generic]) -> Array:
+def serialised(values: NDArray[np.generic]) -> "Array":
     """Return a Flower array of the values, with one copy where Flower makes two.
 
     Args:
@@ -112,6 +165,8 @@ def serialised(values: NDArray[np.generic]) -> Array:
     values, head = np.asarray(values, order="C"), BytesIO()
     np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(values))
     data = b"".join((head.getvalue(), values.reshape(-1).view(np.uint8).data))
+    from flwr.app import Array
+
     return Array(str(values.dtype), tuple(values.shape), "numpy.ndarray", data)
 
 
@@ -137,7 +192,7 @@ def _parsed_header(start: bytes) -> tuple[tuple[int, ...], np.dtype[np.generic],
     return shape, dtype, head.tell()
 
 
-def content_hash(record: ArrayRecord) -> str:
+def content_hash(record: "ArrayRecord") -> str:
     """Hash of a record's names and bytes: equal for equal models."""
     digest = hashlib.sha256()
     for name, array in record.items():
@@ -146,6 +201,6 @@ def content_hash(record: ArrayRecord) -> str:
     return digest.hexdigest()[:16]
 
 
-def content_bytes(record: ArrayRecord) -> int:
+def content_bytes(record: "ArrayRecord") -> int:
     """Size in bytes of a record's raw array data."""
     return sum(len(array.data) for array in record.values())

@@ -1,14 +1,12 @@
-"""Which rounds of a run are special: rules that the settings, the server and the command line share."""
-
-import math
+"""Which rounds of a run are special: rules that settings and server share."""
 
 _FEWEST = 10
 
 
 def default_mandatory_rounds(rounds: int) -> int:
-    """Return ``max(10, 5 % of the rounds)``, at most all: the rounds in which clients are asked not to opt out.
+    """Return the number of mandatory rounds: ``max(10, 5 % of the rounds)``, at most all.
 
-    Five per cent alone (MaxFL, Table 1) freezes short runs: nobody prefers a one-round model to training alone.
+    Five per cent alone (MaxFL, Table 1) freezes short runs: no client prefers a one-round model to training alone.
 
     Args:
         rounds: of the run; 0: not known, which leaves the 10.
@@ -17,10 +15,5 @@ def default_mandatory_rounds(rounds: int) -> int:
 
 
 def share_of_rounds(share: float, rounds: int) -> float:
-    """Return ``share * rounds`` without what floating point adds: ``0.07 * 100`` is a hair above 7."""
+    """Return ``share * rounds`` without rounding noise: ``0.07 * 100`` is 7."""
     return round(share * rounds, 9)
-
-
-def warmup_rounds(share: float, rounds: int) -> int:
-    """Return how many of a run's rounds FedALIGN warms up in: the share, rounded up."""
-    return math.ceil(share_of_rounds(share, rounds))

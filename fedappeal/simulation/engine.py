@@ -1,27 +1,27 @@
 """One simulated run: the project's ServerApp and ClientApp, with all clients in this process."""
 
-import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from flwr.app import Context, RecordDict
 
-from client import registry
-from client.app import app as client_app
-from client.arithmetic import Arithmetic
-from client.loaded import pick_device, task_of
-from fedappeal.protocol.config import ConfigError, RunConfig
+from client.app import client_app
+from client.data.cache import Cache, pick_device
+from client.participants import Participants
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.plugins import Allowed
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.pool import Pool
-from fedappeal.simulation.stacking import Stacker, why_not
+from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects, torch_threads
+from fedappeal.simulation.scheduler import BatchScheduler, why_not
+from fedappeal.tasks.task import Task
+from server.build import chosen, packages_named
 from server.run import run
 from server.run_folder import RunFolder
-from server.strategies import build_strategy
-from strategies.hooks import Hooks, RoundRecord
+from strategies.rounds.hooks import Hooks, RoundRecord
 
-MODES = ("auto", "stacked", "clients")
+MODES = ("auto", "batched", "sequential")
 _DAY = 86_400.0
 
 
@@ -30,7 +30,7 @@ class Simulation:
     """How a run is simulated.
 
     Attributes:
-        mode: ``stacked`` (clients train side by side), ``clients`` (one after another), or ``auto``.
+        mode: ``batched`` (clients train as one batch), ``sequential`` (one after another), or ``auto``.
         device: where data and models are.
         data_dir: folder with the data sets.
         threads: PyTorch threads; 0: as PyTorch has it.
@@ -48,20 +48,25 @@ class Simulation:
             raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
 
 
-def choose_mode(config: RunConfig, simulation: Simulation) -> tuple[str, str]:
-    """Return the mode of a run, ``stacked`` or ``clients``, and why where it could not be stacked.
+def choose_mode(config: RunConfig, simulation: Simulation, cache: Cache | None = None) -> tuple[str, str]:
+    """Return the mode of a run, ``batched`` or ``sequential``, and why where it cannot be batched.
+
+    Args:
+        config: the run's settings.
+        simulation: how it is simulated.
+        cache: holds the task, for the simulation to use as well; None: one for this question.
 
     Raises:
-        ConfigError: where ``stacked`` was asked for and is not possible; names the layer or the rule.
+        ConfigError: where ``batched`` was asked for and is not possible; names the layer or the rule.
     """
-    if simulation.mode == "clients":
-        return "clients", ""
-    rule = build_strategy(config).local_rule if config.local_rule == "auto" else config.local_rule
-    model = task_of(config.task_settings(), simulation.data_dir).initial_model(config.seed)
-    reason = why_not(model, rule)
-    if reason and simulation.mode == "stacked":
-        raise ConfigError(f"mode = 'stacked' is not allowed: {reason} (auto, clients)")
-    return ("clients", reason) if reason else ("stacked", "")
+    if simulation.mode == "sequential":
+        return "sequential", ""
+    cache = cache or Cache()
+    model = cache.initial(_task(config, simulation, cache), config.seed)
+    reason = why_not(model, chosen(config).rule)
+    if reason and simulation.mode == "batched":
+        raise ConfigError(f"mode = 'batched' is not allowed: {reason} (auto, sequential)")
+    return ("sequential", reason) if reason else ("batched", "")
 
 
 def simulate(
@@ -70,41 +75,49 @@ def simulate(
     simulation: Simulation,
     on_round: Callable[[RoundRecord], None] = lambda record: None,
 ) -> None:
-    """Run, or go on with, the run of a folder.
+    """Run, or continue, the run of a folder.
+
+    Several simulations may run in threads of one process, each with the result that it has alone.
 
     Args:
         config: the run's settings.
-        folder: its folder; a checkpoint in it is gone on from (clients then have forgotten what they knew).
+        folder: its folder; from a checkpoint in it the run continues (clients then have forgotten what they knew).
         simulation: how.
         on_round: told of each round.
 
     Raises:
-        ConfigError: for settings that do not fit.
+        ConfigError: for settings that do not fit, or another number of threads than that of a simulation that is
+            running in this process.
     """
-    if simulation.threads:
-        torch.set_num_threads(simulation.threads)
-    device = pick_device(simulation.device)
-    mode, _ = choose_mode(config, simulation)
-    clients = config.clients + config.unseen_clients
-    pool = Pool(task_of(config.task_settings(), simulation.data_dir), clients, device)
-    stacker = Stacker(pool) if mode == "stacked" else None
-    # Nobody is late in one process, however long a round takes.
+    # No client is late in one process, however long a round takes.
     settings = config.model_copy(
         update={"out": str(folder.path), "resume": True, "round_timeout": _DAY, "start_timeout": _DAY}
     )
-    told = settings.as_config()
+    with torch_threads(simulation.threads) as threads:
+        device, cache = pick_device(simulation.device), Cache()
+        mode, _ = choose_mode(config, simulation, cache)
+        clients = config.clients + config.unseen_clients
+        pool = Pool(_task(config, simulation, cache), clients, device)
+        node: dict[str, Scalar] = {
+            "num-partitions": clients,
+            "data-dir": simulation.data_dir,
+            "device": str(device),
+            "allow": ",".join(packages_named(config)),
+        }
+        told = settings.as_config()
 
-    def context(k: int) -> Context:
-        node = {"partition-id": k, "num-partitions": clients, "data-dir": simulation.data_dir, "device": str(device)}
-        return Context(RUN, FIRST_NODE + k, node, RecordDict(), told)  # type: ignore[arg-type]
+        def context(k: int) -> Context:
+            return Context(RUN, FIRST_NODE + k, {"partition-id": k, **node}, RecordDict(), told)
 
-    grid = InProcessGrid(client_app, clients, context, stacker)
-    gc.freeze()  # what is there by now stays until the run ends: it need not be looked through again and again
-    try:
-        with registry.using(registry.Registry(stacker or Arithmetic(), pool.client)):
-            run(grid, settings, _Watch(on_round), durable=False)
-    finally:
-        gc.unfreeze()  # else a process that runs many would keep what belonged to each
+        with evaluation_workers(threads if mode == "batched" else 1) as workers, frozen_objects():
+            scheduler = BatchScheduler(pool, workers) if mode == "batched" else None
+            app = client_app(Participants(scheduler, pool.client, cache))
+            run(InProcessGrid(app, clients, context, scheduler), settings, _Watch(on_round), durable=False)
+
+
+def _task(config: RunConfig, simulation: Simulation, cache: Cache) -> Task:
+    """Return the task, as the virtual clients have it: the user who named the run's plug-ins allows them."""
+    return cache.task(config.task_settings(), simulation.data_dir, Allowed.of(packages_named(config)))
 
 
 class _Watch(Hooks):

@@ -2,23 +2,20 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from threading import Barrier
+from concurrent.futures import Executor
 from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client.arithmetic import Evaluation
-from client.models import load_arrays
+from client.training.measured import Evaluation
+from client.training.models import load_arrays
 from fedappeal.protocol.packing import Arrays
-from fedappeal.simulation.stacked import Examples
+from fedappeal.simulation.batched import Examples
 from fedappeal.tasks.task import Task
 
 A = TypeVar("A")
-B = TypeVar("B")
 
 CHUNK = 2048
 """Examples a forward pass: large enough for the products, small enough for the caches."""
@@ -28,9 +25,14 @@ SHORT = 128
 
 @torch.no_grad()
 def evaluate_clients(
-    task: Task, model: nn.Module, arrays: Arrays, examples: Examples, clients: Sequence[int]
+    task: Task,
+    model: nn.Module,
+    arrays: Arrays,
+    examples: Examples,
+    clients: Sequence[int],
+    workers: Executor | None = None,
 ) -> Mapping[int, Evaluation]:
-    """Evaluate one model on several clients' data, as `client.models.evaluate` does for one.
+    """Evaluate one model on several clients' data, as `client.training.models.evaluate` does for one.
 
     Args:
         task: gives loss and metrics.
@@ -38,13 +40,14 @@ def evaluate_clients(
         arrays: the model's values by name.
         examples: all clients' examples.
         clients: indices into ``examples.start``, without repetition.
+        workers: share the forward passes on a CPU, each on one thread; None: one pass after another.
 
     Returns:
         By client: mean loss and accuracy, in evaluation mode.
     """
     load_arrays(model, arrays)
     model.eval()
-    each = _each if _known(model) else map
+    each = _each(workers if _known(model) else None)
     model = for_inference(model)
     rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
     if type(task).loss is not Task.loss or type(task).metrics is not Task.metrics:
@@ -75,38 +78,19 @@ def evaluate_clients(
     }
 
 
-def _each(work: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-    """Return what comes of each item, in order; on a CPU as many at once as PyTorch has threads, each on one thread.
+def _each(workers: Executor | None) -> Callable[[Callable[[A], None], Iterable[A]], Iterator[None]]:
+    """Return what does a piece of work for each item: by workers, or one item after another."""
+    if workers is None:
+        return map
 
-    Several threads for one product wait for each other at its end: where other programs run too, two take longer
-    than one.
-    """
-    threads = torch.get_num_threads()
-    if threads == 1:
-        return map(work, items)
+    def by_workers(work: Callable[[A], None], items: Iterable[A]) -> Iterator[None]:
+        def alone(item: A) -> None:
+            with torch.no_grad():  # each thread has its own mode
+                work(item)
 
-    def alone(item: A) -> B:
-        with torch.no_grad():  # each thread has its own mode
-            return work(item)
+        return workers.map(alone, items)
 
-    return _workers(threads).map(alone, items)
-
-
-@cache
-def _workers(threads: int) -> ThreadPoolExecutor:
-    started = Barrier(threads + 1)
-
-    def begin() -> None:
-        torch.get_num_threads()  # a thread's first question sets it to the process's number
-        torch.set_num_threads(1)
-        started.wait()
-
-    workers = ThreadPoolExecutor(threads, "evaluation", begin)
-    for _ in range(threads):
-        workers.submit(int)
-    started.wait()
-    torch.set_num_threads(threads)  # part of the setting belongs to the process, not to the thread
-    return workers
+    return by_workers
 
 
 def _known(model: nn.Module) -> bool:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+from fedappeal.flower.grid import Run
+from fedappeal.flower.messages import be_server, error_reply, set_message_id
 
 SERVER_NODE = 1
 FIRST_NODE = 2
@@ -17,22 +17,22 @@ FIRST_NODE = 2
 RUN = 1
 
 
-class Together(Protocol):
-    """Runs several clients side by side."""
+class ClientScheduler(Protocol):
+    """Runs several clients at once."""
 
     def start(self, name: str, client: Callable[[], Message]) -> None:
         """Take a client under a name."""
 
     def results(self, names: Sequence[str]) -> dict[str, Message]:
-        """Return the replies of those named that come first, at least one."""
+        """Return the replies of the named clients that come first, at least one."""
 
 
 class InProcessGrid(Grid):
     """Virtual clients behind one ClientApp, one context each.
 
     A client's context is made when it is first sent a message, and holds its durable record and nothing else. A
-    reply is made when it is pulled, so that no more replies are held than the round loop asks for, and those of the
-    few clients that were trained beside them.
+    reply is made when it is pulled: no more replies are held than the round loop asks for, and the few of clients
+    that were trained in the same batch.
     """
 
     def __init__(
@@ -40,23 +40,23 @@ class InProcessGrid(Grid):
         app: ClientApp,
         clients: int,
         context: Callable[[int], Context],
-        together: Together | None = None,
+        scheduler: ClientScheduler | None = None,
     ) -> None:
-        """Take the app, the number of clients, and what runs them.
+        """Begin without contexts and messages.
 
         Args:
             app: the ClientApp.
             clients: their number.
             context: makes the context of client 0..clients-1.
-            together: runs clients side by side; None: one after another.
+            scheduler: runs clients at once; None: one after another.
         """
         # Flower takes a message's run and source from the process it is made in.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, SERVER_NODE, RUN
+        be_server(RUN, SERVER_NODE, RUN)
         self._app = app
         self._nodes = range(FIRST_NODE, FIRST_NODE + clients)
         self._make_context = context
         self._contexts: dict[int, Context] = {}
-        self._together = together
+        self._scheduler = scheduler
         self._waiting: dict[str, Message] = {}
         self._pushed = 0
 
@@ -65,8 +65,12 @@ class InProcessGrid(Grid):
 
     @property
     def run(self) -> Run:
-        """Not available: there is no SuperLink that would know of a run."""
-        raise NotImplementedError("an in-process federation has no Flower run")
+        """Not available: only a SuperLink knows of runs.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("an in-process federation has no Flower run: its settings are in the run's folder")
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
@@ -87,18 +91,18 @@ class InProcessGrid(Grid):
                 continue
             self._pushed += 1
             message_id = str(self._pushed)
-            message.metadata.__dict__["_message_id"] = message_id
-            if self._together is None:
+            set_message_id(message, message_id)
+            if self._scheduler is None:
                 self._waiting[message_id] = message
             else:
-                self._together.start(message_id, partial(self._answer, message))
+                self._scheduler.start(message_id, partial(self._answer, message))
             ids.append(message_id)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Have clients answer, and return the replies; side by side, those to some messages may come later."""
-        if self._together is not None:
-            return list(self._together.results(list(message_ids)).values())
+        """Have clients answer, and return the replies; with a scheduler, some may come at a later call."""
+        if self._scheduler is not None:
+            return list(self._scheduler.results(list(message_ids)).values())
         return [self._answer(self._waiting.pop(i)) for i in message_ids if i in self._waiting]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -121,6 +125,6 @@ class InProcessGrid(Grid):
         try:
             return self._app(message, self.context(message.metadata.dst_node_id))
         except Exception as error:
-            # As a deployed client answers: the round goes on, with the reason counted.
+            # As a deployed client answers: the round continues, with the reason counted.
             reason = f"{type(error).__name__}: {error}"
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+            return error_reply(reason, message)

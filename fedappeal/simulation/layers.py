@@ -1,7 +1,7 @@
-"""Layers of many clients side by side: parameters and activations carry a leading axis of clients.
+"""Batched layers: parameters and activations of many clients carry a leading axis of clients.
 
 Activations have shape ``(clients, batch, ...)``. Forward and backward are written out, so that a gradient can be
-added straight into the parameter it belongs to (fused SGD) and no graph is built: autograd over the same stacked
+added straight into the parameter it belongs to (fused SGD) and no graph is built: autograd over the same batched
 layers takes about half as long again. Layers without parameters that have no written-out backward use autograd for
 themselves alone.
 """
@@ -17,7 +17,7 @@ ONE_BY_ONE = {"cpu"}
 """Devices on which clients' convolutions are done one after another."""
 
 Parameters = Mapping[str, Tensor]
-"""Stacked parameters by name, each of shape ``(clients, *shape)``."""
+"""All clients' parameters by name, each of shape ``(clients, *shape)``."""
 
 
 class Layer(Protocol):
@@ -34,7 +34,7 @@ class Layer(Protocol):
             parameters: as in ``forward``.
             into: what the gradients are added to; may be the parameters themselves.
             alpha: factor.
-            first: whether nobody needs the gradient of the input; anything may be returned then.
+            first: whether the gradient of the input is not needed; anything may be returned then.
         """
 
 
@@ -143,7 +143,7 @@ class Conv2d:
 
 
 def _channels(x: Tensor) -> Tensor:
-    """Put the clients' channels after one another: ``(batch, clients * channels, height, width)``."""
+    """Return the clients' channels after one another: ``(batch, clients * channels, height, width)``."""
     return x.transpose(0, 1).flatten(1, 2)
 
 
@@ -267,8 +267,8 @@ _EACH_EXAMPLE = (
 )
 
 
-def stacked(name: str, module: nn.Module) -> Layer | None:
-    """Return the stacked layer of one module without children, or None where there is none.
+def batched_layer(name: str, module: nn.Module) -> Layer | None:
+    """Return the batched layer of one module without children, or None where there is none.
 
     Args:
         name: prefix of its parameters' names, empty or ending with a dot.

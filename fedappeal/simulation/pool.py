@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import torch
 
-from fedappeal.simulation.stacked import Examples
+from fedappeal.simulation.batched import Examples
 from fedappeal.tasks.task import ClientData, Split, Task
 
 

@@ -9,7 +9,7 @@ from fedappeal.tasks.task import Task
 
 
 def initial_arrays(task: Task, seed: int, file: str = "") -> Arrays:
-    """Return w_0 by name: what the file holds, or the task's model for the run's seed.
+    """Return w_0 by name: the file's, or the task's model for the run's seed.
 
     Raises:
         ConfigError: if the file does not hold this task's model.

@@ -1,7 +1,6 @@
 """The models: the papers' multi-layer perceptron, logistic regression, and a small convolutional network."""
 
 import math
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,22 +9,20 @@ import torch
 from torch import nn
 
 from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.draws import draw_seed
+from fedappeal.protocol.draws import TORCH_GENERATOR, draw_seed
 
 MODELS = ("mlp", "logistic", "cnn")
 DROPOUT = 0.2
 """MaxFL's appendix D.1 names a dropout layer, but not its rate."""
 
-_generator_lock = threading.Lock()
-
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let layers draw initial weights from a seed, and put torch's global CPU generator back afterwards.
+    """Seed torch's global CPU generator for initial weights, and restore it afterwards.
 
     ``torch.random.fork_rng`` with ``torch.manual_seed`` would reseed the accelerator's generators as well.
     """
-    with _generator_lock:
+    with TORCH_GENERATOR:
         before = torch.default_generator.get_state()
         torch.default_generator.manual_seed(draw_seed(seed, "initial-model"))
         try:
@@ -83,7 +80,7 @@ def logistic(inputs: int, num_classes: int) -> nn.Module:
 
 
 def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Two 3x3 convolutions of 16 and 32 channels, each pooled by 2, and a linear layer; no BatchNorm."""
+    """Two 3x3 convolutions (16 and 32 channels), each pooled by 2, and a linear layer."""
     if len(input_shape) != 3 or min(input_shape[1:]) < 4:
         raise ConfigError(
             f"model = 'cnn' is not allowed for inputs of shape {input_shape}: "

@@ -17,6 +17,8 @@ from server.checkpoint import Checkpoint
 from server.run_folder import RunFolder
 
 Refused = Callable[..., str]
+CONNECTED = "--superlink 127.0.0.1:1 --insecure --partition-id 0"
+"""Options with which a client would start."""
 
 
 @pytest.fixture
@@ -44,7 +46,33 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     ("arguments", "expected"),
     [
         ("--strategy maxfk", "(did you mean 'maxfl'?)"),
-        ("--task digit", "task = 'digit' is not allowed: choose from digits, fmnist"),
+        (
+            "--strategy mine:Mine",
+            "strategy = 'mine:Mine' cannot be imported: ModuleNotFoundError: No module named 'mine'",
+        ),
+        ("--strategy pathlib:Path", "it is no subclass of strategies.rounds.strategy.Strategy"),
+        ("--task digit", "task = 'digit' is not allowed: digits, fmnist"),
+        ("--task digit", "(did you mean 'digits'?)"),
+        ("--local-rule sdg", "(did you mean 'sgd'?)"),
+        ("--local-rule prox --strategy scaffold", "local-rule = 'prox' is not allowed with strategy = 'scaffold'"),
+        ("--requirement soloo", "(did you mean 'solo'?)"),
+        ("--requirement accuracy", "requirement = 'accuracy' is not allowed with strategy = 'maxfl'"),
+        ("--participation apeal", "(did you mean 'appeal'?)"),
+        ("--participation appeal=0.5,always=0.4", "its shares add up to 0.9, not to 1"),
+        ("--participation appeal=much", "with shares in [0, 1], each name once"),
+        ("--set server-lr=1", "set = 'server-lr=1' is not allowed: NAME.KEY=VALUE"),
+        ("--set learning-rate=1", "'learning-rate' is a general setting with an option --learning-rate"),
+        ("--set maxfl.server-lr", "set = 'maxfl.server-lr' is not allowed: NAME.KEY=VALUE"),
+        ("--set maxfl.server-lt=1", "unknown setting 'maxfl.server-lt'; did you mean 'maxfl.server-lr'?"),
+        ("--set maxfl.server-lr=fast", "maxfl.server-lr = 'fast' is not allowed: input should be a valid number"),
+        ("--set maxfl.server-lr=0", "maxfl.server-lr = 0 is not allowed: input should be greater than 0"),
+        ("--set maxfk.server-lr=1", "unknown plug-in 'maxfk' in the settings; did you mean 'maxfl'?"),
+        ("--set fedavg.server-lr=1 --strategy fedavg", "unknown setting 'fedavg.server-lr'"),
+        ("--set scaffold.server-lr=-1", "scaffold.server-lr = -1 is not allowed"),
+        ("--set", "option '--set' requires an argument"),
+        ("--server-lr 1", "it is a setting of a plug-in: --set maxfl.server-lr=VALUE (or scaffold.server-lr)"),
+        ("--learning-rat 1", "did you mean '--learning-rate'?"),
+        ("--rounds many", "invalid value for '--rounds': 'many' is not a valid integer (fedappeal local --help)"),
         ("--learning-rate -0.1", "learning-rate = -0.1 is not allowed: input should be greater than 0"),
         ("--clients-per-round 11", "clients-per-round = 11 is not allowed: at most clients = 10"),
         ("--mandatory-rounds 30", "mandatory-rounds = 30 is not allowed: at most rounds = 20"),
@@ -110,6 +138,16 @@ def test_resume_of_what_is_no_run(refused: Refused) -> None:
             "root-certificates = 'ca' is not allowed: no such file",
         ),
         ("status --state-dir nowhere", "no client has kept state there"),
+        (f"{CONNECTED} --participation defekt", "(did you mean 'defect'?)"),
+        (f"{CONNECTED} --participation mine:X", "participation = 'mine:X' cannot be imported"),
+        (
+            f"{CONNECTED} --set defect.leave-below=-1",
+            "defect.leave-below = -1 is not allowed: input should be greater",
+        ),
+        (f"{CONNECTED} --set defect.leave=1", "unknown setting 'defect.leave'; did you mean 'defect.leave-below'?"),
+        (f"{CONNECTED} --set defekt.leave-below=1", "'defekt' is no policy"),
+        (f"{CONNECTED} --set leave-below=1", "set = 'leave-below=1' is not allowed: NAME.KEY=VALUE"),
+        (f"{CONNECTED} --allow mine:X", "allow = 'mine:X' is not allowed: the name of a package"),
     ],
 )
 def test_a_client_with_wrong_settings(arguments: str, expected: str, refused: Refused) -> None:

@@ -1,5 +1,6 @@
 """`fedappeal simulate`: what is swept, what is refused, and several runs at once."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from fedappeal.cli.simulate import plan, start_simulations
 from fedappeal.protocol.config import ConfigError
 from server.run_folder import HISTORY, read_lines
 
-SMALL = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "warmup-steps": 2}
+SMALL = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "solo.steps": 2}
 
 
 def test_a_sweep_is_every_combination(tmp_path: Path) -> None:
@@ -23,11 +24,57 @@ def test_a_sweep_is_every_combination(tmp_path: Path) -> None:
     assert alone.path == tmp_path / "one"
 
 
+def test_a_plugins_setting_can_be_swept_beside_its_strategy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"maxfl.stabilizer": 0.01, "defect.leave-below": 0.5}
+    jobs = plan(given, ["maxfl.server_lr=0.5,1", "strategy=maxfl,fedavg"], str(tmp_path))
+    assert [job.config.section("maxfl")["server-lr"] for job in jobs] == [0.5, 0.5, 1, 1]
+    assert jobs[0].path.name == "maxfl.server-lr-0.5-strategy-maxfl"
+    assert sorted(capsys.readouterr().err.splitlines()) == [
+        "fedappeal: in 2 of 4 runs: maxfl.server-lr is not used by this run",
+        "fedappeal: in 2 of 4 runs: maxfl.stabilizer is not used by this run",
+        "fedappeal: in 4 of 4 runs: defect.leave-below is not used by this run",
+    ]
+    plan(given, [], str(tmp_path))
+    assert capsys.readouterr().err == "fedappeal: defect.leave-below is not used by this run\n"
+
+
+OWN = '''
+from fedappeal.protocol.plugins import PluginSettings
+from strategies.fedavg import FedAvg
+
+
+class Swept(FedAvg):
+    """A strategy of the user's."""
+
+    class Settings(PluginSettings):
+        rate: float = 0.5
+'''
+
+
+def test_an_own_strategy_and_its_settings_can_be_swept_beside_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sweepable.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    jobs = plan({}, ["strategy=sweepable:Swept,fedavg", "swept.rate=0.1,0.2"], str(tmp_path))
+    assert [job.config.section("swept") for job in jobs] == [{"rate": 0.1}, {"rate": 0.2}, {}, {}]
+    assert jobs[0].path.name == "strategy-sweepable.Swept-swept.rate-0.1"
+    assert capsys.readouterr().err == "fedappeal: in 2 of 4 runs: swept.rate is not used by this run\n"
+
+
 @pytest.mark.parametrize(
     ("settings", "sweep", "line"),
     [
         ({}, ["seed"], "sweep = 'seed' is not allowed: KEY=VALUE,VALUE"),
-        ({}, ["sead=1,2"], "sweep = 'sead=1,2' is not allowed"),
+        ({}, ["sead=1,2"], r"sweep = 'sead=1,2' is not allowed: .*; did you mean 'seed'\?"),
+        ({}, ["maxfl.=1"], "sweep = 'maxfl.=1' is not allowed"),
+        ({}, ["maxfl.server-lr=1,0"], "maxfl.server-lr = 0 is not allowed: input should be greater than 0"),
+        ({}, ["maxfl.server-lt=1,2"], r"unknown setting 'maxfl.server-lt'; did you mean 'maxfl.server-lr'\?"),
+        ({}, ["prox.proximal-mu=1,2"], "local-rule 'prox' has no settings of its own: they stand under 'fedprox'"),
+        ({}, ["maxfk.server-lr=1,2"], r"unknown plug-in 'maxfk' in the settings; did you mean 'maxfl'\?"),
         ({}, ["learning-rate=0.1,-1"], "learning-rate = '-1' is not allowed"),
         ({}, ["strategy=maxfl,maxfk"], r"strategy = 'maxfk' is not allowed"),
         ({"strategy": "adagd"}, ["clients-per-round=0,2"], "clients-per-round = 2 is not allowed"),
@@ -46,6 +93,15 @@ def test_too_many_clients_for_the_data_is_one_line_and_leaves_nothing(tmp_path: 
     with pytest.raises(ConfigError, match="clients = 5000 is not allowed"):
         start_simulations(jobs, 1, "auto", "cpu", "", 1)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rule_without_a_batched_form_is_said_in_the_line_about_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = plan({**SMALL, "strategy": "perfedavg", "rounds": 1}, [], str(tmp_path / "run"))
+    start_simulations(jobs, 1, "auto", "cpu", "", 1)
+    said = "perfedavg: clients train one after another (local rule 'maml' has no batched form)"
+    assert said in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.e2e

@@ -17,7 +17,7 @@ LINE: dict[str, Any] = {"joined": 1, "sat_out": 0, "left": 0, "seconds": 0.5, "m
 def printed(columns: int = 100, **settings: Scalar) -> list[str]:
     """The heading, the legend, the columns' names, and two rounds of which the first is mandatory."""
     out = io.StringIO()
-    config = RunConfig.model_validate({"clients": 4, **settings})
+    config = RunConfig.parse({"clients": 4, **settings})
     view = RunView(config, Path("runs/here"), Console(file=out, width=columns, highlight=False))
     view.heading()
     for server_round in (1, 2):
@@ -31,7 +31,7 @@ def printed(columns: int = 100, **settings: Scalar) -> list[str]:
         ({}, "20 rounds (10 mandatory), seed 0"),
         ({"strategy": "fedavg", "rounds": 5, "mandatory_rounds": 2}, "5 rounds (2 mandatory), seed 0"),
         ({"strategy": "fedalign"}, "20 rounds (2 of warm-up), seed 0"),
-        ({"strategy": "fedalign", "warmup_share": 0.07, "rounds": 100}, "100 rounds (7 of warm-up), seed 0"),
+        ({"strategy": "fedalign", "fedalign.warmup-share": 0.07, "rounds": 100}, "100 rounds (7 of warm-up), seed 0"),
         ({"strategy": "adagd"}, "20 rounds, seed 0"),
         ({"participation": "always"}, "20 rounds, seed 0"),
         ({"strategy": "fedalign", "participation": "appeal"}, "20 rounds (10 mandatory, 2 of warm-up), seed 0"),

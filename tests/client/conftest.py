@@ -23,13 +23,17 @@ MODEL = np.arange(1000, dtype=np.float32)
 class Run:
     """A run whose ServerApp does what it is told."""
 
-    def __init__(self, superlink: Any, folder: Path, version: str, config: dict[str, Any]) -> None:
+    def __init__(self, superlink: Any, folder: Path, version: str) -> None:
         from fedappeal.federation.submit import build_fab, submit
 
         path = str(folder / "socket")
         self._listener = Listener(path)
-        fab = build_fab({"socket": "", "lr": 0.1, **config}, "remote_server:app", version=version)
-        self.run_id = submit(superlink.control_address, fab, {"socket": path, "lr": 0.5})
+        fab = build_fab(
+            {"socket": "", "lr": 0.1, "maxfl.server-lr": 0.5, "maxfl.stabilizer": 0.001},
+            "remote_server:app",
+            version=version,
+        )
+        self.run_id = submit(superlink.control_address, fab, {"socket": path, "lr": 0.5, "maxfl.server-lr": 2.0})
         self._pipe: Pipe | None = None
 
     def tell(self, op: str, **arguments: Any) -> Any:
@@ -67,7 +71,7 @@ def superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def run(superlink: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     from fedappeal import __version__
 
-    started = Run(superlink, tmp_path_factory.mktemp("run"), __version__, {})
+    started = Run(superlink, tmp_path_factory.mktemp("run"), __version__)
     yield started
     started.tell("end")
     started.close()
@@ -76,7 +80,7 @@ def run(superlink: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 @pytest.fixture(scope="session")
 def foreign_run(superlink: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """A run whose bundle says that it is of another version."""
-    started = Run(superlink, tmp_path_factory.mktemp("foreign"), "9.9.9", {})
+    started = Run(superlink, tmp_path_factory.mktemp("foreign"), "9.9.9")
     yield started
     started.close()
 

@@ -6,7 +6,7 @@ import time
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.process import run_client
+from client.process.serve import run_client
 from client.settings import Connection, NodeSettings
 
 app = ClientApp()

@@ -5,65 +5,50 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 
-import client.app
-import client.registry
 import fedappeal
-from client.models import arrays_of
-from client.registry import participant_of
-from client.requirement import Requirement
+from client.requirement import Requirement, read_requirement
 from client.state import DiskStore
+from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
-from strategies import appeal_weight
-from strategies.exchange import content_size
+from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
+from strategies.rounds.exchange import content_size
+from tests.node import Node, changed, run_config
+from tests.node import metrics_of as told_by
 
-pytestmark = pytest.mark.usefixtures("fresh")
-
-CONFIG = RunConfig(clients=4, unseen_clients=1, warmup_steps=30, batch_size=16, local_steps=4)
+CONFIG = run_config(clients=4, unseen_clients=1, solo__steps=30, batch_size=16, local_steps=4)
 TASK = load_task(CONFIG.task_settings())
 INITIAL = arrays_of(TASK.initial_model(0))
 LAYOUT = Layout.of(INITIAL)
 
 
-class Node:
-    """One client that messages are handed to; its state is on disk, so that a test can look at rho_k."""
+class Volunteer(Node):
+    """A client whose state is on disk, so that a test can look at rho_k."""
 
     def __init__(self, folder: Path, config: RunConfig = CONFIG, **node: Scalar) -> None:
-        settings: dict[str, Scalar] = {"partition-id": 1, "device": "cpu", "state-dir": str(folder), **node}
+        super().__init__(config, folder, **node)
         self.folder = folder
-        self.context = Context(7, 3, dict(settings), RecordDict(), config.as_config())
-
-    def __call__(self, kind: str, arrays: ArrayRecord | None = None, **told: Scalar) -> RecordDict:
-        values: dict[str, Scalar] = {keys.RUN_KEY: "k", keys.LAYOUT: LAYOUT.hash}
-        values |= {k.replace("_", "-"): v for k, v in told.items()}
-        record = LAYOUT.pack(INITIAL) if arrays is None else arrays
-        content = RecordDict({keys.ARRAYS: record, keys.CONFIG: ConfigRecord(values)})
-        return client.app.app(Message(content, 3, kind), self.context).content
 
     @property
     def requirement(self) -> Requirement:
         store = DiskStore(self.folder)
         (name,) = [n for n in store.names() if n.startswith("requirement-")]
-        record = store.read(name)
-        assert record is not None
-        return Requirement(float(record.values["rho"]), dict(record.arrays), float(record.values["solo-accuracy"]))
+        found = read_requirement(store, name)
+        assert found is not None
+        return found
 
     def solo(self) -> ArrayRecord:
         """The solo model: its training loss is rho_k itself, so it never appeals."""
         return LAYOUT.pack({name: self.requirement.solo[name] for name in INITIAL})
 
 
-def told_by(content: RecordDict) -> dict[str, object]:
-    return dict(content.metric_records[keys.METRICS])
-
-
 def test_the_roll_call_says_who_this_is_and_makes_the_requirement_ready(tmp_path: Path) -> None:
-    node = Node(tmp_path, priority=True)
-    content = node("query", fingerprint=TASK.fingerprint, version=fedappeal.__version__)
+    node = Volunteer(tmp_path, priority=True)
+    content = node("query", fingerprint=TASK.fingerprint, protocol=keys.PROTOCOL)
     assert dict(content.config_records[keys.INFO]) == {
         keys.CLIENT_ID: "client-0001",
         keys.ROLE: keys.SEEN,
@@ -71,28 +56,29 @@ def test_the_roll_call_says_who_this_is_and_makes_the_requirement_ready(tmp_path
         keys.LEFT_RUN: 0,
         keys.TASK: "digits",
         keys.FINGERPRINT: TASK.fingerprint,
+        keys.PROTOCOL_VERSION: keys.PROTOCOL,
         keys.VERSION: fedappeal.__version__,
     }
     assert told_by(content) == {keys.NUM_EXAMPLES: len(TASK.load(1).train)}
     assert node.requirement.rho > 0
-    assert Node(tmp_path / "u", **{"partition-id": 4})("query").config_records[keys.INFO][keys.ROLE] == keys.UNSEEN
+    assert Volunteer(tmp_path / "u", partition_id=4)("query").config_records[keys.INFO][keys.ROLE] == keys.UNSEEN
 
 
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        ({"version": "9.9"}, f"this client runs fedappeal {fedappeal.__version__}, the run needs 9.9"),
+        ({"protocol": 9}, rf"this client speaks protocol 2 \(fedappeal {fedappeal.__version__}\), the run 9$"),
         ({"fingerprint": "abc"}, "task and partition settings must be the same"),
     ],
 )
-def test_a_run_that_does_not_fit_is_one_line(tmp_path: Path, told: dict[str, str], line: str) -> None:
+def test_a_run_that_does_not_fit_is_one_line(tmp_path: Path, told: dict[str, Scalar], line: str) -> None:
     with pytest.raises(ConfigError, match=line) as error:
-        Node(tmp_path)("query", **told)
+        Volunteer(tmp_path)("query", told=told)
     assert "\n" not in str(error.value)
 
 
 def test_another_layout_is_one_line_for_every_message(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = Volunteer(tmp_path)
     for kind in ("query", "train", "evaluate"):
         with pytest.raises(ValueError, match="layout 0123 of the model") as error:
             node(kind, layout="0123", server_round=1)
@@ -102,40 +88,40 @@ def test_another_layout_is_one_line_for_every_message(tmp_path: Path) -> None:
 
 
 def test_a_reply_that_sits_out_is_small_and_carries_no_model(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = Volunteer(tmp_path)
     node("query")
-    content = node("train", node.solo(), server_round=1, mandatory=0, tuning_steps=0)
+    content = node("train", node.solo(), server_round=1, mandatory=0)
     assert told_by(content) == {keys.NUM_EXAMPLES: len(TASK.load(1).train), keys.DECISION: 0}
     assert list(content) == [keys.METRICS]
     assert content_size(content) < 2000
 
 
 def test_a_joined_reply_carries_the_local_model_and_the_weight(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = Volunteer(tmp_path)
     node("query")
-    content = node("train", server_round=1, mandatory=1, tuning_steps=0)
+    content = node("train", server_round=1, mandatory=1)
     told = told_by(content)
     loss = node("evaluate", split="train").metric_records[keys.METRICS][keys.LOSS]
     assert isinstance(loss, float)
     assert told == {
         keys.NUM_EXAMPLES: len(TASK.load(1).train),
         keys.DECISION: 1,
-        keys.APPEAL_WEIGHT: pytest.approx(appeal_weight(loss, node.requirement.rho), rel=1e-6),
+        APPEAL_WEIGHT: pytest.approx(appeal_weight(loss, node.requirement.rho), rel=1e-6),
     }
     local = LAYOUT.unpack(content.array_records[keys.ARRAYS])
     assert not np.array_equal(local["output.weight"], INITIAL["output.weight"])
-    again = node("train", server_round=1, mandatory=1, tuning_steps=0)
+    again = node("train", server_round=1, mandatory=1)
     assert again.array_records[keys.ARRAYS] == content.array_records[keys.ARRAYS]
 
 
 def test_only_maxfl_is_told_the_weight(tmp_path: Path) -> None:
-    told = told_by(Node(tmp_path)("train", server_round=1, mandatory=1))
+    told = told_by(Volunteer(tmp_path, changed(CONFIG, strategy="fedavg"))("train", server_round=1, mandatory=1))
     assert set(told) == {keys.NUM_EXAMPLES, keys.DECISION}
 
 
 def test_what_the_server_tells_goes_before_the_clients_own_settings(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    sent = {"server_round": 1, "mandatory": 1}
+    node = Volunteer(tmp_path)
+    sent: dict[str, Scalar] = {"server_round": 1, "mandatory": 1}
     own = node("train", **sent)
     for setting in ({"learning_rate": 0.01}, {"local_steps": 2}, {"batch_size": 3}):
         assert node("train", **sent, **setting)[keys.ARRAYS] != own[keys.ARRAYS]
@@ -145,14 +131,14 @@ def test_what_the_server_tells_goes_before_the_clients_own_settings(tmp_path: Pa
 
 
 def test_refuse_mandatory(tmp_path: Path) -> None:
-    node = Node(tmp_path, **{"refuse-mandatory": True})
+    node = Volunteer(tmp_path, refuse_mandatory=True)
     node("query")
     assert told_by(node("train", node.solo(), server_round=1, mandatory=1))[keys.DECISION] == 0
-    assert told_by(Node(tmp_path)("train", node.solo(), server_round=1, mandatory=1))[keys.DECISION] == 1
+    assert told_by(Volunteer(tmp_path)("train", node.solo(), server_round=1, mandatory=1))[keys.DECISION] == 1
 
 
 def test_an_evaluation_by_definition_one(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = Volunteer(tmp_path)
     node("query")
     rho, data = node.requirement.rho, TASK.load(1)
     model = TASK.initial_model(0)
@@ -174,9 +160,9 @@ def test_an_evaluation_by_definition_one(tmp_path: Path) -> None:
 
 
 def test_report_loss_false_removes_every_loss(tmp_path: Path) -> None:
-    node = Node(tmp_path, **{"report-loss": False})
+    node = Volunteer(tmp_path, report_loss=False)
     node("query")
-    for content in (node("train", server_round=1, mandatory=1, tuning_steps=0), node("evaluate", split="train")):
+    for content in (node("train", server_round=1, mandatory=1), node("evaluate", split="train")):
         assert keys.LOSS not in told_by(content)
 
 
@@ -189,13 +175,11 @@ def numbers_in(content: RecordDict) -> list[float]:
 
 
 def test_no_reply_carries_the_requirement(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = Volunteer(tmp_path)
     replies = [node("query")]
     rho = node.requirement.rho
     for arrays in (None, node.solo()):
-        replies += [
-            node("train", arrays, server_round=r, mandatory=m, tuning_steps=0) for r in (1, 2) for m in (0, 1)
-        ]
+        replies += [node("train", arrays, server_round=r, mandatory=m) for r in (1, 2) for m in (0, 1)]
         replies += [node("evaluate", arrays, split="test", final=f) for f in (0, 1)]
     for content in replies:
         assert min(abs(v - rho) for v in numbers_in(content)) > 1e-7
@@ -203,8 +187,8 @@ def test_no_reply_carries_the_requirement(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("appeals", [True, False])
 def test_the_preferred_model_is_kept_at_the_end_only(tmp_path: Path, appeals: bool) -> None:
-    config = CONFIG.model_copy(update={"warmup_steps": 1, "warmup_learning_rate": 1e-6})
-    node = Node(tmp_path, config)  # the requirement is that of the initial model, which is easy to beat
+    config = changed(CONFIG, solo__steps=1, solo__learning_rate=1e-6)
+    node = Volunteer(tmp_path, config)  # the requirement is that of the initial model, which is easy to beat
     node("query")
     good = node("train", server_round=1, mandatory=1, local_steps=100)[keys.ARRAYS]
     assert isinstance(good, ArrayRecord)
@@ -220,9 +204,9 @@ def test_the_preferred_model_is_kept_at_the_end_only(tmp_path: Path, appeals: bo
 
 
 def test_a_client_that_left_says_so_without_looking_at_the_model(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = Volunteer(tmp_path)
     node("query")
-    participant_of(node.context).leave("k", 2)
+    node.participants.of(node.context).memory("k").leave(2)
     assert node("query").config_records[keys.INFO][keys.LEFT_RUN] == 1
     assert node("query", run_key="other").config_records[keys.INFO][keys.LEFT_RUN] == 0
     content = node("train", ArrayRecord(), server_round=3, mandatory=1)
@@ -234,8 +218,19 @@ def test_a_client_that_left_says_so_without_looking_at_the_model(tmp_path: Path)
 def test_the_global_generator_is_left_alone(tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    node = Node(tmp_path)
+    node = Volunteer(tmp_path, changed(CONFIG, tuning_steps=2))
     node("query")
-    node("train", server_round=1, mandatory=1, tuning_steps=2)
+    node("train", server_round=1, mandatory=1)
     node("evaluate", split="test", tuning_steps=2)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("key", ["../../../x", "a/b", "\0", "two\nlines", "k" * 65, "é"])
+@pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
+def test_a_run_key_that_is_no_part_of_a_files_name_is_one_line_without_the_owners_folder(
+    tmp_path: Path, kind: str, key: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"^run-key = .* is not allowed: up to 64 letters") as error:
+        Volunteer(tmp_path)(kind, run_key=key, mandatory=1)
+    assert "\n" not in str(error.value)
+    assert str(tmp_path) not in str(error.value)

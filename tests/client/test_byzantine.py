@@ -2,42 +2,37 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-import client.app
-import client.registry
 from client import byzantine
-from client.byzantine import attackers, attacks, false_metrics, noisy
-from client.models import arrays_of
-from client.training import TRAININGS, Job
+from client.byzantine import attackers, attacks, false_claims, noisy
+from client.requirement import Requirement
+from client.training.measured import Evaluation, Measured
+from client.training.models import arrays_of
+from client.training.rule import TrainingJob
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
-from strategies import appeal_weight
+from strategies import FedALIGN, FedAvg, MaxFL, MWFed, QFedAvg, Scaffold
+from strategies.adagd.gradient import Gradient
+from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
+from strategies.mwfed import SATISFIED
+from strategies.rounds.algorithm import Algorithm
+from strategies.scaffold import CONTROL_DELTA
+from tests.node import Node, changed, metrics_of, run_config
 
-pytestmark = pytest.mark.usefixtures("fresh")
-
-HONEST = RunConfig(clients=4, unseen_clients=1, requirement="fixed", fixed_requirement=3.0, local_steps=3)
-ATTACKED = HONEST.model_copy(update={"byzantine_share": 0.5})
+HONEST = run_config(clients=4, unseen_clients=1, requirement="fixed", fixed__loss=3.0, local_steps=3)
+ATTACKED = changed(HONEST, byzantine_share=0.5)
 INITIAL = arrays_of(load_task(HONEST.task_settings()).initial_model(0))
 LAYOUT = Layout.of(INITIAL)
 LIARS = sorted(attackers(0, 4, 0.5))
 
 
 def ask(config: RunConfig, partition: int, kind: str = "train", **told: Scalar) -> RecordDict:
-    node: dict[str, Scalar] = {"partition-id": partition, "device": "cpu"}
-    context = Context(7, 3, node, RecordDict(), config.as_config())
-    values: dict[str, Scalar] = {keys.SERVER_ROUND: 1, keys.MANDATORY: 0}
-    sent = ConfigRecord(values | {k.replace("_", "-"): v for k, v in told.items()})
-    content = RecordDict({keys.ARRAYS: LAYOUT.pack(INITIAL), keys.CONFIG: sent})
-    return client.app.app(Message(content, 3, kind), context).content
-
-
-def metrics_of(content: RecordDict) -> MetricRecord:
-    return content.metric_records[keys.METRICS]
+    return Node(config, partition_id=partition)(kind, **{"server_round": 1, "mandatory": 0, **told})
 
 
 def flat(content: RecordDict) -> np.ndarray:
@@ -70,8 +65,8 @@ def test_table_twos_shares_of_a_hundred_clients() -> None:
 
 def test_unseen_clients_and_clients_of_a_run_without_do_not_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [attacks(ATTACKED, k) for k in range(5)] == [k in LIARS for k in range(5)]
-    everybody = HONEST.model_copy(update={"byzantine_share": 1.0})
-    assert [attacks(everybody, k) for k in range(5)] == [True] * 4 + [False]
+    all_attack = changed(HONEST, byzantine_share=1.0)
+    assert [attacks(all_attack, k) for k in range(5)] == [True] * 4 + [False]
     monkeypatch.setattr(byzantine, "generator", None)  # with share 0 nothing is drawn
     assert not any(attacks(HONEST, k) for k in range(5))
 
@@ -79,41 +74,57 @@ def test_unseen_clients_and_clients_of_a_run_without_do_not_attack(monkeypatch: 
 # -- what an attacker claims -----------------------------------------------------------------------------
 
 
+def claims(
+    config: RunConfig, algorithm: Algorithm, evaluation: Evaluation, rho: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what an honest client reports of a measurement, and what an attacker does."""
+    required = Requirement(rho)
+    told = algorithm.settings.as_config()
+    measured = Measured(evaluation, rho, required.met(evaluation), told=told)
+    honest = algorithm.report(measured)
+    return dict(honest), dict(false_claims(config, algorithm, honest, measured, required))
+
+
+HALF = Evaluation(loss=0.5, accuracy=0.75)
+
+
 def test_what_is_reported_from_an_inflated_loss() -> None:
-    told = MetricRecord(
-        {keys.NUM_EXAMPLES: 7, keys.DECISION: 1, keys.APPEAL_WEIGHT: 0.25, keys.LOSS: 0.5, keys.SATISFIED: 1}
-    )
-    config = ATTACKED.model_copy(update={"byzantine_inflation": 4.0})
-    lie = false_metrics(config, told, loss=0.5, requirement=0.6)
+    config = changed(ATTACKED, byzantine_inflation=4.0)
     # 4 * 0.5 = 2: a gap of 1.4, and 2 is not below 0.6.
-    expected = dict(told) | {keys.APPEAL_WEIGHT: appeal_weight(2.0, 0.6), keys.LOSS: 2.0, keys.SATISFIED: 0}
-    assert dict(lie) == expected
-    assert told[keys.APPEAL_WEIGHT] == 0.25
-    bare = MetricRecord({keys.DECISION: 1})
-    assert dict(false_metrics(config, bare, 0.5, 0.6)) == dict(bare), "nothing is reported that was not asked for"
+    for algorithm, honest, lie in (
+        (MaxFL(), {APPEAL_WEIGHT: appeal_weight(0.5, 0.6)}, {APPEAL_WEIGHT: appeal_weight(2.0, 0.6)}),
+        (QFedAvg(learning_rate=0.1), {keys.LOSS: 0.5}, {keys.LOSS: 2.0}),
+        (MWFed(local_steps=3), {SATISFIED: 1}, {SATISFIED: 0}),
+        (FedAvg(), {}, {}),  # nothing is reported that the strategy does not ask for
+    ):
+        assert claims(config, algorithm, HALF, 0.6) == (honest, lie), algorithm.name
 
 
 def test_an_inflated_error_stays_one_that_a_server_believes() -> None:
-    config = ATTACKED.model_copy(update={"participation": "always"})
-    honest = HONEST.model_copy(update={"participation": "always"})
-    told = {"report": keys.LOSS, "match_on": "error"}
-    error = metrics_of(ask(honest, LIARS[0], **told))[keys.LOSS]
+    honest = changed(HONEST, strategy="fedalign", participation="always", fedalign__match_on="error")
+    config = changed(honest, byzantine_share=0.5)
+    error = metrics_of(ask(honest, LIARS[0]))[keys.LOSS]
     assert isinstance(error, float)
     assert 0.1 < error <= 1, "ten times it is no error"
-    assert metrics_of(ask(config, LIARS[0], **told))[keys.LOSS] == 1.0
-    little = config.model_copy(update={"byzantine_inflation": 1.0625})
-    assert metrics_of(ask(little, LIARS[0], **told))[keys.LOSS] == min(1.0, 1.0625 * error)
-    loss = metrics_of(ask(config, LIARS[0], report=keys.LOSS, match_on="loss"))[keys.LOSS]
+    assert metrics_of(ask(config, LIARS[0]))[keys.LOSS] == 1.0
+    little = changed(config, byzantine_inflation=1.0625)
+    assert metrics_of(ask(little, LIARS[0]))[keys.LOSS] == min(1.0, 1.0625 * error)
+    loss = metrics_of(ask(changed(config, fedalign__match_on="loss"), LIARS[0]))[keys.LOSS]
     assert isinstance(loss, float)
     assert loss > 10, "a loss has no such bound"
-    said = MetricRecord({keys.LOSS: 0.0625})
-    assert false_metrics(config, said, 0.5, 0.6, most=1.0)[keys.LOSS] == 0.625
+    _, lie = claims(config, FedALIGN(match_on="error"), Evaluation(0.5, 1 - 0.0625), 0.6)
+    assert lie[keys.LOSS] == 0.625
 
 
 def test_what_is_made_up() -> None:
-    told = MetricRecord({keys.APPEAL_WEIGHT: 0.01, keys.LOSS: 0.5, keys.SATISFIED: 1})
-    config = ATTACKED.model_copy(update={"byzantine_attack": "claim", "byzantine_claim": 0.2})
-    assert dict(false_metrics(config, told, 0.5, 0.6)) == dict(told) | {keys.APPEAL_WEIGHT: 0.2}
+    config = changed(ATTACKED, byzantine_attack="claim", byzantine_claim=0.2)
+    for algorithm, lie in (
+        (MaxFL(), {APPEAL_WEIGHT: 0.2}),
+        (QFedAvg(learning_rate=0.1), {keys.LOSS: 0.5}),
+        (MWFed(local_steps=3), {SATISFIED: 1}),
+        (FedAvg(), {}),
+    ):
+        assert claims(config, algorithm, HALF, 0.6)[1] == lie, algorithm.name
 
 
 # -- the noise -------------------------------------------------------------------------------------------
@@ -159,39 +170,42 @@ def test_no_noise_and_no_update_change_nothing() -> None:
 
 
 def test_an_attacker_joins_lies_and_sends_noise() -> None:
-    liar, seen = LIARS[0], HONEST.model_copy(update={"fixed_requirement": 0.5})
-    attacked = seen.model_copy(update={"byzantine_share": 0.5, "byzantine_noise": 0.5})
-    assert metrics_of(ask(seen, liar, tuning_steps=0))[keys.DECISION] == 0, "honest, it would have sat out"
-    content = ask(attacked, liar, tuning_steps=0, report="loss,satisfied")
-    honest = ask(seen, liar, tuning_steps=0, report="loss,satisfied", mandatory=1)
-    loss = metrics_of(honest)[keys.LOSS]
+    liar, seen = LIARS[0], changed(HONEST, fixed__loss=0.5)
+    attacked = changed(seen, byzantine_share=0.5, byzantine_noise=0.5)
+    assert metrics_of(ask(seen, liar))[keys.DECISION] == 0, "honest, it would have sat out"
+    content = ask(attacked, liar)
+    honest = ask(seen, liar, mandatory=1)
+    loss = metrics_of(ask(seen, liar, "evaluate", split=keys.TRAIN_SPLIT))[keys.LOSS]
     assert isinstance(loss, float)
-    assert dict(metrics_of(content)) == dict(metrics_of(honest)) | {
-        keys.LOSS: 10 * loss,
-        keys.APPEAL_WEIGHT: appeal_weight(10 * loss, 0.5),
-    }
+    assert metrics_of(honest)[APPEAL_WEIGHT] == appeal_weight(loss, 0.5)
+    assert metrics_of(content) == metrics_of(honest) | {APPEAL_WEIGHT: appeal_weight(10 * loss, 0.5)}
+    for strategy, claim, lie in (("qfedavg", {keys.LOSS: loss}, 10 * loss), ("mwfed", {SATISFIED: 0}, 0)):
+        (key,) = claim
+        truth = metrics_of(ask(changed(seen, strategy=strategy), liar, mandatory=1))
+        assert {key: truth[key]} == claim
+        assert metrics_of(ask(changed(attacked, strategy=strategy), liar)) == truth | {key: lie}
     start = LAYOUT.pack(INITIAL)["flat"].numpy().astype(np.float64)
     noise, update = flat(content) - flat(honest), flat(honest) - start
     assert root_mean_square(noise) == pytest.approx(0.5 * root_mean_square(update), rel=0.05)
-    assert np.array_equal(flat(ask(attacked, liar, tuning_steps=0)), flat(content))
-    later = [flat(ask(config, liar, tuning_steps=0, mandatory=1, server_round=2)) for config in (attacked, seen)]
+    assert np.array_equal(flat(ask(attacked, liar)), flat(content))
+    later = [flat(ask(config, liar, mandatory=1, server_round=2)) for config in (attacked, seen)]
     assert abs(np.corrcoef(later[0] - later[1], noise)[0, 1]) < 0.1, "another round, another noise"
 
 
 def test_an_attacker_never_leaves_for_good() -> None:
-    pleased = HONEST.model_copy(update={"participation": "defect", "precision": 100.0})
-    attacked = pleased.model_copy(update={"byzantine_share": 0.5})
+    pleased = changed(HONEST, participation="defect", defect__leave_below=100.0)
+    attacked = changed(pleased, byzantine_share=0.5)
     for config, decision in ((pleased, -1), (attacked, 1)):
         assert metrics_of(ask(config, LIARS[0]))[keys.DECISION] == decision
 
 
 @pytest.mark.parametrize("attack", ["inflate", "claim"])
 def test_honest_clients_are_the_same_to_the_byte(attack: str) -> None:
-    config = ATTACKED.model_copy(update={"byzantine_attack": attack, "byzantine_claim": 0.125})
+    config = changed(ATTACKED, byzantine_attack=attack, byzantine_claim=0.125)
     for partition in range(4):
-        with_, without = (ask(c, partition, tuning_steps=1, report="loss") for c in (config, HONEST))
+        with_, without = (ask(changed(c, tuning_steps=1), partition) for c in (config, HONEST))
         assert (with_ == without) is (partition not in LIARS)
-    assert metrics_of(ask(config, LIARS[0], tuning_steps=0))[keys.APPEAL_WEIGHT] == (
+    assert metrics_of(ask(config, LIARS[0]))[APPEAL_WEIGHT] == (
         0.125 if attack == "claim" else pytest.approx(0, abs=1e-6)  # about 10 * ln 10 = 23, which is 20 above 3
     )
 
@@ -206,15 +220,15 @@ def test_a_gradient_and_further_records(monkeypatch: pytest.MonkeyPatch) -> None
     start = LAYOUT.pack(INITIAL)["flat"].numpy().astype(np.float64)
     made = LAYOUT.pack({name: values + np.float32(0.01) for name, values in INITIAL.items()})
 
-    def training(job: Job) -> dict[str, ArrayRecord]:
-        return {keys.ARRAYS: made, keys.CONTROL_DELTA: made}
+    def reply(rule: object, job: TrainingJob) -> dict[str, ArrayRecord]:
+        return {keys.ARRAYS: made, CONTROL_DELTA: made}
 
-    for rule in ("gradient", "scaffold"):
-        monkeypatch.setitem(TRAININGS, rule, training)
+    for rule in (Gradient, Scaffold.LocalRule):
+        monkeypatch.setattr(rule, "reply", reply)
     # Taken as a model, the update is 0.01 everywhere; taken as a gradient, it is all that is sent.
     as_gradient = root_mean_square(start + 0.01)
     assert as_gradient > 0.03
-    for rule, size in (("gradient", as_gradient), ("scaffold", 0.01)):
-        content = ask(ATTACKED, LIARS[0], local_rule=rule)
-        assert root_mean_square(flat(content) - (start + 0.01)) == pytest.approx(size, rel=0.05), rule
-        assert content.array_records[keys.CONTROL_DELTA] == made
+    for strategy, size in (("adagd", as_gradient), ("scaffold", 0.01)):
+        content = ask(changed(ATTACKED, strategy=strategy), LIARS[0])
+        assert root_mean_square(flat(content) - (start + 0.01)) == pytest.approx(size, rel=0.05), strategy
+        assert content.array_records[CONTROL_DELTA] == made

@@ -1,34 +1,33 @@
 """Losses measured with dropout on: against masks drawn by hand, and only where the setting says so."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import RecordDict
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client.app import app
-from client.loaded import workbench
-from client.models import arrays_of, evaluate
+from client.data.cache import Cache
 from client.participant import Participant
 from client.settings import NodeSettings
 from client.state import ContextStore
+from client.training.models import arrays_of, evaluate
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.config import Scalar
 from fedappeal.protocol.draws import draw_seed
 from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT
-from strategies.maxfl import appeal_weight
-from tests.grid import MemoryGrid
+from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
+from tests.node import Node, run_config
 
 RATE = 0.2
 NODE = NodeSettings(partition_id=1, device="cpu")
 
 
-def participant(mode: str = "training", node: NodeSettings = NODE, **settings: Any) -> Participant:
-    config = RunConfig(**{"clients": 4, "warmup_steps": 3, "batch_size": 16, "loss_mode": mode, **settings})
-    return Participant(config, node, ContextStore(RecordDict()))
+def participant(
+    mode: str = "training", node: NodeSettings = NODE, cache: Cache | None = None, **settings: Scalar
+) -> Participant:
+    config = run_config(**{"clients": 4, "solo__steps": 3, "batch_size": 16, "loss_mode": mode, **settings})
+    return Participant(config, node, ContextStore(RecordDict()), cache=cache)
 
 
 def model_of(one: Participant, seed: int = 3) -> nn.Module:
@@ -94,14 +93,14 @@ def test_each_client_seed_and_round_has_noise_of_its_own_that_repeats_bit_for_bi
     first = loss(one, 1)
     found = [first, loss(one, 2), loss(participant(seed=1, task="digits"), 1)]
     renamed = participant(node=NODE.model_copy(update={"client_id": "other"}))
-    assert renamed.data_fingerprint == one.data_fingerprint
+    assert renamed.data.fingerprint == one.data.fingerprint
     assert len({*found, loss(renamed, 1)}) == 4
     assert loss(one, 1) == loss(participant(), 1) == first
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_requirement_is_measured_with_noise_of_its_own() -> None:
-    one, plain = participant(warmup_steps=60), participant("evaluation", warmup_steps=60)
+    one, plain = participant(solo__steps=60), participant("evaluation", solo__steps=60)
     initial = arrays_of(one.task.initial_model(0))
     noisy, usual = one.begin_run("k", initial), plain.begin_run("k", initial)
     model = one.task.initial_model(0)
@@ -123,23 +122,23 @@ def test_without_dropout_both_modes_are_one() -> None:
         assert noisy.judge(initial, "m", split, 2, server_round=3) == usual.judge(initial, "m", split, 2)
 
 
-def answers(mode: str, requirement: float, server_round: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def answers(
+    mode: str, requirement: float, server_round: int, strategy: str = "maxfl"
+) -> tuple[dict[str, object], dict[str, object]]:
     """Return what a client answers to TRAIN, and to EVALUATE on its training data."""
-    MemoryGrid()
-    settings = {"clients": 4, "loss_mode": mode, "requirement": "fixed", "fixed_requirement": requirement}
-    config = RunConfig(**{**settings, "report_train_loss": True, "local_steps": 1})
-    context = Context(7, 3, NODE.as_config(), RecordDict(), config.as_config())
-    one = participant(mode)
-    record = one.layout.pack(arrays_of(model_of(one)))
-    found = []
-    for kind, asked in (
-        ("train", {keys.TUNING_STEPS: 0, keys.REPORT: keys.LOSS}),
-        ("evaluate", {keys.SPLIT: TRAIN_SPLIT}),
-    ):
-        told = ConfigRecord({keys.SERVER_ROUND: server_round, **asked})
-        message = Message(RecordDict({keys.ARRAYS: record, keys.CONFIG: told}), 3, kind)
-        found.append(dict(app(message, context).content[keys.METRICS]))
-    return found[0], found[1]
+    config = run_config(
+        clients=4,
+        strategy=strategy,
+        loss_mode=mode,
+        requirement="fixed",
+        fixed__loss=requirement,
+        report_train_loss=True,
+        local_steps=1,
+    )
+    model = arrays_of(model_of(participant(mode)))
+    node = Node(config)
+    trained = node.metrics("train", model, server_round=server_round)
+    return trained, node.metrics("evaluate", model, server_round=server_round, split=TRAIN_SPLIT)
 
 
 def test_weight_decision_and_reports_are_of_the_round_that_the_message_names() -> None:
@@ -154,19 +153,27 @@ def test_weight_decision_and_reports_are_of_the_round_that_the_message_names() -
         assert evaluated[keys.APPEALED_TRAIN] == int(loss < between)
         assert evaluated[keys.TRAIN_LOSS] == evaluated[keys.LOSS] == loss
         if loss < between:
-            assert trained[keys.APPEAL_WEIGHT] == appeal_weight(loss, between)
-            assert trained[keys.LOSS] == loss
+            assert trained[APPEAL_WEIGHT] == appeal_weight(loss, between)
+            reported, _ = answers("training", between, server_round, "qfedavg")
+            assert reported[keys.LOSS] == loss
     usual = participant("evaluation").judge(arrays, "m", TRAIN_SPLIT).loss
-    assert all(answers("evaluation", 9.0, r)[n][keys.LOSS] == usual for r in (1, 2) for n in (0, 1))
+    assert all(answers("evaluation", 9.0, r, "qfedavg")[n][keys.LOSS] == usual for r in (1, 2) for n in (0, 1))
 
 
-def test_the_shared_model_of_a_process_is_left_in_no_mode_that_others_would_notice() -> None:
-    one, plain = participant(), participant("evaluation")
-    assert one.model is plain.model is workbench(one.config.task_settings(), "", 0, one.device)
+def test_the_model_that_clients_share_is_left_in_no_mode_that_others_would_notice() -> None:
+    cache = Cache()
+    one, plain = participant(cache=cache), participant("evaluation", cache=cache)
+    assert one.model is plain.model is cache.scratch_model(one.task, 0, one.device)
     arrays = arrays_of(model_of(one))
     usual = plain.judge(arrays, "m", TRAIN_SPLIT)
     one.judge(arrays, "m", TRAIN_SPLIT, server_round=1)
-    assert participant("evaluation").judge(arrays, "m", TRAIN_SPLIT) == usual
+    assert participant("evaluation", cache=cache).judge(arrays, "m", TRAIN_SPLIT) == usual
+
+
+def test_two_federations_in_one_process_share_no_model() -> None:
+    one, other = participant("evaluation", cache=Cache()), participant("evaluation", cache=Cache())
+    assert one.model is not other.model
+    assert one.task is not other.task
 
 
 def test_a_normalisation_by_batches_is_measured_as_always() -> None:

@@ -5,46 +5,41 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.config import parse_config_args
 
-import client.app
-import client.process
-import client.registry
-from client.models import arrays_of
-from client.owner import describe
+import client.process.serve
+from client.app import client_app
 from client.participant import Participant
-from client.requirement import requirement_key, requirement_settings
+from client.participants import Participants
+from client.process.owner import describe
+from client.requirement import Fixed, requirement_key
 from client.settings import Connection, NodeSettings
 from client.state import DiskStore
+from client.training.models import arrays_of
 from fedappeal.cli.main import main
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
-from server.strategies import STRATEGIES, build_strategy, check_settings
-from strategies import Hooks, RoundRecord, appeal_weight
+from server.build import build_strategy, check_settings
+from strategies import Hooks, RoundRecord
+from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
+from strategies.registry import STRATEGIES
 from tests.grid import Handler, MemoryGrid, time_of
+from tests.node import Node, changed, run_config
 
-pytestmark = pytest.mark.usefixtures("fresh")
-
-CONFIG = RunConfig(clients=3, model="logistic", warmup_steps=5, local_steps=2, batch_size=16, min_available_nodes=3)
+CONFIG = run_config(clients=3, model="logistic", solo__steps=5, local_steps=2, batch_size=16, min_clients=3)
 INITIAL = arrays_of(load_task(CONFIG.task_settings()).initial_model(0))
 LAYOUT = Layout.of(INITIAL)
 
 
-def volunteer(config: RunConfig = CONFIG, **node: Scalar) -> Handler:
-    settings: dict[str, Scalar] = {"partition-id": 0, "device": "cpu", **node}
-    context = Context(7, 3, settings, RecordDict(), config.as_config())
-    return lambda message: client.app.app(message, context)
+def volunteer(config: RunConfig = CONFIG, **node: Scalar) -> Node:
+    return Node(config, **{"partition-id": 0, **node})
 
 
-def ask(one: Handler, kind: str, **told: Scalar) -> MetricRecord:
-    values: dict[str, Scalar] = {keys.RUN_KEY: "k", keys.SERVER_ROUND: 1, keys.MANDATORY: 0}
-    sent = ConfigRecord(values | {k.replace("_", "-"): v for k, v in told.items()})
-    reply = one(Message(RecordDict({keys.ARRAYS: LAYOUT.pack(INITIAL), keys.CONFIG: sent}), 3, kind))
-    assert reply is not None
-    return reply.content.metric_records[keys.METRICS]
+def ask(one: Node, kind: str, **told: Scalar) -> dict[str, object]:
+    return one.metrics(kind, **{"server_round": 1, "mandatory": 0, **told})
 
 
 # -- a requirement of one's own --------------------------------------------------------------------------
@@ -53,17 +48,17 @@ def ask(one: Handler, kind: str, **told: Scalar) -> MetricRecord:
 @pytest.mark.parametrize("run", ["solo", "fixed"])
 @pytest.mark.parametrize("own", [0.25, 7.5])
 def test_the_owners_number_goes_before_the_runs_requirement(run: str, own: float, tmp_path: Path) -> None:
-    config = CONFIG.model_copy(update={"requirement": run, "fixed_requirement": 4.0})
+    config = changed(CONFIG, requirement=run, fixed__loss=4.0)
     one = volunteer(config, **{"fixed-requirement": own, "state-dir": str(tmp_path)})
     ask(one, "query")
     # Ten classes: the fresh model's loss is near ln 10 = 2.3, between the two numbers.
     loss = ask(one, "evaluate", split="train")[keys.LOSS]
     assert isinstance(loss, float)
     assert 0.25 < loss < 4
-    told = ask(one, "train", tuning_steps=0)
+    told = ask(one, "train")
     assert told[keys.DECISION] == int(loss < own)
-    told = ask(one, "train", tuning_steps=0, mandatory=1)
-    assert told[keys.APPEAL_WEIGHT] == pytest.approx(appeal_weight(loss, own), rel=1e-6)
+    told = ask(one, "train", mandatory=1)
+    assert told[APPEAL_WEIGHT] == pytest.approx(appeal_weight(loss, own), rel=1e-6)
     measured = ask(one, "evaluate", split="test", final=1)
     assert measured[keys.APPEALED] == measured[keys.APPEALED_TRAIN] == int(loss < own)
     assert keys.PREFERRED_ACCURACY not in measured, "there is no solo model to prefer"
@@ -75,7 +70,7 @@ def test_the_owners_number_goes_before_the_runs_requirement(run: str, own: float
 
 
 def test_nothing_is_trained_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Participant, "_trained", None)
+    monkeypatch.setattr(Participant, "trained", None)
     assert ask(volunteer(**{"fixed-requirement": 1.5}), "query")[keys.NUM_EXAMPLES]
 
 
@@ -98,12 +93,17 @@ def test_it_can_be_changed_and_taken_back(tmp_path: Path) -> None:
 
 
 def test_the_storage_key_changes_with_it() -> None:
-    rest = ("task", "data", "layout", "initial", "client")
-    found = {requirement_key(requirement_settings(CONFIG, own), *rest) for own in (None, 0.5, 0.75)}
+    def key(config: RunConfig, **node: Scalar) -> str:
+        one = volunteer(config, **node)
+        kind = one.participants.of(one.context)._required
+        return requirement_key(kind, config, "task", "data", "layout", "initial", "client")
+
+    found = {key(CONFIG), key(CONFIG, fixed_requirement=0.5), key(CONFIG, fixed_requirement=0.75)}
     assert len(found) == 3
-    fixed = CONFIG.model_copy(update={"requirement": "fixed", "fixed_requirement": 0.5})
-    assert requirement_key(fixed, *rest) in found, "the same number is the same requirement"
-    assert requirement_settings(CONFIG, None) is CONFIG
+    fixed = changed(CONFIG, requirement="fixed", fixed__loss=0.5)
+    assert key(fixed) in found, "the same number is the same requirement"
+    of_run = volunteer(fixed, fixed_requirement=0.75)
+    assert of_run.participants.of(of_run.context)._required.settings == Fixed.Settings(loss=0.75)
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "much"])
@@ -128,7 +128,7 @@ def test_every_way_to_set_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         started.append(node)
         return 0
 
-    monkeypatch.setattr(client.process, "run_client", run_client)
+    monkeypatch.setattr(client.process.serve, "run_client", run_client)
     command = f"fedappeal client --superlink 127.0.0.1:9 --insecure --partition-id 0 --state-dir {tmp_path}"
     for given in ([], ["--fixed-requirement", "0.75"]):
         monkeypatch.setattr(sys, "argv", [*command.split(), *given])
@@ -165,7 +165,14 @@ def federation(config: RunConfig, **node: Scalar) -> tuple[list[tuple[str, Recor
 
         return answer
 
-    grid = MemoryGrid({10 + k: listened(volunteer(config, **{"partition-id": k, **node})) for k in range(3)})
+    app = client_app(Participants())
+
+    def volunteering(number: int) -> Handler:
+        own: dict[str, Scalar] = {"partition-id": number, "device": "cpu", **node}
+        context = Context(7, 3, own, RecordDict(), config.as_config())
+        return lambda message: app(message, context)
+
+    grid = MemoryGrid({10 + k: listened(volunteering(k)) for k in range(3)})
     told, records = ConfigRecord({keys.RUN_KEY: "k", keys.LAYOUT: LAYOUT.hash}), Records()
     with time_of(grid):
         build_strategy(config).start(
@@ -179,13 +186,14 @@ def losses(replies: list[tuple[str, RecordDict]]) -> list[tuple[str, str]]:
     return sorted({(kind, name) for kind, name in names if "loss" in name})
 
 
-WITHOUT = [name for name, entry in STRATEGIES.items() if not entry.needs_loss]
+ALL = {name: STRATEGIES.load(name) for name in STRATEGIES.built_in}
+WITHOUT = [name for name, strategy in ALL.items() if not strategy.needs_losses]
 
 
 @pytest.mark.parametrize("strategy", WITHOUT)
 @pytest.mark.parametrize("by", ["run", "owner"])
 def test_no_reply_carries_a_loss_where_none_is_to_be_reported(strategy: str, by: str) -> None:
-    config = CONFIG.model_copy(update={"strategy": strategy, "report_loss": by == "owner", "tuning_steps": 1})
+    config = changed(CONFIG, strategy=strategy, report_loss=by == "owner", tuning_steps=1)
     replies, rounds = federation(config, **{"report-loss": by == "run"})
     assert [kind for kind, _ in replies].count("train") == [kind for kind, _ in replies].count("evaluate") == 6
     assert losses(replies) == []
@@ -197,7 +205,7 @@ def test_no_reply_carries_a_loss_where_none_is_to_be_reported(strategy: str, by:
 
 @pytest.mark.parametrize("strategy", WITHOUT)
 def test_the_same_run_with_losses_reports_them(strategy: str) -> None:
-    replies, rounds = federation(CONFIG.model_copy(update={"strategy": strategy}))
+    replies, rounds = federation(changed(CONFIG, strategy=strategy))
     assert ("evaluate", keys.LOSS) in losses(replies)
     assert all("loss" in record.metrics for record in rounds)
 
@@ -211,14 +219,14 @@ def test_one_client_that_reports_no_loss_is_folded_like_the_others() -> None:
     assert np.isfinite(last.metrics["loss"])
 
 
-@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - set(WITHOUT)))
+@pytest.mark.parametrize("strategy", sorted(set(ALL) - set(WITHOUT)))
 def test_a_strategy_that_needs_losses_refuses_at_the_start(strategy: str) -> None:
     with pytest.raises(ConfigError) as error:
-        check_settings(CONFIG.model_copy(update={"strategy": strategy, "report_loss": False}))
+        check_settings(changed(CONFIG, strategy=strategy, report_loss=False))
     assert str(error.value) == (
         f"report-loss = False is not allowed with strategy = '{strategy}': it needs the clients' losses"
     )
-    declines = volunteer(CONFIG.model_copy(update={"strategy": strategy}), **{"report-loss": False})
+    declines = volunteer(changed(CONFIG, strategy=strategy), **{"report-loss": False})
     with pytest.raises(ConfigError, match="report-loss = False is not allowed in this run") as error:
-        ask(declines, "query", needs_loss=int(STRATEGIES[strategy].needs_loss))
+        ask(declines, "query", needs_loss=int(ALL[strategy].needs_losses))
     assert "\n" not in str(error.value)

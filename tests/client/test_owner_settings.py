@@ -6,133 +6,238 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import RecordDict
 
-import client.app
-import client.registry
-from client.loaded import data_of, task_of
-from client.models import arrays_of
+from client.settings import NodeSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
-from fedappeal.tasks import load_task
+from fedappeal.protocol.plugins import ALL, Allowed
+from strategies.fedalign.strategy import PRIORITY
+from strategies.mwfed import SATISFIED
+from tests.node import Node, changed, metrics_of, run_config
+from tests.plugin_folder import IMPORTED, write_distribution, write_module
 
-pytestmark = pytest.mark.usefixtures("fresh")
-
-MODULE = "an_owners_task"
-CODE = """
-import torch
-from fedappeal.tasks.task import ClientData, Split, Task
-
-class Line(Task):
-    input_shape = (1,)
-    num_classes = 2
-    def initial_model(self, seed):
-        return torch.nn.Linear(1, 2)
-    def load(self, client):
-        split = Split(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]))
-        return ClientData(split, split)
-"""
-OWN = RunConfig(task=f"{MODULE}:Line", clients=2, warmup_steps=1, local_steps=1)
+MODULE = "an_owners_module"
+DIGITS = run_config(clients=4, strategy="fedavg", requirement="fixed", local_steps=1)
 ZERO = {"weight": np.zeros((2, 1), np.float32), "bias": np.zeros(2, np.float32)}
-DIGITS = RunConfig(clients=4, requirement="fixed", local_steps=1)
-INITIAL = arrays_of(load_task(DIGITS.task_settings()).initial_model(0))
+LINE = Layout.of(ZERO).pack(ZERO)
 
 
 @pytest.fixture(autouse=True)
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A module that can be imported from the current folder, and has not been."""
-    (tmp_path / f"{MODULE}.py").write_text(CODE)
+    write_module(tmp_path, MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    sys.modules.pop(MODULE, None)
-    task_of.cache_clear()
-    data_of.cache_clear()
-    yield
+    yield tmp_path
     sys.modules.pop(MODULE, None)
 
 
-def ask(kind: str, config: RunConfig, arrays: ArrayRecord, told: dict[str, Scalar], **node: Scalar) -> RecordDict:
-    settings: dict[str, Scalar] = {"partition-id": 0, "device": "cpu", **node}
-    context = Context(7, 3, settings, RecordDict(), config.as_config())
-    sent = ConfigRecord({keys.RUN_KEY: "k", keys.SERVER_ROUND: 1, keys.MANDATORY: 1, **told})
-    content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: sent})
-    return client.app.app(Message(content, 3, kind), context).content
+def imported() -> bool:
+    return MODULE in sys.modules or Path(IMPORTED).exists()
 
 
-def ask_own(kind: str, **node: Scalar) -> RecordDict:
-    return ask(kind, OWN, Layout.of(ZERO).pack(ZERO), {}, **node)
+def ask(
+    kind: str, config: RunConfig = DIGITS, told: dict[str, Scalar | None] | None = None, **node: Scalar
+) -> RecordDict:
+    one = Node(config, **{"partition-id": 0, **node})
+    # The test itself must not import the owner's module.
+    if config.task.startswith(MODULE):
+        one.initial = ZERO
+    if config.strategy.startswith(MODULE):
+        one.told = {}
+    return one(kind, None, {keys.SERVER_ROUND: 1, keys.MANDATORY: 1, **(told or {})})
 
 
-@pytest.mark.parametrize("named", ["", "digits", f"{MODULE}:Circle", MODULE])
+# -- which code may run ----------------------------------------------------------------------------------
+
+OF_THE_RUN = {"task": "Line", "strategy": "Mean", "participation": "Willing", "requirement": "Nothing"}
+
+
+@pytest.mark.parametrize(
+    "allow", ["", "digits", "another.module", f"{MODULE}s", f"{MODULE}.deeper", MODULE[:-1], "*"]
+)
 @pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
-def test_a_task_of_ones_own_that_the_owner_has_not_named_is_not_imported(kind: str, named: str) -> None:
+@pytest.mark.parametrize("setting", OF_THE_RUN)
+def test_code_that_the_run_names_is_not_imported_unless_the_owner_allows_it(
+    setting: str, kind: str, allow: str
+) -> None:
+    name = f"{MODULE}:{OF_THE_RUN[setting]}"
     with pytest.raises(ConfigError) as error:
-        ask_own(kind, task=named)
+        ask(kind, changed(DIGITS, **{setting: name}), allow=allow)
     assert str(error.value) == (
-        f"task = '{MODULE}:Line' is not allowed: this client's owner has not named it (--task '{named}')"
+        f"{setting} = '{name}' is not allowed: this client's owner has not allowed the package '{MODULE}' "
+        f"(--allow {MODULE})"
     )
-    assert MODULE not in sys.modules
+    assert not imported()
 
 
-@pytest.mark.parametrize("node", [{"task": f"{MODULE}:Line"}, {"task": "any"}, {}])
-def test_a_task_of_ones_own_that_the_owner_allows_runs(node: dict[str, Scalar]) -> None:
-    content = ask_own("query", **node)
+def test_a_name_in_a_mixture_is_checked_too() -> None:
+    config = changed(DIGITS, participation=f"{MODULE}:Willing=1,always=0")
+    with pytest.raises(ConfigError, match=f"participation = '{MODULE}:Willing' is not allowed: this client's owner"):
+        ask("query", config)
+    assert not imported()
+    assert keys.INFO in ask("query", config, allow=MODULE)
+
+
+OF_A_MESSAGE: list[tuple[str, dict[str, Scalar | None], str]] = [
+    ("train", {keys.LOCAL_RULE: f"{MODULE}:Step"}, "local-rule"),
+    ("train", {keys.STRATEGY: f"{MODULE}:Mean"}, "strategy"),
+    ("evaluate", {keys.STRATEGY: f"{MODULE}:Mean"}, "strategy"),
+    *(
+        ("query", {keys.PLUGINS: f"{kind}\t{MODULE}:{name}\tanything"}, kind)
+        for kind, name in (*OF_THE_RUN.items(), ("local-rule", "Step"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "told", "setting"), OF_A_MESSAGE)
+def test_code_that_a_message_names_is_not_imported_unless_the_owner_allows_it(
+    kind: str, told: dict[str, Scalar | None], setting: str
+) -> None:
+    node = Node(DIGITS, partition_id=0)
+    # A run of another's bundle, whose settings name no strategy: a message may.
+    node.context.run_config.pop("strategy")
+    node.told = {}
+    with pytest.raises(ConfigError) as error:
+        node(kind, told={keys.MANDATORY: 1, **told})
+    line = str(error.value)
+    assert line.startswith(f"{setting} = '{MODULE}:")
+    assert line.endswith(f"this client's owner has not allowed the package '{MODULE}' (--allow {MODULE})")
+    assert not imported()
+
+
+@pytest.mark.parametrize("allow", [MODULE, f"other, {MODULE}"])
+@pytest.mark.parametrize("setting", OF_THE_RUN)
+def test_code_that_the_owner_allows_runs(setting: str, allow: str) -> None:
+    name = f"{MODULE}:{OF_THE_RUN[setting]}"
+    config = changed(DIGITS, **{setting: name})
+    arrays = LINE if setting == "task" else None
+    node = Node(config, partition_id=0, allow=allow)
+    assert keys.INFO in node("query", arrays)
+    # The requirement is 1: two points on a line are below it at once, ten digits are not.
+    assert metrics_of(node("train", arrays))[keys.DECISION] == int(setting != "strategy")
+    assert keys.ACCURACY in metrics_of(node("evaluate", arrays))
+
+
+def test_a_local_rule_that_the_owner_allows_runs() -> None:
+    told: dict[str, Scalar | None] = {keys.LOCAL_RULE: f"{MODULE}:Step"}
+    content = ask("train", told=told, allow=MODULE)
+    assert content == ask("train"), "it is SGD under another name"
+    assert imported()
+
+
+def test_a_task_of_ones_own_says_what_it_is() -> None:
+    content = ask("query", changed(DIGITS, task=f"{MODULE}:Line"), allow=MODULE)
     assert content.config_records[keys.INFO][keys.TASK] == f"{MODULE}:Line"
     assert content.metric_records[keys.METRICS][keys.NUM_EXAMPLES] == 2
-    assert MODULE in sys.modules
 
 
-def digits(
-    kind: str, config: RunConfig = DIGITS, told: dict[str, Scalar] | None = None, **node: Scalar
-) -> RecordDict:
-    return ask(kind, config, Layout.of(INITIAL).pack(INITIAL), told or {}, **node)
+@pytest.mark.parametrize("allow", ["", "any", "digits", "another.module:task"])
+def test_fedappeals_own_plug_ins_need_no_word_of_the_owner(allow: str) -> None:
+    assert ask("query", allow=allow).config_records[keys.INFO][keys.TASK] == "digits"
+    for strategy in ("scaffold", "fedalign", "perfedavg"):
+        assert keys.INFO in ask("query", changed(DIGITS, strategy=strategy), allow=allow)
 
 
-@pytest.mark.parametrize("named", ["", "any", "digits", "another.module:task"])
-def test_fedappeals_own_tasks_need_no_name(named: str) -> None:
-    assert digits("query", task=named).config_records[keys.INFO][keys.TASK] == "digits"
+def test_the_owners_own_choice_needs_no_further_word() -> None:
+    """A policy that the owner names is no message's."""
+    own = {"participation": f"{MODULE}:Willing"}
+    assert metrics_of(ask("train", changed(DIGITS, fixed__loss=0.0), {keys.MANDATORY: 0}, **own))[keys.DECISION] == 1
+
+
+def test_what_is_allowed_has_to_be_of_the_kind_that_is_asked_for() -> None:
+    for setting, name in (("strategy", "Willing"), ("participation", "Mean"), ("requirement", "Step")):
+        with pytest.raises(ConfigError, match=f"{setting} = '{MODULE}:{name}' is not allowed: it is no subclass of "):
+            ask("query", changed(DIGITS, **{setting: f"{MODULE}:{name}"}), allow=MODULE)
+
+
+# -- entry points, by their distribution -----------------------------------------------------------------
+
+PACKAGE = "friendly_policies"
+DISTRIBUTION = "friendly-policies"
+ENTRIES = f"[fedappeal.policies]\nwilling = {PACKAGE}:Willing\n\n[fedappeal.local_rules]\nstep = {PACKAGE}:Step\n"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution that offers a policy and a local rule as entry points."""
+    site = tmp_path / "site"
+    write_distribution(site, DISTRIBUTION, "1.5", PACKAGE, ENTRIES)
+    write_module(site, PACKAGE)
+    monkeypatch.syspath_prepend(str(site))
+    yield
+    sys.modules.pop(PACKAGE, None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_entry_point_is_allowed_by_its_distribution_or_its_package() -> None:
+    config = changed(DIGITS, participation="willing", fixed__loss=0.0)
+    with pytest.raises(ConfigError) as error:
+        ask("query", config)
+    assert str(error.value) == (
+        f"participation = 'willing' is not allowed: this client's owner has not allowed the package '{DISTRIBUTION}' "
+        f"(--allow {DISTRIBUTION})"
+    )
+    with pytest.raises(ConfigError, match=f"local-rule = 'step' is not allowed: .*--allow {DISTRIBUTION}"):
+        ask("train", told={keys.LOCAL_RULE: "step"})
+    assert PACKAGE not in sys.modules
+    assert not Path(IMPORTED).exists()
+    for allow in (DISTRIBUTION, PACKAGE):
+        assert metrics_of(ask("train", config, {keys.MANDATORY: 0}, allow=allow))[keys.DECISION] == 1
+    assert ask("train", told={keys.LOCAL_RULE: "step"}, allow=DISTRIBUTION) == ask("train")
+    assert PACKAGE in sys.modules
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_name_of_another_distribution_does_not_allow_it() -> None:
+    with pytest.raises(ConfigError, match=f"has not allowed the package '{DISTRIBUTION}'"):
+        ask("query", changed(DIGITS, participation="willing"), allow="willing,fedappeal,friendly")
+    assert PACKAGE not in sys.modules
+
+
+# -- what a reply may say --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", ["owner", "run"])
 def test_a_client_that_reports_no_loss_declines_a_run_that_needs_losses(by: str) -> None:
     node: dict[str, Scalar] = {"report-loss": False} if by == "owner" else {}
-    config = DIGITS if by == "owner" else DIGITS.model_copy(update={"report_loss": False})
+    needs = changed(DIGITS, strategy="qfedavg")
+    config = needs if by == "owner" else changed(needs, report_loss=False)
     line = "report-loss = False is not allowed in this run: its strategy needs the"
     with pytest.raises(ConfigError, match=line) as error:
-        digits("query", config, {keys.NEEDS_LOSS: 1}, **node)
+        ask("query", config, {keys.NEEDS_LOSS: 1}, **node)
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match=line):
-        digits("train", config, {keys.REPORT: keys.LOSS}, **node)
-    assert keys.INFO in digits("query", config, {keys.NEEDS_LOSS: 0}, **node)
-    assert keys.INFO in digits("query", DIGITS, {keys.NEEDS_LOSS: 1})
+        ask("train", config, **node)
+    assert keys.INFO in ask("query", config, {keys.NEEDS_LOSS: 0}, **node)
+    assert keys.INFO in ask("query", needs, {keys.NEEDS_LOSS: 1})
 
 
-def test_what_a_joined_reply_is_asked_to_report_besides() -> None:
-    plain = digits("train").metric_records[keys.METRICS]
+def test_what_a_joined_reply_says_besides_is_what_its_strategy_reports() -> None:
+    plain = metrics_of(ask("train"))
     assert set(plain) == {keys.NUM_EXAMPLES, keys.DECISION}
-    asked = f"{keys.LOSS},{keys.SATISFIED},{keys.PRIORITY}"
-    told = digits("train", told={keys.REPORT: asked}).metric_records[keys.METRICS]
-    measured = digits("evaluate", told={keys.SPLIT: keys.TRAIN_SPLIT}).metric_records[keys.METRICS]
-    assert told[keys.LOSS] == measured[keys.LOSS]
-    # Ten classes: the loss of a fresh model is near ln 10 = 2.3, above the fixed requirement of 1.
-    assert 1.5 < told[keys.LOSS] < 4  # type: ignore[operator]
-    assert told[keys.SATISFIED] == 0
-    assert told[keys.PRIORITY] == 1, "by default the first half of the clients ask for priority"
-    easy = DIGITS.model_copy(update={"fixed_requirement": 9.0})
-    assert digits("train", easy, {keys.REPORT: keys.SATISFIED}).metric_records[keys.METRICS][keys.SATISFIED] == 1
-    with pytest.raises(ValueError, match="report = 'rho' is not known to this client"):
-        digits("train", told={keys.REPORT: "rho"})
-
-
-@pytest.mark.parametrize(
-    ("asks", "granted", "told"), [(True, 0, 0), (False, 1, 1), (True, None, 1), (False, None, 0)]
-)
-def test_the_servers_word_on_priority_goes_before_the_clients(asks: bool, granted: int | None, told: int) -> None:
-    sent: dict[str, Scalar] = {keys.REPORT: keys.PRIORITY} | ({} if granted is None else {keys.PRIORITY: granted})
-    content = digits("train", DIGITS, sent, **{"partition-id": 3, "priority": asks})
-    assert content.metric_records[keys.METRICS][keys.PRIORITY] == told
+    measured = metrics_of(ask("evaluate", told={keys.SPLIT: keys.TRAIN_SPLIT}))
+    # Ten classes: the loss of a model that has learned nothing is near ln 10 = 2.3, above the requirement of 1.
+    assert 1.5 < measured[keys.LOSS] < 4  # type: ignore[operator]
+    for strategy, report in (
+        ("qfedavg", {keys.LOSS: measured[keys.LOSS]}),
+        ("mwfed", {SATISFIED: 0}),
+        ("fedalign", {keys.LOSS: measured[keys.LOSS], PRIORITY: 1}),
+    ):
+        assert metrics_of(ask("train", changed(DIGITS, strategy=strategy))) == plain | report
+    easy = changed(DIGITS, strategy="mwfed", fixed__loss=9.0)
+    assert metrics_of(ask("train", easy))[SATISFIED] == 1
+    # No message can ask for more.
+    assert ask("train", told={"report": "rho,loss", "tuning-steps": 0, "leaving-loss": 1.0}) == ask("train")
 
 
 def test_the_owners_name_for_a_client_is_its_id() -> None:
-    assert digits("query", **{"client-id": "anna"}).config_records[keys.INFO][keys.CLIENT_ID] == "anna"
+    assert ask("query", client_id="anna").config_records[keys.INFO][keys.CLIENT_ID] == "anna"
+
+
+def test_flowers_own_runtimes_run_what_they_are_sent() -> None:
+    """A stock SuperNode unpacks and imports a bundle before this code could refuse: a list would only pretend."""
+    assert NodeSettings.parse({"partition-id": 0}).allowed == ALL
+    assert NodeSettings.parse({"partition-id": 0, "allow": ""}).allowed == Allowed.of([])

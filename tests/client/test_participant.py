@@ -7,28 +7,35 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from client.arithmetic import Evaluation
-from client.loaded import pick_device
-from client.models import arrays_of, evaluate
-from client.participant import Participant, client_identity
+from client.data.cache import pick_device
+from client.memory import client_identity
+from client.participant import Participant
 from client.requirement import Requirement
 from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore
-from client.work import LocalWork
-from fedappeal.protocol import keys
+from client.training.measured import Evaluation
+from client.training.models import arrays_of, evaluate
+from client.training.settings import LocalTrainingSettings
+from client.training.sgd import SGD
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT, Decision
+from fedappeal.protocol.packing import Arrays
+from tests.node import Node, changed, run_config
 
-CONFIG = RunConfig(clients=4, warmup_steps=3, batch_size=16)
+CONFIG = run_config(clients=4, solo__steps=3, batch_size=16)
 NODE = NodeSettings(partition_id=1, device="cpu")
-WORK = LocalWork(learning_rate=0.1, batch_size=16, local_steps=5)
+TRAINING = LocalTrainingSettings(learning_rate=0.1, batch_size=16, local_steps=5)
 
 
 def participant(config: RunConfig = CONFIG, node: NodeSettings = NODE) -> Participant:
     return Participant(config, node, ContextStore(RecordDict()))
 
 
-def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+def train(one: Participant, arrays: Arrays, server_round: int) -> Arrays:
+    return one.trained(arrays, SGD(), TRAINING, server_round, "batches")
+
+
+def same(one: Arrays, other: Arrays) -> bool:
     return list(one) == list(other) and all(np.array_equal(one[k], other[k]) for k in one)
 
 
@@ -68,22 +75,21 @@ def test_training_is_a_pure_function_of_client_and_round() -> None:
     one, other = participant(), participant()
     initial = arrays_of(one.task.initial_model(0))
     kept = {k: v.copy() for k, v in initial.items()}
-    first = one.train(initial, 3, "sgd", WORK)
-    one.train(first, 4, "sgd", WORK)
-    assert same(one.train(initial, 3, "sgd", WORK), first)
-    assert same(other.train(initial, 3, "sgd", WORK), first)
-    assert not same(one.train(initial, 4, "sgd", WORK), first)
-    assert not same(
-        participant(node=NodeSettings(partition_id=2, device="cpu")).train(initial, 3, "sgd", WORK), first
-    )
+    first = train(one, initial, 3)
+    train(one, first, 4)
+    assert same(train(one, initial, 3), first)
+    assert same(train(other, initial, 3), first)
+    assert not same(train(one, initial, 4), first)
+    assert not same(train(participant(node=NodeSettings(partition_id=2, device="cpu")), initial, 3), first)
     assert same(initial, kept)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_unknown_local_rule_is_named() -> None:
-    one = participant()
-    with pytest.raises(ValueError, match="local-rule = 'magic' is not known"):
-        one.train(arrays_of(one.task.initial_model(0)), 1, "magic", WORK)
+    line = r"local-rule = 'magic' is not allowed: sgd, .*, or package\.module:Name of your own"
+    with pytest.raises(ConfigError, match=line) as error:
+        Node(changed(CONFIG, strategy="fedavg"))("train", told={"local-rule": "magic"}, mandatory=1)
+    assert "\n" not in str(error.value)
 
 
 def test_a_model_is_judged_without_dropout_on_the_split_that_is_asked_for() -> None:
@@ -97,7 +103,7 @@ def test_a_model_is_judged_without_dropout_on_the_split_that_is_asked_for() -> N
         logits = model(data.x)
         assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, data.y).item(), rel=1e-5)
     again = one.judge(arrays, "m", TRAIN_SPLIT)
-    one.train(arrays, 1, "sgd", WORK)
+    train(one, arrays, 1)
     assert one.judge(arrays, "m", TRAIN_SPLIT) == again
 
 
@@ -119,25 +125,28 @@ def test_tuning_trains_a_copy_before_the_judgement() -> None:
 
 
 def test_an_owner_may_refuse_mandatory_rounds() -> None:
-    requirement = Requirement(0.5, {}, 0.0)
+    def decide(one: Participant, loss: float, mandatory: bool) -> Decision:
+        model, rho = Evaluation(loss, 0.5), Requirement(0.5)
+        return one.decide(1, model, rho, "k", mandatory=mandatory, told={}, granted=None)
+
     willing = participant()
     unwilling = participant(node=NodeSettings(partition_id=1, device="cpu", refuse_mandatory=True))
-    assert willing.decide(Evaluation(0.9, 0.5), requirement, {keys.MANDATORY: 1}) is Decision.JOINED
-    assert unwilling.decide(Evaluation(0.9, 0.5), requirement, {keys.MANDATORY: 1}) is Decision.SAT_OUT
-    assert unwilling.decide(Evaluation(0.4, 0.5), requirement, {keys.MANDATORY: 1}) is Decision.JOINED
-    assert willing.decide(Evaluation(0.9, 0.5), requirement, {keys.MANDATORY: 0}) is Decision.SAT_OUT
-    always = participant(config=CONFIG.model_copy(update={"participation": "always"}))
-    assert always.decide(Evaluation(0.9, 0.5), requirement, {keys.MANDATORY: 0}) is Decision.JOINED
+    assert decide(willing, 0.9, True) is Decision.JOINED
+    assert decide(unwilling, 0.9, True) is Decision.SAT_OUT
+    assert decide(unwilling, 0.4, True) is Decision.JOINED
+    assert decide(willing, 0.9, False) is Decision.SAT_OUT
+    always = participant(config=changed(CONFIG, participation="always"))
+    assert decide(always, 0.9, False) is Decision.JOINED
 
 
 def test_having_left_belongs_to_one_run_and_survives(tmp_path: Path) -> None:
     one = Participant(CONFIG, NODE, DiskStore(tmp_path))
-    one.leave("first", 3)
+    one.memory("first").leave(3)
     again = Participant(CONFIG, NODE, DiskStore(tmp_path))
-    assert [again.has_left("first", r) for r in (1, 3, 4, 9)] == [False, False, True, True]
-    assert not again.has_left("second", 9)
+    assert [again.memory("first").has_left(r) for r in (1, 3, 4, 9)] == [False, False, True, True]
+    assert not again.memory("second").has_left(9)
     again.begin_run("first", arrays_of(again.task.initial_model(0)))
-    assert again.has_left("first", 4)
+    assert again.memory("first").has_left(4)
 
 
 SOLO = Requirement(0.5, {"w": np.full(2, 7, np.float32)}, 0.75)
@@ -149,7 +158,7 @@ def test_the_preferred_model_is_the_one_that_serves_this_client_better() -> None
     for requirement, appealed, which, value in (
         (SOLO, True, "global", 0.0),
         (SOLO, False, "solo", 7.0),
-        (Requirement(0.5, {}, float("nan")), False, "global", 0.0),
+        (Requirement(0.5), False, "global", 0.0),
     ):
         assert one.keep_preferred(sent, requirement, appealed, "run") == which
         kept = one.store.read("preferred")
@@ -162,4 +171,4 @@ def test_the_accuracy_of_the_preferred_model() -> None:
     one = participant()
     assert one.preferred_accuracy(Evaluation(0.4, 0.9), SOLO) == 0.9
     assert one.preferred_accuracy(Evaluation(0.5, 0.9), SOLO) == 0.75
-    assert one.preferred_accuracy(Evaluation(0.4, 0.9), Requirement(0.5, {}, float("nan"))) is None
+    assert one.preferred_accuracy(Evaluation(0.4, 0.9), Requirement(0.5)) is None

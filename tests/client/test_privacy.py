@@ -10,17 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import client.app
-import client.registry
-from client.models import arrays_of
 from client.privacy import noise_key, protected
 from client.state import ContextStore, DiskStore, Record, Store
+from client.training.models import arrays_of
+from client.training.rule import LocalRule
+from client.training.sgd import SGD
+from fedappeal.flower.messages import be_server
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
+from strategies import AdaGD, MaxFLAdaGD, Scaffold
+from strategies.maxfl import APPEAL_WEIGHT
+from tests.node import Node, metrics_of, run_config
 
-pytestmark = pytest.mark.usefixtures("fresh")
+
+@pytest.fixture(autouse=True)
+def server() -> None:
+    be_server(run_id=7, node_id=1, task_id=9)  # else no message can be made outside of a Flower process
+
 
 CLIP = RunConfig(clipping_norm=1.0)
 NOISE = RunConfig(clipping_norm=1.0, dp_epsilon=5.0)
@@ -58,12 +66,12 @@ def reply(owner: Owner, sent: object, own: object, server_round: int = 1) -> NDA
     """The model of a joined reply whose local training ended at ``own``."""
 
     def train(message: Message, context: Context) -> Message:
-        metrics = MetricRecord({keys.NUM_EXAMPLES: 5, keys.APPEAL_WEIGHT: 0.125})
+        metrics = MetricRecord({keys.NUM_EXAMPLES: 5, APPEAL_WEIGHT: 0.125})
         return Message(RecordDict({keys.METRICS: metrics, keys.ARRAYS: record(own)}), reply_to=message)
 
     message = asked(sent, server_round)
-    content = protected(owner, "sgd", train)(message, Context(7, 3, {}, RecordDict(), {})).content  # type: ignore[arg-type]
-    assert dict(content.metric_records[keys.METRICS]) == {keys.NUM_EXAMPLES: 5, keys.APPEAL_WEIGHT: 0.125}
+    content = protected(owner, SGD(), train)(message, Context(7, 3, {}, RecordDict(), {})).content  # type: ignore[arg-type]
+    assert dict(content.metric_records[keys.METRICS]) == {keys.NUM_EXAMPLES: 5, APPEAL_WEIGHT: 0.125}
     assert message.content.array_records[keys.ARRAYS] == record(sent)
     found: NDArray[np.float32] = content.array_records[keys.ARRAYS]["flat"].numpy()
     assert found.dtype == np.float32
@@ -154,7 +162,7 @@ def test_an_update_of_zero_gets_its_noise_too(value: float) -> None:
     assert np.abs(found).min() > 0
 
 
-def refused(config: RunConfig, rule: str = "sgd", **arrays: NDArray[np.generic]) -> str:
+def refused(config: RunConfig, rule: type[LocalRule] = SGD, **arrays: NDArray[np.generic]) -> str:
     owner = Owner(config)
     owner.layout = Layout.of(arrays or {"w": np.zeros(2, np.float32)})
 
@@ -162,16 +170,16 @@ def refused(config: RunConfig, rule: str = "sgd", **arrays: NDArray[np.generic])
         raise AssertionError("it trained")
 
     with pytest.raises(ConfigError) as error:
-        protected(owner, rule, never)(asked([0, 0]), Context(7, 3, {}, RecordDict(), {}))  # type: ignore[arg-type]
+        protected(owner, rule(), never)(asked([0, 0]), Context(7, 3, {}, RecordDict(), {}))  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
 def test_what_cannot_be_protected_is_refused_before_any_training() -> None:
     assert refused(RunConfig(dp_epsilon=5.0)) == "clipping-norm = 0 is not allowed with dp-epsilon = 5: more than 0"
-    for rule in ("scaffold", "gradient"):
+    for rule in (Scaffold.LocalRule, AdaGD.LocalRule, MaxFLAdaGD.LocalRule):
         for config in (CLIP, NOISE):
-            assert f"local-rule = '{rule}'" in refused(config, rule)
+            assert f"local-rule = '{rule.name}'" in refused(config, rule)
     counter = {"layer.weight": np.zeros(2, np.float32), "norm.num_batches_tracked": np.zeros((), np.int64)}
     assert "'norm.num_batches_tracked' is not floating point" in refused(CLIP, **counter)
 
@@ -182,25 +190,19 @@ def test_what_flowers_mod_does_not_take_is_its_error_reply() -> None:
     def train(message: Message, context: Context) -> Message:
         return Message(RecordDict({keys.ARRAYS: record([3, 4])}), reply_to=message)
 
-    answer = protected(Owner(NOISE), "sgd", train)(message, Context(7, 3, {}, RecordDict(), {}))  # type: ignore[arg-type]
+    answer = protected(Owner(NOISE), SGD(), train)(message, Context(7, 3, {}, RecordDict(), {}))  # type: ignore[arg-type]
     assert answer.has_error()
     assert "exactly one ArrayRecord" in answer.error.reason
 
 
 # -- in a client ---------------------------------------------------------------------------------------
 
-RUN: dict[str, Scalar] = {"clients": 4, "warmup-steps": 3, "batch-size": 8, "local-steps": 5}
+RUN = run_config(clients=4, solo__steps=3, batch_size=8, local_steps=5)
 
 
 def told_train(folder: Path, settings: dict[str, Scalar], **told: Scalar) -> RecordDict:
-    config = RunConfig.parse({**RUN, **settings})
-    initial = arrays_of(load_task(config.task_settings()).initial_model(0))
-    node: dict[str, Scalar] = {"partition-id": 1, "device": "cpu", "state-dir": str(folder)}
-    values: dict[str, Scalar] = {keys.SERVER_ROUND: 1, keys.MANDATORY: 1, keys.TUNING_STEPS: 0}
-    values |= {k.replace("_", "-"): v for k, v in told.items()}
-    content = RecordDict({keys.ARRAYS: Layout.of(initial).pack(initial), keys.CONFIG: ConfigRecord(values)})  # type: ignore[arg-type]
-    context = Context(7, 3, node, RecordDict(), config.as_config())  # type: ignore[arg-type]
-    return client.app.app(Message(content, 3, "train"), context).content
+    config = RunConfig.parse({**RUN.as_config(), **settings})
+    return Node(config, folder)("train", **{"mandatory": 1, **told})
 
 
 def flat(content: RecordDict) -> NDArray[np.float32]:
@@ -209,13 +211,13 @@ def flat(content: RecordDict) -> NDArray[np.float32]:
 
 
 def test_a_client_protects_its_model_and_nothing_else(tmp_path: Path) -> None:
-    model = load_task(RunConfig.parse(RUN).task_settings()).initial_model(0)
+    model = load_task(RUN.task_settings()).initial_model(0)
     sent = Layout.of(arrays_of(model)).pack(arrays_of(model))["flat"].numpy()
     plain = told_train(tmp_path, {})
     clipped = told_train(tmp_path, {"clipping-norm": 0.01})
     noisy = told_train(tmp_path, {"clipping-norm": 0.01, "dp-epsilon": 5.0})
     assert plain[keys.METRICS] == clipped[keys.METRICS] == noisy[keys.METRICS]
-    assert keys.APPEAL_WEIGHT in plain.metric_records[keys.METRICS]
+    assert APPEAL_WEIGHT in metrics_of(plain)
     before, after = flat(plain).astype(float) - sent, flat(clipped).astype(float) - sent
     assert np.linalg.norm(before) > 0.1
     assert np.linalg.norm(after) == pytest.approx(0.01, rel=1e-4)
@@ -227,8 +229,8 @@ def test_a_client_protects_its_model_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_client_refuses_what_it_cannot_protect_unless_it_sits_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="local-rule = 'scaffold'"):
-        told_train(tmp_path, {"clipping-norm": 1.0}, local_rule="scaffold")
-    never = {"clipping-norm": 1.0, "requirement": "fixed", "fixed-requirement": 0.0}
-    content = told_train(tmp_path, never, local_rule="scaffold", mandatory=0)
+        told_train(tmp_path, {"clipping-norm": 1.0, "strategy": "scaffold"})
+    never: dict[str, Scalar] = {"clipping-norm": 1.0, "requirement": "fixed", "fixed.loss": 0.0}
+    content = told_train(tmp_path, {**never, "strategy": "scaffold"}, mandatory=0)
     assert list(content) == [keys.METRICS]
     assert content.metric_records[keys.METRICS][keys.DECISION] == 0

@@ -1,6 +1,6 @@
 """The requirement rho_k: by an independent loop, computed once, and stored under all it depends on."""
 
-import hashlib
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +10,34 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from client.arithmetic import Arithmetic
-from client.models import arrays_of
 from client.participant import Participant
-from client.requirement import Requirement, read_requirement, requirement_key, stored_requirement
+from client.requirement import (
+    ACCURACY,
+    LOSS,
+    Accuracy,
+    Fixed,
+    Requirement,
+    RequirementKind,
+    Solo,
+    WarmUp,
+    read_requirement,
+    requirement_key,
+    stored_requirement,
+)
 from client.settings import NodeSettings
 from client.state import DiskStore
-from fedappeal.protocol.config import RunConfig
+from client.training.measured import UNMEASURED, Evaluation
+from client.training.models import arrays_of
+from client.training.requests import Arithmetic
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.plugins import parse_section
+from server.build import check_settings
+from strategies.registry import REQUIREMENTS, STRATEGIES
+from tests.node import Node, changed, run_config
 
-CONFIG = RunConfig(clients=4, model="logistic", warmup_steps=20, warmup_learning_rate=0.2, batch_size=16)
+CONFIG = run_config(clients=4, model="logistic", solo__steps=20, solo__learning_rate=0.2, batch_size=16)
 NODE = NodeSettings(partition_id=2, device="cpu")
 
 
@@ -57,7 +75,7 @@ def test_a_requirement_is_computed_once_and_kept_by_a_new_process(
     def fail(*args: object) -> None:
         raise AssertionError("computed twice")
 
-    monkeypatch.setattr(Participant, "_warm_up", fail)
+    monkeypatch.setattr(Solo, "make", fail)
     again = Participant(CONFIG, NODE, DiskStore(tmp_path))
     for found in (first.requirement("key"), again.requirement("key"), again.begin_run("another-run", initial)):
         assert found.rho == requirement.rho
@@ -74,64 +92,198 @@ def test_without_a_roll_call_the_requirement_starts_from_the_tasks_model(tmp_pat
 def test_a_fixed_requirement_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arithmetic, "evaluate", None)
     monkeypatch.setattr(Arithmetic, "train", None)
-    config = CONFIG.model_copy(update={"requirement": "fixed", "fixed_requirement": 0.75})
+    config = changed(CONFIG, requirement="fixed", fixed__loss=0.75)
     volunteer = Participant(config, NODE, DiskStore(tmp_path))
     requirement = volunteer.begin_run("k", arrays_of(volunteer.task.initial_model(0)))
     assert requirement.rho == 0.75
     assert requirement.solo == {}
 
 
-BASE = (CONFIG, "task", "data", "layout", "initial", "client")
+BASE = ("task", "data", "layout", "initial", "client")
+
+
+def key(config: RunConfig = CONFIG, rest: tuple[str, ...] = BASE) -> str:
+    kind = REQUIREMENTS.load(config.requirement)
+    return requirement_key(kind(parse_section(kind, config.section(kind.name))), config, *rest)
 
 
 @pytest.mark.parametrize(
-    ("changed", "other"),
+    ("settings", "other"),
     [
-        ({"warmup_steps": 21}, ()),
-        ({"warmup_learning_rate": 0.3}, ()),
+        ({"solo__steps": 21}, ()),
+        ({"solo__learning_rate": 0.3}, ()),
         ({"batch_size": 8}, ()),
         ({"momentum": 0.5}, ()),
         ({"weight_decay": 0.5}, ()),
         ({"seed": 1}, ()),
         ({"loss_mode": "training"}, ()),
         ({"requirement": "fixed"}, ()),
-        ({}, (1, "task2")),
-        ({}, (2, "data2")),
-        ({}, (3, "layout2")),
-        ({}, (4, "initial2")),
-        ({}, (5, "client2")),
+        ({"requirement": "accuracy"}, ()),
+        ({}, (0, "task2")),
+        ({}, (1, "data2")),
+        ({}, (2, "layout2")),
+        ({}, (3, "initial2")),
+        ({}, (4, "client2")),
     ],
 )
 def test_the_key_changes_with_all_that_the_requirement_depends_on(
-    changed: dict[str, object], other: tuple[int, str] | tuple[()]
+    settings: dict[str, Scalar], other: tuple[int, str] | tuple[()]
 ) -> None:
-    arguments = [CONFIG.model_copy(update=changed), *BASE[1:]]
+    rest = list(BASE)
     if other:
-        arguments[other[0]] = other[1]
-    assert requirement_key(*arguments) != requirement_key(*BASE)  # type: ignore[arg-type]
+        rest[other[0]] = other[1]
+    assert key(changed(CONFIG, **settings), tuple(rest)) != key()
 
 
-def test_the_usual_modes_key_is_what_it_was_before_there_was_another() -> None:
-    solo = ("solo", 20, 0.2, 16, 0.0, 0.0, 0, "client", "initial")
-    text = repr((solo, "task", "data", "layout"))
-    assert requirement_key(*BASE) == "requirement-" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    fixed = {"requirement": "fixed"}
-    kept = [CONFIG.model_copy(update={**fixed, "loss_mode": mode}) for mode in ("evaluation", "training")]
-    assert len({requirement_key(config, *BASE[1:]) for config in kept}) == 1  # type: ignore[arg-type]
+def test_a_number_does_not_depend_on_how_losses_are_measured() -> None:
+    for kind in ("fixed", "accuracy"):
+        kept = [
+            changed(CONFIG, requirement=kind, loss_mode=mode, batch_size=size)
+            for mode in ("evaluation", "training")
+            for size in (8, 16)
+        ]
+        assert len({key(config) for config in kept}) == 1
+    assert key(changed(CONFIG, requirement="fixed", fixed__loss=0.5)) != key(changed(CONFIG, requirement="fixed"))
 
 
 def test_the_key_does_not_change_with_what_does_not_matter() -> None:
-    other = CONFIG.model_copy(update={"rounds": 7, "learning_rate": 0.9, "local_steps": 3, "fixed_requirement": 9.0})
-    assert requirement_key(other, *BASE[1:]) == requirement_key(*BASE)  # type: ignore[arg-type]
+    other = changed(CONFIG, rounds=7, learning_rate=0.9, local_steps=3, fixed__loss=9.0)
+    assert key(other) == key()
 
 
 def test_a_warm_up_that_diverges_is_an_error_and_stores_nothing(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     good = Requirement(0.5, {"w": np.ones(2, np.float32)}, 0.9)
-    with pytest.raises(ValueError, match="lower warmup-learning-rate"):
+    with pytest.raises(ValueError, match=r"lower solo\.learning-rate"):
         stored_requirement(store, "k", lambda: replace(good, rho=float("nan")))
     assert read_requirement(store, "k") is None
     assert stored_requirement(store, "k", lambda: good) is good
     kept = read_requirement(store, "k")
     assert kept is not None
     assert (kept.rho, kept.solo_accuracy, kept.solo["w"].tolist()) == (0.5, 0.9, [1, 1])
+
+
+# -- kinds of requirement --------------------------------------------------------------------------------
+
+
+class NoClient:
+    """A client that must not be asked to train or to measure."""
+
+    def train(self, steps: int, learning_rate: float) -> dict[str, np.ndarray]:
+        raise AssertionError("trained")
+
+    def train_loss(self, arrays: object) -> float:
+        raise AssertionError("measured")
+
+    def test_accuracy(self, arrays: object) -> float:
+        raise AssertionError("measured")
+
+
+def test_the_kinds_by_name() -> None:
+    kinds = {name: REQUIREMENTS.load(name) for name in REQUIREMENTS.built_in}
+    assert kinds == {"solo": Solo, "fixed": Fixed, "accuracy": Accuracy}
+    assert {name: kind.of for name, kind in kinds.items()} == {"solo": LOSS, "fixed": LOSS, "accuracy": ACCURACY}
+    assert [name for name, kind in kinds.items() if kind.trains] == ["solo"]
+
+
+def test_what_a_kind_requires() -> None:
+    assert Fixed(Fixed.Settings(loss=0.25)).make(NoClient()) == Requirement(0.25, solo_accuracy=math.nan)
+    required = Accuracy(Accuracy.Settings(at_least=0.9)).make(NoClient())
+    assert (required.rho, required.of, required.solo) == (0.9, ACCURACY, {})
+    with pytest.raises(ConfigError, match=r"^accuracy\.at-least = 1\.5 is not allowed: input should be less than"):
+        parse_section(Accuracy, {"at-least": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "by_loss", "by_accuracy"),
+    [
+        (Evaluation(0.4, 0.4), True, False),
+        (Evaluation(0.5, 0.5), False, True),  # a loss has to be below, an accuracy may be equal
+        (Evaluation(0.6, 0.6), False, True),
+        (Evaluation(math.nextafter(0.5, 0), math.nextafter(0.5, 0)), True, False),
+        (UNMEASURED, False, False),
+    ],
+)
+def test_when_a_model_meets_it(evaluation: Evaluation, by_loss: bool, by_accuracy: bool) -> None:
+    assert Requirement(0.5).met(evaluation) is by_loss
+    assert Requirement(0.5, of=ACCURACY).met(evaluation) is by_accuracy
+
+
+class Lower(RequirementKind):
+    """The loss of w_0 after one step of training, less a margin."""
+
+    trains = True
+
+    def make(self, client: WarmUp) -> Requirement:
+        return Requirement(client.train_loss(client.train(1, 0.1)) - 0.5)
+
+
+def test_a_kind_of_ones_own(tmp_path: Path) -> None:
+    config = changed(CONFIG, requirement=f"{__name__}:Lower", strategy="fedavg")
+    node = Node(config, tmp_path, allow="tests")
+    node("query")
+    one = changed(CONFIG, strategy="fedavg", solo__steps=1, solo__learning_rate=0.1)
+    solo = Node(one, tmp_path / "solo")
+    solo("query")
+    found, plain = (n.participants.of(n.context).requirement("k").rho for n in (node, solo))
+    assert found == pytest.approx(plain - 0.5, rel=1e-12)
+
+
+# -- an accuracy that the model must reach ---------------------------------------------------------------
+
+TARGET = run_config(
+    clients=4, model="logistic", strategy="fedavg", requirement="accuracy", accuracy__at_least=0.75, local_steps=1
+)
+
+
+@pytest.fixture(scope="module")
+def good() -> dict[str, np.ndarray]:
+    """A model that reaches the accuracy on a client's data."""
+    node = Node(changed(TARGET, local_steps=300, learning_rate=0.5))
+    content = node("train", mandatory=1)
+    return {name: np.array(array) for name, array in node.layout.unpack(content.array_records[keys.ARRAYS]).items()}
+
+
+def test_a_client_appeals_by_accuracy(good: dict[str, np.ndarray]) -> None:
+    node = Node(TARGET)
+    for arrays, joins in ((node.initial, 0), (good, 1)):
+        on_train = node.metrics("evaluate", arrays, split=keys.TRAIN_SPLIT)
+        on_test = node.metrics("evaluate", arrays, split=keys.TEST_SPLIT)
+        assert (on_train[keys.ACCURACY] >= 0.75) == bool(joins)  # type: ignore[operator]
+        assert node.metrics("train", arrays)[keys.DECISION] == joins
+        assert on_test[keys.APPEALED] == int(on_test[keys.ACCURACY] >= 0.75)  # type: ignore[operator]
+        assert on_test[keys.APPEALED_TRAIN] == joins
+        assert keys.PREFERRED_ACCURACY not in on_test, "there is no solo model to prefer"
+
+
+def test_the_model_that_meets_it_is_preferred(good: dict[str, np.ndarray], tmp_path: Path) -> None:
+    node = Node(TARGET, tmp_path)
+    node("query")
+    for arrays in (node.initial, good):
+        node("evaluate", arrays, final=1)
+        kept = DiskStore(tmp_path).read("preferred")
+        assert kept is not None
+        assert kept.values["which"] == "global", "there is no other"
+        np.testing.assert_array_equal(kept.arrays["output.bias"], arrays["output.bias"])
+    again = node.restarted()
+    required = again.participants.of(again.context).requirement("k")
+    assert (required.rho, required.of) == (0.75, ACCURACY)
+
+
+def test_mwfed_counts_who_is_satisfied_by_accuracy(good: dict[str, np.ndarray]) -> None:
+    node = Node(changed(TARGET, strategy="mwfed"))
+    assert [node.metrics("train", arrays, mandatory=1)["satisfied"] for arrays in (node.initial, good)] == [0, 1]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.built_in)
+def test_a_strategy_that_compares_losses_refuses_an_accuracy_at_the_start(strategy: str) -> None:
+    config = changed(TARGET, strategy=strategy)
+    if strategy not in ("maxfl", "maxfl-adagd"):  # whose weights are of F_k - rho_k
+        check_settings(config)
+        return
+    with pytest.raises(ConfigError) as error:
+        check_settings(config)
+    assert str(error.value) == (
+        f"requirement = 'accuracy' is not allowed with strategy = '{strategy}': it compares a client's loss with "
+        "rho_k, which has to be a loss (solo, fixed)"
+    )

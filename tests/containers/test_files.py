@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from fedappeal.containers.prepare import OWNED
+from fedappeal.containers.replica import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -23,6 +24,11 @@ def test_every_setting_is_in_the_example_with_its_default() -> None:
     without_default = {"OPTIONS", "HOSTS", "TORCH_BACKEND", "DATA_DIR", "FLEET_ADDRESS"}
     for name in set(shown) - without_default:
         assert shown[name] == defaults[name], name
+
+
+def test_the_clients_get_every_variable_that_their_replica_reads() -> None:
+    client = COMPOSE.partition("\n  client:\n")[2].partition("\n  federation:\n")[0]
+    assert set(OPTIONS) <= set(re.findall(r"^ {6}([A-Z_]+): ", client, re.MULTILINE))
 
 
 def test_a_setting_has_one_default() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.containers.claims import Place, claimed
 from fedappeal.containers.run import arguments, count_replicas, submit_arguments, wait_for_replicas
+from fedappeal.containers.slots import ReplicaSlot, claimed
 from fedappeal.protocol.config import ConfigError
 
 RUNS = Path("/runs")
@@ -16,16 +16,16 @@ WHERE = ["--superlink", "control:8000", "--root-certificates", str(CA)]
 
 
 @pytest.fixture
-def replicas(tmp_path: Path) -> Iterator[list[Place]]:
+def replicas(tmp_path: Path) -> Iterator[list[ReplicaSlot]]:
     """Three replicas with keys."""
     with ExitStack() as stack:
-        places = [stack.enter_context(claimed(tmp_path)) for _ in range(3)]
-        for place in places:
-            place.public_key.touch()
-        yield places
+        slots = [stack.enter_context(claimed(tmp_path)) for _ in range(3)]
+        for slot in slots:
+            slot.public_key.touch()
+        yield slots
 
 
-def test_it_waits_for_every_replica_and_its_key(tmp_path: Path, replicas: list[Place]) -> None:
+def test_it_waits_for_every_replica_and_its_key(tmp_path: Path, replicas: list[ReplicaSlot]) -> None:
     replicas[1].public_key.unlink()
     looks = 0
 
@@ -41,7 +41,7 @@ def test_it_waits_for_every_replica_and_its_key(tmp_path: Path, replicas: list[P
 
 
 def test_replicas_that_are_not_ready_in_time_are_an_error_that_says_where_to_look(
-    tmp_path: Path, replicas: list[Place]
+    tmp_path: Path, replicas: list[ReplicaSlot]
 ) -> None:
     replicas[0].public_key.unlink()
     with pytest.raises(ConfigError, match="3 replicas of 'client' run, and 2 of them are ready: see `docker compose"):
@@ -52,8 +52,8 @@ def test_gaps_between_the_replicas_are_an_error_that_says_what_to_do(tmp_path: P
     with claimed(tmp_path) as first, ExitStack() as stack:
         with claimed(tmp_path):
             third = stack.enter_context(claimed(tmp_path))
-        for place in (first, third):
-            place.public_key.touch()
+        for slot in (first, third):
+            slot.public_key.touch()
         with pytest.raises(ConfigError, match=r"are the clients 0, 2, .*`docker compose restart client`"):
             wait_for_replicas(tmp_path, lambda: 2, poll=0.001)
 
@@ -70,17 +70,26 @@ def options(given: list[str], **environment: str) -> dict[str, str]:
 
 def test_settings_come_from_the_environment_and_options_given_win() -> None:
     found = options(
-        ["--rounds", "4"], STRATEGY="fedavg", TASK="fmnist", ROUNDS="9", SEED="", OPTIONS="--epsilon '0.5'"
+        ["--rounds", "4"],
+        STRATEGY="fedavg",
+        TASK="fmnist",
+        ROUNDS="9",
+        SEED="",
+        OPTIONS="--set 'fedalign.epsilon=0.5'",
     )
     assert {k: v for k, v in found.items() if k != "--out"} == {
         "--strategy": "fedavg",
         "--task": "fmnist",
         "--rounds": "4",
-        "--epsilon": "0.5",
+        "--set": "fedalign.epsilon=0.5",
         "--clients": "5",
     }
     assert found["--out"].startswith("/runs/")
     assert found["--out"].endswith("-fedavg-fmnist")
+
+
+def test_a_run_of_ones_own_strategy_and_task_has_a_folder_without_colons() -> None:
+    assert options([], STRATEGY="mine:Mine", TASK="own.task:Own")["--out"].endswith("-mine.Mine-own.task.Own")
 
 
 def test_the_number_of_clients_is_that_of_the_replicas_unless_it_is_given() -> None:
@@ -102,12 +111,12 @@ def test_a_runs_folder_is_called_as_on_the_machine(named: str) -> None:
     assert arguments(["resume", named], {}, lambda: 5, CA, RUNS) == ["resume", "/runs/first", *WHERE]
 
 
-def test_other_commands_are_told_where_the_superlink_is_and_wait_for_nobody() -> None:
-    def nobody() -> int:
+def test_other_commands_are_told_where_the_superlink_is_and_wait_for_no_client() -> None:
+    def no_client() -> int:
         raise AssertionError("waited")
 
-    assert arguments(["federation", "list"], {}, nobody, CA, RUNS) == ["federation", "list", *WHERE]
-    assert arguments(["compare", "a", "b"], {}, nobody, CA, RUNS) == ["compare", "a", "b"]
+    assert arguments(["federation", "list"], {}, no_client, CA, RUNS) == ["federation", "list", *WHERE]
+    assert arguments(["compare", "a", "b"], {}, no_client, CA, RUNS) == ["compare", "a", "b"]
 
 
 def test_without_a_command_it_submits() -> None:

@@ -1,6 +1,5 @@
-"""The small things around the SuperLink's container: folders' owners, health, a log that can be read."""
+"""The small things around the SuperLink's container: folders' owners, health, a replica's options."""
 
-import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,16 +7,16 @@ from pathlib import Path
 
 import grpc
 import pytest
-from flwr.supercore.logger import FLOWER_LOGGER
+import typer.main
 from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
-from fedappeal.containers.claims import Place
+from fedappeal.cli.client import client_app
 from fedappeal.containers.health import problem
 from fedappeal.containers.prepare import OWNED, hand_out, number, own, own_runs
-from fedappeal.containers.replica import client_arguments
-from fedappeal.containers.superlink import Refusals, Unexpected
+from fedappeal.containers.replica import OPTIONS, client_arguments, environment_options
+from fedappeal.containers.slots import ReplicaSlot
 from fedappeal.federation.certificates import write_certificates
 from fedappeal.protocol.config import ConfigError
 
@@ -45,7 +44,7 @@ def test_a_server_that_is_not_there_is_not_healthy() -> None:
     assert problem("127.0.0.1:1", timeout=5.0) == "127.0.0.1:1 does not answer: UNAVAILABLE"
 
 
-def test_a_folder_of_results_that_belongs_to_somebody_else_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:
+def test_a_folder_of_results_that_belongs_to_another_user_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:
     if os.getuid() == 0:
         os.chown(tmp_path, 4242, 4243)
     owner = tmp_path.stat()
@@ -71,9 +70,9 @@ def test_what_docker_made_as_root_is_given_to_the_user(tmp_path: Path) -> None:
     assert owners == {(1234, 1235)}
 
 
-def test_a_replica_is_a_client_with_its_places_key_share_and_state() -> None:
-    place = Place(7, Path("/clients/07"))
-    said = client_arguments(place, "superlink:9092", Path("/ca.crt"), ["--device", "cpu"])
+def test_a_replica_is_a_client_with_its_slots_key_share_and_state() -> None:
+    slot = ReplicaSlot(7, Path("/clients/07"))
+    said = client_arguments(slot, "superlink:9092", Path("/ca.crt"), ["--device", "cpu"])
     assert said[0] == "client"
     assert dict(zip(said[1::2], said[2::2], strict=True)) == {
         "--superlink": "superlink:9092",
@@ -86,37 +85,19 @@ def test_a_replica_is_a_client_with_its_places_key_share_and_state() -> None:
     }
 
 
-def test_the_log_leaves_out_what_every_run_ends_with() -> None:
-    def shown(text: str) -> bool:
-        return Unexpected().filter(logging.LogRecord("flwr", logging.ERROR, "", 0, text, None, None))
-
-    ended = "[/flwr.proto.Fleet/{}][ApiError:2007] SuperNode 17, exception: Run is finished."
-    assert not shown(ended.format("ConfirmMessageReceived"))
-    assert shown(ended.format("PushMessages"))
-    assert shown("[/flwr.proto.Fleet/ConfirmMessageReceived] something else")
-
-
-def test_a_refusal_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    refused: list[str] = []
-    refuse = Refusals(refused.append, lambda: now[0])  # type: ignore[arg-type, return-value]
-    caplog.handler.setLevel(logging.WARNING)
-    monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
-    refuse("Invalid timestamp")
-    now[0] = 159.9
-    refuse("Invalid timestamp")
-    refuse("of another kind")
-    assert [record.getMessage() for record in caplog.records] == [
-        "a client is refused: its clock is more than 5 s ahead of this machine's, or 305 s behind",
-        "a client is refused: of another kind",
-    ]
-    now[0] = 160.0
-    refuse("Invalid timestamp")
-    assert len(caplog.records) == 3
-    assert len(refused) == 4
+def test_a_replicas_owner_says_in_the_environment_what_it_allows_and_how_it_decides() -> None:
+    environment = {"ALLOW": "mine,theirs", "PARTICIPATION": "defect", "SET": "defect.leave-below=0.3", "DEVICE": ""}
+    said = environment_options(environment)
+    assert dict(zip(said[::2], said[1::2], strict=True)) == {
+        "--allow": "mine,theirs",
+        "--participation": "defect",
+        "--set": "defect.leave-below=0.3",
+    }
+    known = {name for parameter in typer.main.get_command(client_app).params for name in parameter.opts}
+    assert set(OPTIONS.values()) <= known
 
 
-def test_the_cas_key_is_handed_to_nobody(tmp_path: Path) -> None:
+def test_the_cas_key_is_handed_out_to_no_container(tmp_path: Path) -> None:
     for volume in OWNED:
         (tmp_path / volume).mkdir()
     write_certificates(tmp_path / "authority", ["superlink"], [], 825)

@@ -1,4 +1,4 @@
-"""Tests with real containers: `make test-docker`. One image and one standing federation for all of them."""
+"""Tests with real containers: `make test-docker`. One image and one long-running federation for all of them."""
 
 import os
 import subprocess
@@ -67,7 +67,7 @@ def new_federation(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="session")
-def standing(new_federation: Callable[[], Federation]) -> Federation:
+def long_running(new_federation: Callable[[], Federation]) -> Federation:
     """A federation of four clients that stays up; each test submits runs of its own."""
     federation = new_federation()
     federation.start(4)
@@ -75,13 +75,13 @@ def standing(new_federation: Callable[[], Federation]) -> Federation:
 
 
 @pytest.fixture
-def federation(standing: Federation, request: pytest.FixtureRequest) -> Iterator[Federation]:
-    """The standing federation; where a test failed, with what its containers said last."""
-    yield standing
-    for client in standing.clients():  # whatever a test left behind
+def federation(long_running: Federation, request: pytest.FixtureRequest) -> Iterator[Federation]:
+    """The long-running federation; where a test failed, with what its containers said last."""
+    yield long_running
+    for client in long_running.clients():  # whatever a test left behind
         docker("unpause", client, check=False)
     if request.node.stash.get(FAILED, False):
-        print(standing.compose("logs", "--tail", "60", check=False))
+        print(long_running.compose("logs", "--tail", "60", check=False))
 
 
 FAILED = pytest.StashKey[bool]()

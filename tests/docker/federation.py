@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "fedappeal-test"
 USER = 1000
 ROUND_TIMEOUT = 15
-SLOW = ("--task", "slow_digits:digits", "--local-steps", "20", "--warmup-steps", "5")
+SLOW = ("--task", "slow_digits:SlowDigits", "--local-steps", "20", "--set", "solo.steps=5")
 """Options of a run whose training takes 2 s on any machine."""
 
 

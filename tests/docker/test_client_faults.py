@@ -45,7 +45,7 @@ def test_a_client_killed_in_training_is_the_same_client_again(federation: Federa
 def test_a_client_that_left_for_good_has_still_left_after_a_kill(
     federation: Federation, recovered: Recovered
 ) -> None:
-    settings = ("--strategy", "fedavg", "--participation", "defect", "--precision", "0.4")
+    settings = ("--strategy", "fedavg", "--participation", "defect", "--set", "defect.leave-below=0.4")
     run = federation.run("left", *settings, "--rounds", "40", "--local-steps", "20", "--learning-rate", "0.05")
     wait_until(lambda: any(p["decision"] == "left" for p in run.participation), "somebody leaves for good")
     left = next(p for p in run.participation if p["decision"] == "left")

@@ -91,4 +91,4 @@ def test_the_file_for_gpus_adds_to_the_clients_and_takes_nothing_away() -> None:
     (device,) = client["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
     assert client["environment"]["DEVICE"] == "cuda"
-    assert client["environment"]["TASK"] == "digits"
+    assert client["environment"]["ALLOW"] == ""

@@ -12,7 +12,8 @@ from tests.docker.federation import IMAGE, SLOW, Federation, docker, wait_until
 CLIENT = ("fedappeal", "client", "--superlink", "superlink:9092", "--partition-id", "0", "--connect-timeout", "8")
 STATE = ("--state-dir", "/tmp/state")
 CA = ("--root-certificates", "/federation/ca/ca.crt")
-OLDER = "0.0.9"
+OTHER = 999
+"""A wire protocol that no client speaks."""
 
 
 def refused(federation: Federation, *arguments: str, before: str = "true") -> str:
@@ -89,11 +90,11 @@ def test_only_the_fleet_port_can_be_reached(federation: Federation) -> None:
 
 @pytest.fixture(scope="module")
 def derived(image: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Images of clients that do not fit: one whose clock is ahead, one of an older version."""
+    """Images of clients that do not fit: one whose clock is ahead, one of another wire protocol."""
     recipes = {
         "clock": "RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends faketime",
-        "older": f"RUN sed -i 's/^__version__ = .*/__version__ = \"{OLDER}\"/' "
-        "$(python -c 'import fedappeal; print(fedappeal.__file__)')",
+        "protocol": f"RUN sed -i 's/^PROTOCOL = .*/PROTOCOL = {OTHER}/' "
+        "$(python -c 'import fedappeal.protocol.keys as keys; print(keys.__file__)')",
     }
     for name, recipe in recipes.items():
         folder = tmp_path_factory.mktemp(name)
@@ -118,7 +119,7 @@ def odd_client(federation: Federation, request: pytest.FixtureRequest) -> Callab
         network = ("--network", f"{federation.project}_fleet")
         own = ("-v", f"{Path(__file__).parent / 'slow'}:/own:ro", "-e", "PYTHONPATH=/own")
         client = ["fedappeal", "client", "--superlink", "superlink:9092", *CA, *STATE, "--key", key]
-        client += ["--task", "slow_digits:digits", "--connect-timeout", "0", *arguments]
+        client += ["--allow", "slow_digits", "--connect-timeout", "0", *arguments]
         docker("run", "-d", "--name", container, *network, *mounts, *user, *own, image, *command, *client)
         request.addfinalizer(lambda: docker("rm", "-f", container))
         return container
@@ -139,7 +140,7 @@ def test_a_client_whose_clock_is_ahead_is_told_by_how_much(
 @pytest.mark.parametrize(
     ("kind", "at_client", "at_server"),
     [
-        ("older", f"this client is {OLDER}", f"this client is {OLDER}"),
+        ("protocol", f"this client speaks protocol {OTHER}", f"this client speaks protocol {OTHER}"),
         ("data", "x has shape (60, 28, 28)", "data"),
     ],
 )
@@ -151,8 +152,8 @@ def test_a_client_that_does_not_fit_is_left_out_and_the_run_goes_on(
     at_client: str,
     at_server: str,
 ) -> None:
-    if kind == "older":
-        odd = odd_client(kind, derived["older"], "--partition-id", "0")
+    if kind == "protocol":
+        odd = odd_client(kind, derived["protocol"], "--partition-id", "0")
     else:
         make = "import numpy as np; np.savez('/tmp/x.npz', x=np.zeros((60, 28, 28), np.uint8), y=np.arange(60) % 10)"
         odd = odd_client(

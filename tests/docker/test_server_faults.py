@@ -23,8 +23,8 @@ for each in Path("/proc").glob("[0-9]*/cmdline"):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(standing: Federation) -> Run:
-    run = standing.run("undisturbed", *SAMPLED)
+def undisturbed(long_running: Federation) -> Run:
+    run = long_running.run("undisturbed", *SAMPLED)
     run.finished()
     return run
 

@@ -43,15 +43,20 @@ class Marked:
             "COLUMNS": "200",
         }
 
-    def run(self, *command: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, timeout: float = 200, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+            command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
         )
 
-    def start(self, *command: str, log: Path) -> "subprocess.Popen[bytes]":
+    def start(self, *command: str, log: Path, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
         with log.open("wb") as out:
             return subprocess.Popen(
-                command, env=self.env, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                env={**self.env, **(env or {})},
+                cwd=ROOT,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def alive(self) -> list[psutil.Process]:

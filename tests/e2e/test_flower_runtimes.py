@@ -10,7 +10,9 @@ import pytest
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.protocol.config import RunConfig
-from server.run_folder import HISTORY, read_lines
+from fedappeal.protocol.plugins import PLUGIN_PATH
+from server.run_folder import HISTORY, read_config, read_lines
+from tests.docs.pages import write_files
 from tests.e2e.conftest import BIN, ROOT, Marked, each
 
 pytestmark = pytest.mark.e2e
@@ -24,7 +26,7 @@ def free_port() -> int:
 
 def test_stock_supernodes_and_a_long_lived_client_in_one_run(marked: Marked, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    config = RunConfig.parse({"clients": 2, "rounds": 1, "local-steps": 5, "out": str(folder), "warmup-steps": 10})
+    config = RunConfig.parse({"clients": 2, "rounds": 1, "local-steps": 5, "out": str(folder), "solo.steps": 10})
     with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
         stock = marked.start(
             str(BIN / "flower-supernode"),
@@ -59,10 +61,10 @@ def test_stock_supernodes_and_a_long_lived_client_in_one_run(marked: Marked, tmp
 
 
 def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    with SuperLink(
-        tmp_path / "superlink", simulation=True, environment={"FEDAPPEAL_TEST_MARK": marked.mark}
-    ) as superlink:
+    """With a strategy of one's own, whose settings the one key `set` carries."""
+    folder, code = tmp_path / "run", write_files("extending.md", tmp_path / "code")
+    environment = {"FEDAPPEAL_TEST_MARK": marked.mark, PLUGIN_PATH: str(code)}
+    with SuperLink(tmp_path / "superlink", simulation=True, environment=environment) as superlink:
         marked.home.mkdir()
         (marked.home / "config.toml").write_text(
             '[superlink]\ndefault = "sim"\n[superlink.sim]\n'
@@ -72,7 +74,9 @@ def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> N
             str(BIN / "flwr"),
             *("run", str(ROOT), "sim", "--stream"),
             *("--federation-config", "num-supernodes=3 client-resources-num-cpus=1"),
-            *("-c", f"clients=3 rounds=2 local-steps=5 strategy='fedavg' out='{folder}'"),
+            *("-c", f"clients=3 rounds=2 local-steps=5 strategy='mine.fedadam:FedAdam' out='{folder}'"),
+            *("-c", "local-rule='prox' fedprox.proximal-mu=0.5"),
+            *("-c", "set='solo.steps=7 defect.leave-below=0.1 fedadam.server-lr=0.05'"),
         )
         assert done.returncode == 0, done.stdout + done.stderr
         # Ray's processes end a while after the run: the SuperLink and its executor are what stays.
@@ -82,3 +86,5 @@ def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> N
             time.sleep(0.5)
     rounds = read_lines(folder / HISTORY)
     assert [(r["joined"], r["evaluated"]) for r in rounds] == [(3, 3), (3, 3)], done.stdout[-3000:]
+    settings = read_config(folder)["settings"]
+    assert (settings["fedprox.proximal-mu"], settings["solo.steps"], settings["fedadam.server-lr"]) == (0.5, 7, 0.05)

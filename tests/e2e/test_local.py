@@ -35,7 +35,7 @@ def end_all(marked: Marked) -> None:
 
 def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    options = "--clients 3 --unseen-clients 1 --rounds 3 --mandatory-rounds 1 --empty-pool keep"
+    options = "--clients 3 --unseen-clients 1 --rounds 3 --mandatory-rounds 1 --on-empty-round keep"
     done = marked.run(FEDAPPEAL, "local", *options.split(), "--out", str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -51,7 +51,7 @@ def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path) ->
     assert rounds[1]["bytes_up"] / 7 < 2048
     model_bytes = 4 * (64 * 64 + 64 + 64 * 30 + 30 + 30 * 10 + 10)
     assert 3 * model_bytes < rounds[0]["bytes_up"] < 3 * model_bytes + 7 * 2048
-    assert rounds[1]["accuracy"] == rounds[0]["accuracy"], "nobody joined: the model stays"
+    assert rounds[1]["accuracy"] == rounds[0]["accuracy"], "no client joined: the model stays"
 
     config = read_config(folder)
     assert config["settings"]["seed"] == 0

@@ -38,7 +38,7 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
         np.savez(tmp_path / f"{name}.npz", **dict(zip("xy", bars(count), strict=True)))
     write_images(tmp_path / "images", 40)
     np.savez(tmp_path / "wrong.npz", x=np.zeros((20, 9, 9), np.uint8), y=np.zeros(20, int))
-    settings = {"clients": 2, "unseen-clients": 1, "rounds": 2, "out": str(folder), "seed": 4, "warmup-steps": 20}
+    settings = {"clients": 2, "unseen-clients": 1, "rounds": 2, "out": str(folder), "seed": 4, "solo.steps": 20}
     config = RunConfig.parse({**settings, "learning-rate": 0.3, "local-steps": 40})
     with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
         ours = {

@@ -80,6 +80,7 @@ def test_a_first_installation_makes_a_key_and_starts_with_what_was_given(install
     assert started.stdout == (
         f"<client><--superlink><fed.example.org:9092><--root-certificates><{here}/etc/ca.crt>"
         f"<--key><{here}/etc/client.key><--data><{tmp_path}/my photos><--device><auto>"
+        "<--participation><><--set><><--allow><>"
         f"<--state-dir><{here}/state/client><--connect-timeout><0><--role><unseen> 1 0\n"
     )
     assert (tmp_path / "here/state").stat().st_mode & 0o777 == 0o700
@@ -89,13 +90,15 @@ def test_a_first_installation_makes_a_key_and_starts_with_what_was_given(install
 
 
 def test_a_second_one_changes_what_is_named_and_nothing_else(install: Install, tmp_path: Path) -> None:
-    install(*HERE, *NEEDED, "--options", "--priority --no-report-loss")
+    policy = ("--participation", "defect", "--set", "defect.leave-below=0.3", "--allow", "mine,theirs")
+    install(*HERE, *NEEDED, *policy, "--options", "--priority --no-report-loss")
     before = (tmp_path / "here/etc/client.env").read_text()
     (tmp_path / "here/etc/client.key").write_text("mine\n")
     done = install(*HERE, "--superlink", "[2001:db8::1]:9092")
     assert done.returncode == 0, done.stderr
     assert "is new" not in done.stdout
     after = (tmp_path / "here/etc/client.env").read_text()
+    assert 'PARTICIPATION="defect"\nSET="defect.leave-below=0.3"\nALLOW="mine,theirs"\n' in after
     assert after == before.replace("fed.example.org:9092", "[2001:db8::1]:9092") != before
     assert (tmp_path / "here/etc/client.key").read_text() == "mine\n"
     assert install(*HERE, "--options", "", "--key", "old.key").returncode == 0
@@ -113,7 +116,14 @@ def test_what_the_owner_wrote_into_the_settings_stays(install: Install, tmp_path
         assert install(*HERE, "--superlink", "new.example.org:9092").returncode == 0
         lines = settings.read_text().splitlines()
         assert lines[1] == 'SUPERLINK="new.example.org:9092"'
-        assert lines[5:] == ['DEVICE="cuda:1"', 'OPTIONS="--no-report-loss --priority"', "OMP_NUM_THREADS=2"]
+        assert lines[5:] == [
+            'DEVICE="cuda:1"',
+            'PARTICIPATION=""',
+            'SET=""',
+            'ALLOW=""',
+            'OPTIONS="--no-report-loss --priority"',
+            "OMP_NUM_THREADS=2",
+        ]
 
 
 def test_a_key_that_does_not_serve_does_not_replace_the_one_that_does(install: Install, tmp_path: Path) -> None:

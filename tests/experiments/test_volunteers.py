@@ -8,7 +8,7 @@ COLUMNS = {measure.key: measure for measure in load_experiment("volunteers").mea
 
 
 def line(server_round: int, megabytes: float, accuracy: float | None = None, asked: int = 4) -> dict[str, object]:
-    """A round whose training took 3 parts up and 1 down of so many MB; an evaluation takes 1000 more."""
+    """A round whose training took a number of MB, 3 parts up and 1 down; an evaluation takes 1000 more."""
     measured = {"accuracy": accuracy, "expected": 6, "evaluated": 6} if accuracy is not None else {}
     up, down = 0.75e6 * megabytes, 0.25e6 * megabytes + 1e9 * bool(measured)
     return {"round": server_round, "asked": asked, "left": 0, "bytes_up": up, "bytes_down": down, **measured}
@@ -21,7 +21,7 @@ def test_megabytes_are_added_up_to_the_round_that_reached_it() -> None:
     assert COLUMNS["megabytes"].number(lines) == pytest.approx((8 + 8 + 2 + 2 + 1) / 5)
 
 
-def test_rounds_that_asked_nobody_took_nothing() -> None:
+def test_rounds_that_asked_no_client_took_nothing() -> None:
     lines = [line(1, 6, accuracy=0.1), line(2, 6), line(3, 0, asked=0), line(4, 0, accuracy=0.5, asked=0)]
     assert COLUMNS["megabytes-to"].number(lines) == pytest.approx(6 + 6)
     assert COLUMNS["megabytes"].number(lines) == pytest.approx(6)

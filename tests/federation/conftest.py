@@ -1,4 +1,4 @@
-"""A standing SuperLink with TLS, node authentication and a database, and real `fedappeal client` processes."""
+"""A long-running SuperLink with TLS, node authentication and a database, and real `fedappeal client` processes."""
 
 import contextlib
 import io
@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +37,13 @@ class Done:
 class Client:
     """A `fedappeal client` process, in its own folder: key, state, log."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str] = ENVIRONMENT) -> None:
         self.log = log
         self._start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as out:
-            self.process = subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, env=dict(environment), cwd=ROOT, stdout=out, stderr=subprocess.STDOUT
+            )
 
     def said(self) -> str:
         return self.log.read_text()[self._start :]
@@ -62,7 +64,7 @@ class Client:
 
 
 class Federation:
-    """A SuperLink that stands, its certificates, and who connects to it.
+    """A long-running SuperLink, its certificates, and who connects to it.
 
     Attributes:
         folder: of everything.
@@ -70,8 +72,9 @@ class Federation:
         superlink: the SuperLink; its Fleet port stays the same when it is started again.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self.environment = {**ENVIRONMENT, **(environment or {})}
         self.certs = folder / "certs"
         write_certificates(self.certs, (), ("0", "1", "2", "unknown"), days=100)
         with socket.socket() as free:
@@ -83,6 +86,7 @@ class Federation:
             tls=tls_of(self.certs),
             node_auth=True,
             fleet_port=port,
+            environment=dict(environment or {}),
         )
         self._clients: list[Client] = []
 
@@ -125,7 +129,7 @@ class Federation:
             "--connect-timeout": "0",
         }
         command = [*FEDAPPEAL, "client", *(part for pair in given.items() for part in pair), *options]
-        self._clients.append(Client(command, state / "log"))
+        self._clients.append(Client(command, state / "log", self.environment))
         return self._clients[-1]
 
     def end(self) -> None:
@@ -137,9 +141,9 @@ class Federation:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    standing = Federation(tmp_path_factory.mktemp("federation"))
+    running = Federation(tmp_path_factory.mktemp("federation"))
     try:
-        standing.superlink.start()
-        yield standing
+        running.superlink.start()
+        yield running
     finally:
-        standing.end()
+        running.end()

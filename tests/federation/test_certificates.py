@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from typer.testing import CliRunner
 
-from client.fleet_calls import Identity
+from client.fleet.identity import Identity
 from client.settings import Connection
-from fedappeal.cli.main import cli
+from fedappeal.cli.commands import cli
 from fedappeal.federation.certificates import make_key, tls_of, write_certificates
 from fedappeal.federation.nodes import PublicKey
 from fedappeal.protocol.config import ConfigError

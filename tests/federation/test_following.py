@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedappeal.federation import standing
-from fedappeal.federation.control import ControlError
+from fedappeal.federation import remote
 from fedappeal.federation.follower import Follower
-from fedappeal.federation.standing import Ended, Standing
-from fedappeal.federation.submit import RunStatus
+from fedappeal.federation.remote import Ended, RemoteSuperLink
+from fedappeal.flower.control import ControlError, RunStatus
 from server.run_folder import EVENTS, HISTORY, PARTICIPATION
 
 GONE = ControlError("the SuperLink at h:1 is not reachable: refused", unreachable=True)
@@ -29,16 +28,16 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RunStatus | Contro
             raise answer
         return answer
 
-    monkeypatch.setattr(standing, "run_status", run_status)
-    monkeypatch.setattr(standing, "_POLL", 0.0)
-    monkeypatch.setattr(standing, "_STATUS_EVERY", 0.0)
+    monkeypatch.setattr(remote, "run_status", run_status)
+    monkeypatch.setattr(remote, "_POLL", 0.0)
+    monkeypatch.setattr(remote, "_STATUS_EVERY", 0.0)
     yield given
     assert not given
 
 
 def follow(**options: Any) -> tuple[Ended, list[str]]:
     said: list[str] = []
-    return Standing("h:1").follow(7, said.append, **options), said
+    return RemoteSuperLink("h:1").follow(7, said.append, **options), said
 
 
 def test_a_superlink_that_is_away_for_a_while_is_waited_for(answers: list[RunStatus | ControlError]) -> None:

@@ -2,17 +2,17 @@
 
 import socket
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from flwr.supercore.date import now
 
-from client import fleet_calls
 from fedappeal import __version__
 from fedappeal.federation.certificates import make_key, write_certificates
-from server.run_folder import EVENTS, read_lines
-from tests.federation.conftest import FEDAPPEAL, Federation
+from fedappeal.flower import signing
+from fedappeal.protocol.keys import PROTOCOL
+from server.run_folder import EVENTS, HISTORY, read_lines
+from tests.federation.conftest import FEDAPPEAL, Client, Federation
 
 pytestmark = pytest.mark.e2e
 
@@ -89,7 +89,7 @@ def test_each_refusal_is_one_line_that_says_which_it_was(registered: Federation,
 def test_a_clock_that_is_off_is_said_with_how_far(
     registered: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float, told: str
 ) -> None:
-    monkeypatch.setattr(fleet_calls, "now", lambda: now() + timedelta(seconds=ahead))
+    monkeypatch.setattr(signing, "now", lambda: datetime.now(UTC) + timedelta(seconds=ahead))
     assert refused(registered, tmp_path) == (
         f"gave up after 0.5 s: this machine's clock is {told} the SuperLink at {registered.superlink.fleet_address} "
         f"(5 s ahead and 300 s behind are allowed): set it"
@@ -106,21 +106,41 @@ def test_a_key_in_another_format_is_refused_before_anything_is_sent(registered: 
     assert "is not allowed: it must hold an ECDSA key" in told
 
 
-def test_a_client_of_an_older_version_is_refused_with_a_line_on_both_sides(
-    registered: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = "import sys, fedappeal; fedappeal.__version__ = '0.0.9'; from fedappeal.cli.main import main; main()"
+def patched_client(federation: Federation, patch: str, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Start a client whose installation is changed by a line of Python."""
+    code = f"import sys, fedappeal; {patch}; from fedappeal.cli.main import main; main()"
     monkeypatch.setattr("tests.federation.conftest.FEDAPPEAL", [sys.executable, "-c", code])
-    client = registered.client(0)
+    client = federation.client(0)
     monkeypatch.setattr("tests.federation.conftest.FEDAPPEAL", FEDAPPEAL)
     client.wait_for("connected to")
-    folder = registered.folder / "old"
+    return client
+
+
+def test_a_client_of_another_protocol_is_refused_with_a_line_on_both_sides(
+    registered: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = "import fedappeal.protocol.keys; fedappeal.protocol.keys.PROTOCOL = 999"
+    client = patched_client(registered, patch, monkeypatch)
+    folder = registered.folder / "other-protocol"
     done = registered.fedappeal("submit", "--clients", "1", "--start-timeout", "4", "--out", str(folder))
     assert done.code == 1
-    told = f"refused: the run is of fedappeal {__version__}, this client is 0.0.9"
+    told = f"this client speaks protocol 999 (fedappeal {__version__}), the run {PROTOCOL}"
     client.wait_for(told)
     assert told in done.err
-    assert [line["reason"] for line in read_lines(folder / EVENTS) if line["event"] == "refused"] == [told]
+    [reason] = [line["reason"] for line in read_lines(folder / EVENTS) if line["event"] == "refused"]
+    assert told in reason
+    assert client.end() == 0
+
+
+def test_a_client_of_another_version_joins_where_it_speaks_the_same_protocol(
+    registered: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = patched_client(registered, "fedappeal.__version__ = '0.0.9'", monkeypatch)
+    folder = registered.folder / "other-version"
+    options = ["--clients", "1", "--rounds", "1", "--local-steps", "1", "--set", "solo.steps=1", "--out", str(folder)]
+    done = registered.fedappeal("submit", *options)
+    assert done.code == 0, done.out + done.err
+    assert [line["joined"] for line in read_lines(folder / HISTORY)] == [1]
     assert client.end() == 0
 
 

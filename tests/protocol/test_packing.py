@@ -44,6 +44,23 @@ def test_packing_gives_back_the_same_model(arrays: dict[str, NDArray[np.generic]
         assert not back[name].flags.writeable
 
 
+@given(models)
+def test_named_arrays_give_back_the_same_model(arrays: dict[str, NDArray[np.generic]]) -> None:
+    layout = Layout.of(arrays)
+    record = layout.named(arrays)
+    assert set(record) == set(arrays)
+    assert not layout.is_packed(record)
+    back = layout.unpack(record)
+    assert list(back) == sorted(arrays)
+    for name, array in arrays.items():
+        assert (back[name].dtype, back[name].shape, back[name].tobytes()) == (
+            array.dtype,
+            array.shape,
+            array.tobytes(),
+        )
+        assert not back[name].flags.writeable
+
+
 def test_all_float32_values_travel_as_one_array_called_flat() -> None:
     arrays = {"a": np.ones((2, 3), np.float32), "n": np.array(7), "b": np.zeros(4, np.float32)}
     record = Layout.of(arrays).pack(arrays)
@@ -119,8 +136,9 @@ BASE = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(4, np.float32)}
 def test_another_layout_has_another_hash_and_is_not_packed(other: dict[str, NDArray[np.generic]]) -> None:
     assert Layout.of(other).hash != Layout.of(BASE).hash
     assert Layout.of({k: v + 1 for k, v in BASE.items()}).hash == Layout.of(BASE).hash
-    with pytest.raises(ValueError, match="does not match"):
-        Layout.of(BASE).pack(other)
+    for form in (Layout.of(BASE).pack, Layout.of(BASE).named):
+        with pytest.raises(ValueError, match="does not match"):
+            form(other)
 
 
 def test_the_order_in_which_arrays_are_named_does_not_count() -> None:
@@ -141,6 +159,19 @@ def test_the_order_in_which_arrays_are_named_does_not_count() -> None:
 )
 def test_unpack_refuses_what_is_not_exactly_the_model(record: dict[str, NDArray[np.generic]]) -> None:
     with pytest.raises(ValueError, match="array"):
+        Layout.of(BASE).unpack(ArrayRecord({k: Array(v) for k, v in record.items()}))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"a": BASE["a"].reshape(3, 2), "b": BASE["b"]},
+        {"a": BASE["a"], "b": np.zeros(4, np.float64)},
+        {"a": BASE["a"], "b": np.zeros(5, np.float32)},
+    ],
+)
+def test_named_arrays_of_another_model_are_refused(record: dict[str, NDArray[np.generic]]) -> None:
+    with pytest.raises(ValueError, match="does not match"):
         Layout.of(BASE).unpack(ArrayRecord({k: Array(v) for k, v in record.items()}))
 
 

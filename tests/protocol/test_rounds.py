@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedappeal.protocol.config import RunConfig
-from fedappeal.protocol.rounds import default_mandatory_rounds, share_of_rounds, warmup_rounds
+from fedappeal.protocol.rounds import default_mandatory_rounds, share_of_rounds
+from strategies.fedalign.strategy import warmup_rounds
 
 
 @pytest.mark.parametrize(

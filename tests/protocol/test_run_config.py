@@ -4,19 +4,76 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from flwr.common.config import flatten_dict, fuse_dicts, get_project_config, parse_config_args
 
-from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
+from fedappeal.cli.config_tables import config_tables
+from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings, plugin_settings
 from fedappeal.protocol.keys import Decision
+from server.build import check_settings, unused_settings
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_pyproject_lists_exactly_the_defaults() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    defaults = RunConfig().as_config()
-    assert list(config) == list(defaults)
+    defaults = config_tables()
+    assert list(config) == list(defaults), "python -m fedappeal.cli.config_tables prints what belongs there"
     assert config == defaults
-    assert {k: type(v) for k, v in config.items()} == {k: type(v) for k, v in defaults.items()}
+    general = {key: value for key, value in defaults.items() if not isinstance(value, dict)}
+    assert general == {**RunConfig().as_config(), "set": ""}
+    flat = flatten_dict(config)
+    assert {k: type(v) for k, v in flat.items()} == {k: type(v) for k, v in flatten_dict(defaults).items()}
+
+
+def flower_run(*options: str) -> RunConfig:
+    """The settings of ``flwr run . -c ...``, by Flower's own reading of pyproject.toml and of the options."""
+    defaults = get_project_config(ROOT)["tool"]["flwr"]["app"]["config"]
+    return RunConfig.parse(fuse_dicts(flatten_dict(defaults), parse_config_args(list(options))))
+
+
+def test_flower_overrides_a_plugins_setting_by_its_table() -> None:
+    config = flower_run("maxfl.server-lr=0.5 rounds=3")
+    assert config.section("maxfl") == {"server-lr": 0.5, "stabilizer": 0.001}
+    assert config.rounds == 3
+    assert check_settings(config).strategy.of_run(config).settings.server_lr == 0.5
+    assert check_settings(flower_run("strategy='fedalign' fedalign.epsilon-schedule='step'"))
+
+
+def test_the_scalar_set_carries_what_flower_knows_no_key_for() -> None:
+    config = flower_run("set='maxfl.tuning-steps=3 defect.leave-below=0.5'")
+    assert config.section("maxfl")["tuning-steps"] == 3
+    assert check_settings(config).strategy.of_run(config).tuning_steps() == 3
+    assert "defect.leave-below is not used by this run" in unused_settings(config)
+    with pytest.raises(ValueError, match=r"mine\.lr"):
+        flower_run("mine.lr=0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("maxfl.server_lr=0.5", {"maxfl.server-lr": 0.5}),
+        ("a.x=1 b.y=true c.z='two words'", {"a.x": 1, "b.y": True, "c.z": "two words"}),
+        ("a.x=k=v", {"a.x": "k=v"}),
+    ],
+)
+def test_settings_of_plugins_as_a_text(text: str, expected: dict[str, object]) -> None:
+    assert plugin_settings(text) == expected
+
+
+@pytest.mark.parametrize("text", ["lr=1", "a.lr", "a.=1", ".lr=1", "a.lr=1 nonsense", "a.lr='1"])
+def test_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^set = "):
+        plugin_settings(text)
+
+
+def test_settings_of_plugins_survive_the_trip_and_count_as_given() -> None:
+    config = RunConfig.parse({"maxfl.server-lr": 0.5, "set": "maxfl.server-lr=0.7 mine.x=1", "rounds": 3})
+    assert config.section("maxfl") == {"server-lr": 0.7}
+    assert config.sections() == ["maxfl", "mine"]
+    assert RunConfig.parse(config.as_config()) == config
+    assert config.with_plugins([("mine.x", 2)]).section("mine") == {"x": 2}
+    assert config.task_settings().section("mine") == {"x": 1}
 
 
 @pytest.mark.parametrize(
@@ -24,7 +81,6 @@ def test_pyproject_lists_exactly_the_defaults() -> None:
     [
         ({"learning-rate": -0.1}, "learning-rate = -0.1 is not allowed: input should be greater than 0"),
         ({"learning-rate": float("nan")}, "learning-rate = nan is not allowed: input should be a finite number"),
-        ({"warmup-learning-rate": 0}, "warmup-learning-rate = 0 is not allowed: input should be greater than 0"),
         (
             {"clients": 10, "clients-per-round": 11},
             "clients-per-round = 11 is not allowed: at most clients = 10 (0: all)",
@@ -34,8 +90,8 @@ def test_pyproject_lists_exactly_the_defaults() -> None:
             "clients-per-round = -1 is not allowed: input should be greater than or equal to 0",
         ),
         (
-            {"clients": 4, "unseen-clients": 2, "min-available-nodes": 7},
-            "min-available-nodes = 7 is not allowed: at most 6 (clients + unseen-clients)",
+            {"clients": 4, "unseen-clients": 2, "min-clients": 7},
+            "min-clients = 7 is not allowed: at most 6 (clients + unseen-clients)",
         ),
         ({"rounds": 0}, "rounds = 0 is not allowed: input should be greater than or equal to 1"),
         (
@@ -51,18 +107,23 @@ def test_pyproject_lists_exactly_the_defaults() -> None:
         ({"momentum": 1.0}, "momentum = 1.0 is not allowed: input should be less than 1"),
         (
             {"participation": "maybe"},
-            "participation = 'maybe' is not allowed: input should be 'auto', 'always', 'appeal', 'match' or 'defect'",
+            "participation = 'maybe' is not allowed: always, appeal, match, defect, "
+            "or package.module:Name of your own",
         ),
-        ({"empty-pool": "ask"}, "empty-pool = 'ask' is not allowed: input should be 'ask-all' or 'keep'"),
-        ({"stabilizer": 0.0}, "stabilizer = 0.0 is not allowed: input should be greater than 0"),
-        ({"server-lr": float("inf")}, "server-lr = inf is not allowed: input should be a finite number"),
+        ({"on-empty-round": "ask"}, "on-empty-round = 'ask' is not allowed: input should be 'ask-all' or 'keep'"),
+        ({"solo.learning-rate": 0}, "solo.learning-rate = 0 is not allowed: input should be greater than 0"),
+        ({"maxfl.stabilizer": 0.0}, "maxfl.stabilizer = 0.0 is not allowed: input should be greater than 0"),
+        (
+            {"maxfl.server-lr": float("inf")},
+            "maxfl.server-lr = inf is not allowed: input should be a finite number",
+        ),
         ({"learning-rat": 0.1}, "unknown setting 'learning-rat'; did you mean 'learning-rate'?"),
         ({"qqqqqqqq": 1}, "unknown setting 'qqqqqqqq'"),
     ],
 )
 def test_a_setting_that_is_not_allowed_is_one_line(given: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError) as error:
-        RunConfig.parse(given)
+        check_settings(RunConfig.parse(given))
     assert str(error.value) == line
 
 
@@ -90,8 +151,8 @@ def test_mandatory_rounds_default_to_the_larger_of_ten_and_five_per_cent(
 
 
 def test_waiting_for_all_counts_the_unseen_clients_too() -> None:
-    assert RunConfig(clients=4, unseen_clients=3).resolved_min_available_nodes == 7
-    assert RunConfig(clients=4, unseen_clients=3, min_available_nodes=2).resolved_min_available_nodes == 2
+    assert RunConfig(clients=4, unseen_clients=3).resolved_min_clients == 7
+    assert RunConfig(clients=4, unseen_clients=3, min_clients=2).resolved_min_clients == 2
 
 
 def test_the_task_settings_are_the_part_that_decides_the_data() -> None:

@@ -1,65 +1,70 @@
 """Whole runs of the server with the real ClientApp, in memory: what a run leaves behind, and resume."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-import client.app
-import client.registry
+import fedappeal
+from client.app import client_app
+from client.participants import Participants
+from client.participation.mixture import Mixture
 from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from server.build import build_strategy
 from server.checkpoint import Checkpoint
 from server.run import run
-from server.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
-from server.strategies import build_strategy
+from server.run_folder import (
+    CHECKPOINT,
+    EVENTS,
+    HISTORY,
+    MODEL,
+    PARTICIPATION,
+    POLICIES,
+    RunFolder,
+    read_config,
+    read_lines,
+)
 from strategies import FedAvg, MaxFL
-from strategies.roll_call import RollCallError
+from strategies.rounds.roll_call import RollCallError
 from tests.grid import Handler, MemoryGrid, time_of
+from tests.node import changed, run_config
 
-CONFIG = RunConfig(
+CONFIG = run_config(
     clients=5,
     unseen_clients=1,
     clients_per_round=3,
     rounds=6,
     mandatory_rounds=2,
-    warmup_steps=15,
+    solo__steps=15,
     local_steps=10,
     start_timeout=20.0,
 )
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    client.registry.forget()
-    yield
-    client.registry.forget()
-
-
-def volunteer(config: RunConfig, number: int) -> Handler:
-    node = {"partition-id": number, "num-partitions": config.clients + config.unseen_clients, "device": "cpu"}
-    context = Context(7, 100 + number, node, RecordDict(), config.as_config())
-
-    def answer(message: Message) -> Message:
-        return client.app.app(message, context)
-
-    return answer
-
-
-def federate(config: RunConfig) -> MemoryGrid:
-    """Run the server with clients that remember nothing from before."""
+def volunteers(config: RunConfig, **node: Scalar) -> dict[int, Handler]:
+    """Clients that remember nothing from before."""
+    app = client_app(Participants())
     total = config.clients + config.unseen_clients
-    grid = MemoryGrid({100 + k: volunteer(config, k) for k in range(total)})
+
+    def volunteer(number: int) -> Handler:
+        own: dict[str, Scalar] = {"partition-id": number, "num-partitions": total, "device": "cpu"}
+        own |= {key.replace("_", "-"): value for key, value in node.items()}
+        context = Context(7, 100 + number, own, RecordDict(), config.as_config())
+        return lambda message: app(message, context)
+
+    return {100 + k: volunteer(k) for k in range(total)}
+
+
+def federate(config: RunConfig, **node: Scalar) -> MemoryGrid:
+    """Run the server with clients that remember nothing from before."""
+    grid = MemoryGrid(volunteers(config, **node))
     with time_of(grid):
         run(grid, config)
     return grid
-
-
-def changed(config: RunConfig, **values: object) -> RunConfig:
-    return RunConfig.parse(config.as_config() | {k.replace("_", "-"): v for k, v in values.items()})
 
 
 def test_a_run_stopped_and_resumed_is_the_undisturbed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +86,6 @@ def test_a_run_stopped_and_resumed_is_the_undisturbed_run(tmp_path: Path, monkey
     assert [line["round"] for line in read_lines(tmp_path / "halved" / HISTORY)] == [1, 2, 3, 4]
     assert Checkpoint.read(tmp_path / "halved" / CHECKPOINT).server_round == 3
     key = RunFolder.open(tmp_path / "halved").run_key
-    client.registry.forget()
     federate(changed(halved, resume=True))
     assert RunFolder.open(tmp_path / "halved").run_key == key
 
@@ -141,7 +145,7 @@ def test_the_initial_model_may_come_from_a_file(tmp_path: Path) -> None:
 
 def test_clients_with_another_task_are_refused_with_their_reason(tmp_path: Path) -> None:
     config = changed(CONFIG, out=str(tmp_path))
-    grid = MemoryGrid({100 + k: volunteer(changed(config, seed=9), k) for k in range(6)})
+    grid = MemoryGrid(volunteers(changed(config, seed=9)))
     with time_of(grid), pytest.raises(RollCallError, match=r"0 of 6 clients .*task and partition settings"):
         run(grid, config)
     events = read_lines(tmp_path / EVENTS)
@@ -149,13 +153,114 @@ def test_clients_with_another_task_are_refused_with_their_reason(tmp_path: Path)
 
 
 def test_a_strategy_is_built_from_the_settings() -> None:
-    built = build_strategy(changed(CONFIG, server_lr=0.5, stabilizer=0.2, tuning_steps=3, evaluate_every=4, seed=8))
+    built = build_strategy(
+        changed(CONFIG, maxfl__server_lr=0.5, maxfl__stabilizer=0.2, tuning_steps=3, evaluate_every=4, seed=8)
+    )
     assert isinstance(built, MaxFL)
-    assert (built.server_lr, built.stabilizer, built.tuning_steps) == (0.5, 0.2, 3)
-    assert (built.clients_per_round, built.min_available_nodes, built.mandatory_rounds) == (3, 6, 2)
-    assert (built.evaluate_every, built.seed, built.start_timeout) == (4, 8, 20.0)
+    assert (built.settings.server_lr, built.settings.stabilizer, built.tuning_steps()) == (0.5, 0.2, 3)
+    shared = built.shared
+    assert (shared.clients_per_round, shared.min_clients, shared.mandatory_rounds) == (3, 6, 2)
+    assert (shared.evaluate_every, shared.seed, shared.start_timeout) == (4, 8, 20.0)
     other = build_strategy(RunConfig(strategy="fedavg"))
     assert isinstance(other, FedAvg)
-    assert (other.clients_per_round, other.mandatory_rounds) == (None, None)
+    assert (other.shared.clients_per_round, other.shared.mandatory_rounds) == (None, None)
+    assert build_strategy(changed(CONFIG, tuning_steps=3, maxfl__tuning_steps=5)).tuning_steps() == 5
     with pytest.raises(ConfigError, match=r"strategy = 'maxfll' is not allowed: .*\(did you mean 'maxfl'\?\)"):
         build_strategy(RunConfig(strategy="maxfll"))
+
+
+# -- policies, versions and forms of a model -------------------------------------------------------------
+
+MIXED = "appeal=0.5,defect=0.3,always=0.2"
+
+
+def test_a_mixture_says_who_has_which_policy(tmp_path: Path) -> None:
+    config = changed(CONFIG, clients=8, min_clients=8, out=str(tmp_path), participation=MIXED, rounds=3)
+    federate(changed(config, defect__leave_below=9.0, clients_per_round=0))
+    lines = read_lines(tmp_path / POLICIES)
+    mixture = Mixture.parse(MIXED)
+    assert [set(line) for line in lines] == [{"client-id", "policy"}] * 9
+    assert {line["client-id"]: line["policy"] for line in lines} == {
+        f"client-{k:04d}": mixture.of(0, f"client-{k:04d}") for k in range(9)
+    }
+    policies = {line["client-id"]: line["policy"] for line in lines}
+    assert len(set(policies.values())) > 1
+    # The clients do what is written: those that defect leave in round 1, the others are bound by mandatory rounds.
+    first = [line for line in read_lines(tmp_path / PARTICIPATION) if line["round"] == 1]
+    assert len(first) == 8
+    for line in first:
+        assert line["decision"] == ("left" if policies[line["client-id"]] == "defect" else "joined")
+    # A resumed run does not write them twice.
+    federate(changed(config, resume=True, rounds=4, defect__leave_below=9.0, clients_per_round=0))
+    assert read_lines(tmp_path / POLICIES) == lines
+    assert len(read_lines(tmp_path / HISTORY)) == 4
+
+
+def test_one_policy_for_all_is_in_the_settings_alone(tmp_path: Path) -> None:
+    federate(changed(CONFIG, out=str(tmp_path), rounds=1, mandatory_rounds=0, participation="always"))
+    assert not (tmp_path / POLICIES).exists()
+    assert read_config(tmp_path)["settings"]["participation"] == "always"
+
+
+def test_an_owners_policy_is_in_no_file_of_the_run(tmp_path: Path) -> None:
+    config = changed(CONFIG, out=str(tmp_path), rounds=2, mandatory_rounds=1, clients_per_round=0)
+    federate(config, participation="defect", set="defect.leave-below=9.87654")
+    first = [line for line in read_lines(tmp_path / PARTICIPATION) if line["round"] == 1]
+    assert [line["decision"] for line in first] == ["left"] * 5, "they decide as their owners say"
+    written = "".join(path.read_text() for path in tmp_path.iterdir() if path.suffix in (".json", ".jsonl"))
+    assert "9.87654" not in written
+    assert "defect" not in written
+
+
+def test_versions_of_server_and_clients_are_recorded(tmp_path: Path) -> None:
+    config = changed(CONFIG, out=str(tmp_path), rounds=1, mandatory_rounds=1, clients_per_round=0)
+    nodes = volunteers(config)
+
+    def newer(handler: Handler) -> Handler:
+        def answer(message: Message) -> Message | None:
+            reply = handler(message)
+            if reply is not None and keys.INFO in reply.content:
+                reply.content.config_records[keys.INFO][keys.VERSION] = "99.0"
+            return reply
+
+        return answer
+
+    nodes[102] = newer(nodes[102])
+    grid = MemoryGrid(nodes)
+    with time_of(grid):
+        run(grid, config)
+    enrolled = {e["client"]: e["version"] for e in read_lines(tmp_path / EVENTS) if e["event"] == "enrolled"}
+    assert enrolled == {f"client-{k:04d}": "99.0" if k == 2 else fedappeal.__version__ for k in range(6)}
+    assert read_config(tmp_path)["versions"]["fedappeal"]
+    assert len(read_lines(tmp_path / PARTICIPATION)) == 5, "it takes part like the others"
+
+
+def test_another_protocol_is_refused_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = changed(CONFIG, out=str(tmp_path))
+    grid = MemoryGrid(volunteers(config))
+    monkeypatch.setattr("server.run.roll_call_settings", lambda *arguments: {keys.PROTOCOL_VERSION: 99})
+    line = rf"this client speaks protocol {keys.PROTOCOL} \(fedappeal .*\), the run 99"
+    with time_of(grid), pytest.raises(RollCallError, match=line):
+        run(grid, config)
+    assert [e["event"] for e in read_lines(tmp_path / EVENTS)] == ["refused"] * 6 + ["failed"]
+
+
+@pytest.mark.parametrize("strategy", ["maxfl", "scaffold", "adagd"])
+def test_with_pack_false_models_travel_as_named_arrays_and_the_run_is_the_same(strategy: str, tmp_path: Path) -> None:
+    config = changed(CONFIG, strategy=strategy, rounds=2, mandatory_rounds=1, clients_per_round=0, unseen_clients=0)
+    models = []
+    for pack in (True, False):
+        out = tmp_path / str(pack)
+        grid = federate(changed(config, out=str(out), pack=pack))
+        names = set(read_safetensors(out / MODEL)[0])
+        for kind in ("query", "train", "evaluate"):
+            for message in grid.sent(kind):
+                assert set(message.content.array_records[keys.ARRAYS]) == ({"flat"} if pack else names)
+        assert len(names) > 2
+        models.append(read_safetensors(out / MODEL)[0])
+        assert all(line["failed"] == 0 for line in read_lines(out / HISTORY))
+        assert set(Checkpoint.read(out / CHECKPOINT).arrays) == ({"flat"} if pack else names)
+    for name, array in models[0].items():
+        np.testing.assert_allclose(models[1][name], array, rtol=1e-6, atol=1e-8)
+    federate(changed(config, out=str(tmp_path / "False"), pack=False, resume=True, rounds=3))
+    assert len(read_lines(tmp_path / "False" / HISTORY)) == 3

@@ -15,6 +15,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
 from server.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, RunFolder, read_lines
 from strategies import FedAvg
+from strategies.rounds.round import Round
 from tests.grid import MemoryGrid, Volunteer, time_of
 
 ARRAYS = {"layer.weight": np.zeros((2, 3), np.float32), "layer.bias": np.zeros(2, np.float32)}
@@ -26,16 +27,15 @@ class Toy(FedAvg):
     refused = "none"
     last = 99
 
-    def check_layout(self, names: Sequence[str]) -> None:
+    def check_model(self, names: Sequence[str]) -> None:
         self.names = list(names)
         if self.refused in names:
             raise ConfigError(f"model = 'auto' is not allowed: layer '{self.refused}' cannot be trained")
 
-    def conclude(self) -> tuple[ArrayRecord | None, dict[str, float]]:
-        concluded = super().conclude()
-        if self.record.server_round == self.last:
-            self.finished = "all are satisfied"
-        return concluded
+    def finish(self, round: Round) -> ArrayRecord | None:
+        if round.number == self.last:
+            round.end = "all are satisfied"
+        return super().finish(round)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_run_that_its_strategy_ends_says_why_and_is_not_started_again(
     assert values["round"] == 3
     assert arrays["layer.weight"].tolist() == [[3.0] * 3] * 2
 
-    # Killed after the last round's checkpoint, before its model was written: everybody may be gone.
+    # Killed after the last round's checkpoint, before its model was written: all clients may be gone.
     (path / MODEL).unlink()
     again = Toy()
     grid = federate(again, config.model_copy(update={"resume": True}), monkeypatch, nodes=0)

@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 from fedappeal.protocol.config import ConfigError, RunConfig
-from server.run_folder import CONFIG, EVENTS, HISTORY, PARTICIPATION, RunFolder, check_new, read_config, read_lines
+from server.build import resolved_settings
+from server.run_folder import (
+    CONFIG,
+    EVENTS,
+    HISTORY,
+    PARTICIPATION,
+    POLICIES,
+    RunFolder,
+    check_new,
+    read_config,
+    read_lines,
+)
+from tests.node import changed, run_config
 
 SETTINGS = RunConfig(rounds=3, seed=4)
 
@@ -15,11 +27,30 @@ SETTINGS = RunConfig(rounds=3, seed=4)
 def test_a_new_folder_records_settings_versions_and_a_key(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "deep" / "run", SETTINGS)
     record = read_config(folder.path)
-    assert RunConfig.parse(record["settings"]) == SETTINGS
+    assert RunConfig.parse(record["settings"]) == RunConfig.parse(resolved_settings(SETTINGS))
+    assert {key: value for key, value in record["settings"].items() if "." not in key} == SETTINGS.as_config()
     assert record["run-key"] == folder.run_key
     assert {"fedappeal", "flwr", "torch", "numpy", "python"} <= set(record["versions"])
     assert RunFolder.open(folder.path).run_key == folder.run_key
     assert RunFolder.create(tmp_path / "other", SETTINGS).run_key != folder.run_key
+
+
+def test_it_holds_every_setting_of_the_plug_ins_that_the_run_uses(tmp_path: Path) -> None:
+    config = run_config(
+        strategy="pfedme", participation="defect=0.5,appeal=0.5", requirement="fixed", pfedme__moreau_lambda=3.0
+    )
+    settings = read_config(RunFolder.create(tmp_path, config).path)["settings"]
+    assert {key: value for key, value in settings.items() if "." in key} == {
+        "pfedme.moreau-lambda": 3.0,
+        "pfedme.moreau-steps": 5,
+        "pfedme.personal-learning-rate": 0.05,
+        "pfedme.server-mixing": 1.0,
+        "fixed.loss": 1.0,
+    }
+    # What it records starts the same run again, also where another default holds by then.
+    again = RunConfig.parse(settings)
+    assert RunConfig.parse(resolved_settings(again)) == again
+    assert changed(again, out="elsewhere").section("pfedme") == again.section("pfedme")
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -69,18 +100,29 @@ def test_resume_forgets_rounds_after_the_checkpoint_and_lines_cut_short(tmp_path
         folder.append(PARTICIPATION, *lines)
         folder.append(HISTORY, {"round": server_round})
         folder.event("round", round=server_round)
-    for file in (HISTORY, PARTICIPATION, EVENTS):
+    folder.append(POLICIES, *({"client-id": c, "policy": "appeal"} for c in "ab"))
+    for file in (HISTORY, PARTICIPATION, EVENTS, POLICIES):
         cut(tmp_path / file)
     folder.forget_after(2)
     folder.append(HISTORY, {"round": 3})
+    folder.append(POLICIES, {"client-id": "b", "policy": "appeal"})
     folder.event("resumed", round=2)
     assert [line["round"] for line in read_lines(tmp_path / HISTORY)] == [1, 2, 3]
     assert [line["round"] for line in read_lines(tmp_path / PARTICIPATION)] == [1, 1, 2, 2]
     events = [(e["event"], e["round"]) for e in read_lines(tmp_path / EVENTS)]
     assert events == [("round", 1), ("round", 2), ("resumed", 2)]
     assert all(json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines())
+    assert [line["client-id"] for line in read_lines(tmp_path / POLICIES)] == ["a", "b"]
     folder.forget_after(0)
     assert read_lines(tmp_path / HISTORY) == read_lines(tmp_path / PARTICIPATION) == []
+    assert [line["client-id"] for line in read_lines(tmp_path / POLICIES)] == ["a", "b"]
+
+
+def test_without_a_mixture_no_policies_are_written(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder.event("round", round=1)
+    folder.forget_after(0)
+    assert not (tmp_path / POLICIES).exists()
 
 
 def test_a_run_that_goes_on_elsewhere_is_not_gone_on_with(tmp_path: Path) -> None:

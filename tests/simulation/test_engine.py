@@ -1,4 +1,4 @@
-"""Simulated runs: the two modes do the same, runs repeat, and what cannot be stacked says so."""
+"""Simulated runs: the two modes do the same, runs repeat, and what cannot be batched says so."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from client.training.rule import TrainingJob
+from client.training.sgd import SGD
 from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.packing import Layout
@@ -25,8 +27,10 @@ SETTINGS: dict[str, Any] = {
     "mandatory-rounds": 2,
     "local-steps": 6,
     "batch-size": 16,
-    "warmup-steps": 8,
+    "solo.steps": 8,
 }
+
+NO_FORM = "has no batched form"
 
 
 @pytest.fixture(autouse=True)
@@ -67,39 +71,42 @@ def assert_same_run(a: RunFolder, b: RunFolder, tolerance: float = 1e-5) -> None
         {"strategy": "maxfl"},
         {"strategy": "maxfl", "tuning-steps": 2, "rounds": 3},
         {"strategy": "fedavg", "local-steps": 0, "local-epochs": 1, "momentum": 0.5, "weight-decay": 0.01},
-        {"strategy": "fedprox", "proximal-mu": 0.5},
+        {"strategy": "fedprox", "fedprox.proximal-mu": 0.5},
         {"strategy": "scaffold"},
-        {"strategy": "fedalign", "epsilon": 0.5},
-        {"strategy": "adagd", "clients-per-round": 0, "precision": 0.05, "step-size": 0.5},
-        {"strategy": "maxfl-adagd", "clients-per-round": 0, "precision": 0.05, "step-size": 0.5},
+        {"strategy": "fedalign", "fedalign.epsilon": 0.5},
+        {"strategy": "adagd", "clients-per-round": 0, "adagd.precision": 0.05, "adagd.step-size": 0.5},
+        {
+            **{"strategy": "maxfl-adagd", "clients-per-round": 0},
+            **{"maxfl-adagd.precision": 0.05, "maxfl-adagd.step-size": 0.5},
+        },
         {"strategy": "qfedavg", "model": "cnn", "rounds": 2},
         {"strategy": "mwfed"},
     ],
     ids=lambda settings: "-".join(str(v) for v in settings.values()),
 )
-def test_clients_side_by_side_do_what_they_do_one_after_another(tmp_path: Path, settings: dict[str, Any]) -> None:
-    stacked = simulated(tmp_path / "stacked", "auto", **settings)
-    clients = simulated(tmp_path / "clients", "clients", **settings)
-    assert_same_run(stacked, clients)
-    lines = told(stacked)
+def test_clients_in_batches_do_what_they_do_one_after_another(tmp_path: Path, settings: dict[str, Any]) -> None:
+    batched = simulated(tmp_path / "batched", "auto", **settings)
+    sequential = simulated(tmp_path / "sequential", "sequential", **settings)
+    assert_same_run(batched, sequential)
+    lines = told(batched)
     assert sum(line["joined"] for line in lines) > 0
     assert all(line["evaluated"] == 10 for line in lines)
     assert "unseen_gm_appeal" in lines[-1]
 
 
-@pytest.mark.parametrize("mode", ["stacked", "clients"])
+@pytest.mark.parametrize("mode", ["batched", "sequential"])
 def test_a_run_repeats_bit_for_bit(tmp_path: Path, mode: str) -> None:
     runs = [simulated(tmp_path / str(i), mode, model="mlp", rounds=3) for i in range(2)]
     assert (runs[0].path / MODEL).read_bytes() == (runs[1].path / MODEL).read_bytes()
     assert told(runs[0]) == told(runs[1])
 
 
-def test_rules_without_a_stacked_form_run_client_by_client(tmp_path: Path) -> None:
+def test_rules_without_a_batched_form_run_client_by_client() -> None:
     config = RunConfig.parse({"strategy": "perfedavg"})
-    assert choose_mode(config, Simulation()) == ("clients", "local rule 'maml' has no stacked form")
-    line = r"mode = 'stacked' is not allowed: local rule 'maml' has no stacked form \(auto, clients\)"
+    assert choose_mode(config, Simulation()) == ("sequential", f"local rule 'maml' {NO_FORM}")
+    line = rf"mode = 'batched' is not allowed: local rule 'maml' {NO_FORM} \(auto, sequential\)"
     with pytest.raises(ConfigError, match=line):
-        choose_mode(config, Simulation("stacked"))
+        choose_mode(config, Simulation("batched"))
 
 
 @pytest.mark.parametrize(("mode", "threads"), [("fast", 0), ("auto", -1)])
@@ -109,23 +116,21 @@ def test_a_bad_way_to_simulate_is_one_line(mode: str, threads: int) -> None:
 
 
 def test_a_client_that_declines_ends_the_run_at_once_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"client 0 declined: .*lower warmup-learning-rate"):
-        simulated(tmp_path / "run", "stacked", warmup_learning_rate=1e38)
+    with pytest.raises(ConfigError, match=r"client 0 declined: .*lower solo.learning-rate"):
+        simulated(tmp_path / "run", "batched", **{"solo.learning-rate": 1e38})
 
 
 def test_an_error_in_one_client_is_that_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that raises is counted with its reason; the others go on, side by side too."""
-    from client import app as module
+    """A client that raises is counted with its reason; the others finish the round, in batches too."""
+    real = SGD.reply
 
-    real = module.trained
-
-    def failing(rule: str, job: Any) -> Any:
-        if job.participant.client_id == "client-0003":
+    def failing(rule: SGD, job: TrainingJob) -> Any:
+        if job.client_id == "client-0003":
             raise RuntimeError("out of memory")
         return real(rule, job)
 
-    monkeypatch.setattr(module, "trained", failing)
-    run = simulated(tmp_path / "run", "stacked", rounds=1, mandatory_rounds=1, clients_per_round=0)
+    monkeypatch.setattr(SGD, "reply", failing)
+    run = simulated(tmp_path / "run", "batched", rounds=1, mandatory_rounds=1, clients_per_round=0)
     (line,) = told(run)
     assert (line["joined"], line["failed"]) == (7, 1)
     assert line["failures"] == {"client-0003": "RuntimeError: out of memory"}
@@ -145,7 +150,7 @@ def test_there_is_a_checkpoint_now_and_then_and_after_the_last_round(
     for seconds, expected in ((1e9, [1, 4]), (0.0, [1, 2, 3, 4])):
         monkeypatch.setattr("server.run.SECONDS_APART", seconds)
         written.clear()
-        run = simulated(tmp_path / str(seconds), "stacked", rounds=4)
+        run = simulated(tmp_path / str(seconds), "batched", rounds=4)
         assert written == expected
         model, _ = read_safetensors(run.path / MODEL)
         last = Layout.of(model).unpack(Checkpoint.read(run.path / CHECKPOINT).arrays)
@@ -153,7 +158,7 @@ def test_there_is_a_checkpoint_now_and_then_and_after_the_last_round(
 
 
 def test_a_run_leaves_the_same_folder_as_a_deployed_one(tmp_path: Path) -> None:
-    run = simulated(tmp_path / "run", "stacked", rounds=2)
+    run = simulated(tmp_path / "run", "batched", rounds=2)
     assert {p.name for p in run.path.iterdir()} >= {"config.json", HISTORY, PARTICIPATION, MODEL, CHECKPOINT}
     recorded = json.loads((run.path / "config.json").read_text())
     assert recorded["settings"]["round-timeout"] == 60.0

@@ -1,4 +1,4 @@
-"""Everybody's evaluation of one model: the same numbers as one client's own, on any number of threads."""
+"""The evaluation of one model for all clients: the same numbers as one client's own, on any number of threads."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from client.models import arrays_of, evaluate
+from client.training.models import arrays_of, evaluate
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation import evaluation
+from fedappeal.simulation.batched import Examples
 from fedappeal.simulation.evaluation import evaluate_clients
-from fedappeal.simulation.stacked import Examples
+from fedappeal.simulation.process_wide import evaluation_workers
 from fedappeal.tasks import load_task
 from fedappeal.tasks.task import Split, Task
 
@@ -39,7 +40,8 @@ def expected(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dic
 
 
 def measured(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
-    found = evaluate_clients(task, model, arrays_of(model), examples(), clients)
+    with evaluation_workers(torch.get_num_threads()) as workers:
+        found = evaluate_clients(task, model, arrays_of(model), examples(), clients, workers)
     return {k: (e.loss, e.accuracy) for k, e in found.items()}
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from client.rules import seeded_noise
+from client.training.noise import seeded_noise
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks import load_task
@@ -21,13 +21,13 @@ SETTINGS: dict[str, Any] = {
     "clients": 8,
     "rounds": 3,
     "mandatory-rounds": 0,
-    "empty-pool": "keep",
+    "on-empty-round": "keep",
     "requirement": "fixed",
-    "fixed-requirement": -1.0,
+    "fixed.loss": -1.0,
     "min-examples": 20,
     "report-train-loss": True,
 }
-"""A requirement that no loss meets: nobody joins, and the model stays w_0; dropout in training plays no part."""
+"""A requirement that no loss meets: no client joins, and the model stays w_0; dropout in training plays no part."""
 
 
 def run(folder: Path, mode: str, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -39,7 +39,7 @@ def run(folder: Path, mode: str, **settings: Any) -> tuple[list[dict[str, Any]],
     return lines, read_lines(folder / PARTICIPATION)
 
 
-@pytest.mark.parametrize("mode", ["stacked", "clients"])
+@pytest.mark.parametrize("mode", ["batched", "sequential"])
 def test_each_rounds_training_loss_is_the_mean_over_the_clients_own_noise(mode: str, tmp_path: Path) -> None:
     lines, _ = run(tmp_path / "noisy", mode, loss_mode="training")
     usual, _ = run(tmp_path / "usual", mode)
@@ -60,23 +60,23 @@ def test_each_rounds_training_loss_is_the_mean_over_the_clients_own_noise(mode: 
 
 
 def test_both_modes_of_the_engine_decide_alike(tmp_path: Path) -> None:
-    task_loss = run(tmp_path / "probe", "clients", loss_mode="training")[0][0]["train_loss"]
-    settings = {"loss_mode": "training", "fixed_requirement": task_loss, "rounds": 1}
-    found = [run(tmp_path / mode, mode, **settings) for mode in ("stacked", "clients")]
+    task_loss = run(tmp_path / "probe", "sequential", loss_mode="training")[0][0]["train_loss"]
+    settings = {"loss_mode": "training", "fixed.loss": task_loss, "rounds": 1}
+    found = [run(tmp_path / mode, mode, **settings) for mode in ("batched", "sequential")]
     assert found[0][1] == found[1][1]
     assert 0 < found[0][0][0]["joined"] < 8, "some join, some do not"
 
 
 def test_where_nothing_is_dropped_the_runs_are_the_same(tmp_path: Path) -> None:
-    settings = {"model": "logistic", "requirement": "solo", "mandatory_rounds": 1, "warmup_steps": 5, "rounds": 2}
+    settings = {"model": "logistic", "requirement": "solo", "mandatory_rounds": 1, "solo.steps": 5, "rounds": 2}
     noisy, usual = (
-        run(tmp_path / mode, "clients", **settings, loss_mode=mode) for mode in ("training", "evaluation")
+        run(tmp_path / mode, "sequential", **settings, loss_mode=mode) for mode in ("training", "evaluation")
     )
     assert noisy == usual
     assert sum(line["joined"] for line in usual[0]) > 0
 
 
 def test_a_run_with_noise_repeats_bit_for_bit(tmp_path: Path) -> None:
-    settings = {"loss_mode": "training", "requirement": "solo", "mandatory_rounds": 2, "warmup_steps": 20}
+    settings = {"loss_mode": "training", "requirement": "solo", "mandatory_rounds": 2, "solo.steps": 20}
     first, again = (run(tmp_path / name, "auto", **settings) for name in ("first", "again"))
     assert first == again

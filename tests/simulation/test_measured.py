@@ -22,7 +22,7 @@ SETTINGS: dict[str, Any] = {
     "clients": 12,
     "rounds": 2,
     "local-steps": 3,
-    "warmup-steps": 3,
+    "solo.steps": 3,
     "min-examples": 20,
     "evaluate-train": False,
 }

@@ -10,15 +10,17 @@ from fedappeal.protocol.config import ConfigError
 from strategies import FedAvg, FedProx
 from tests.grid import MemoryGrid, Volunteer, model
 from tests.quadratics import CURVATURES, OPTIMA, RATE, config, learned, nodes
-from tests.strategies.mixed_round import Join, answer, ask, check_mixed
+from tests.strategies.rounds.mixed_round import Join, answer, ask, check_mixed
 
 
 def test_the_clients_are_told_the_rule_and_mu() -> None:
     grid = MemoryGrid({10: Volunteer("a")})
-    (message,) = FedProx(proximal_mu=0.25).configure_train(1, model(1), ConfigRecord({"proximal-mu": 9.0}), grid)
+    (message,) = FedProx(proximal_mu=0.25).configure_train(
+        1, model(1), ConfigRecord({"fedprox.proximal-mu": 9.0}), grid
+    )
     told = message.content.config_records[keys.CONFIG]
     assert told[keys.LOCAL_RULE] == "prox"
-    assert told["proximal-mu"] == 0.25
+    assert told["fedprox.proximal-mu"] == 0.25
 
 
 def test_a_round_of_mixed_replies() -> None:
@@ -56,7 +58,9 @@ def test_mu_moves_the_fixed_point_as_the_objective_says() -> None:
     assert learned(FedProx(proximal_mu=mu), MemoryGrid(nodes(run)), 80, run) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
-def test_a_mu_that_is_not_allowed_is_named(mu: float) -> None:
-    with pytest.raises(ConfigError, match=f"proximal-mu = {mu} is not allowed: at least 0"):
+@pytest.mark.parametrize(
+    ("mu", "allowed"), [(-0.1, "greater than or equal to 0"), (math.nan, "a finite number"), (math.inf, "a finite")]
+)
+def test_a_mu_that_is_not_allowed_is_named(mu: float, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=f"^fedprox.proximal-mu = {mu} is not allowed: input should be {allowed}"):
         FedProx(proximal_mu=mu)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from strategies import MaxFL, appeal_weight
-from strategies.shared import Shared
+from strategies.maxfl import APPEAL_WEIGHT
 from tests.grid import Handler, MemoryGrid, Volunteer, model, values_of
 
 gaps = st.floats(-1e6, 1e6)
@@ -55,7 +55,7 @@ def step(
 
     def client(local: ArrayRecord, weight: float) -> Handler:
         def answer(message: Message) -> Message:
-            metrics = MetricRecord({keys.NUM_EXAMPLES: 1, keys.DECISION: 1, keys.APPEAL_WEIGHT: weight})
+            metrics = MetricRecord({keys.NUM_EXAMPLES: 1, keys.DECISION: 1, APPEAL_WEIGHT: weight})
             return Message(RecordDict({keys.METRICS: metrics, keys.ARRAYS: local}), reply_to=message)
 
         return answer
@@ -125,34 +125,36 @@ def test_one_local_full_batch_step_is_a_gradient_step_on_the_appeal_objective() 
 
 @pytest.mark.parametrize("claimed", [0.3, 0.2500001, -1e-9, float("nan"), None])
 def test_a_weight_outside_its_bounds_is_left_out(claimed: float | None) -> None:
-    metrics = {} if claimed is None else {keys.APPEAL_WEIGHT: claimed}
+    metrics = {} if claimed is None else {APPEAL_WEIGHT: claimed}
     grid = MemoryGrid(
-        {11: Volunteer("a", metrics={keys.APPEAL_WEIGHT: 0.25}), 12: Volunteer("b", local=50, metrics=metrics)}
+        {11: Volunteer("a", metrics={APPEAL_WEIGHT: 0.25}), 12: Volunteer("b", local=50, metrics=metrics)}
     )
     result = MaxFL(stabilizer=0.25, evaluate_every=0).start(grid, model(0), 1)
     assert values_of(result.arrays) == [0.5]  # 0.25 * 1 / (0.25 + 0.25): client b did not count
 
 
 def test_clients_are_told_how_long_to_tune() -> None:
-    shared: Shared = {"seed": 3}
-    grid = MemoryGrid({11: Volunteer("a", metrics={keys.APPEAL_WEIGHT: 0.1})})
-    MaxFL(tuning_steps=7, **shared).start(grid, model(0), 1)
-    for kind in ("train", "evaluate"):
+    grid = MemoryGrid({11: Volunteer("a", metrics={APPEAL_WEIGHT: 0.1})})
+    MaxFL(tuning_steps=7, seed=3).start(grid, model(0), 1)
+    for kind, key in (("train", "maxfl.tuning-steps"), ("evaluate", keys.TUNING_STEPS)):
         (message,) = grid.sent(kind)
-        assert message.content.config_records[keys.CONFIG][keys.TUNING_STEPS] == 7
+        assert message.content.config_records[keys.CONFIG][key] == 7
 
 
 @pytest.mark.parametrize(
     ("setting", "values", "allowed"),
     [
-        ("server_lr", (0, -1.0, math.inf, math.nan), "more than 0, and finite"),
-        ("stabilizer", (0.0, -1e-9, math.inf, math.nan), "more than 0, and finite"),
-        ("tuning_steps", (-1, math.nan), "at least 0"),
+        ("server_lr", (0, -1.0), "input should be greater than 0"),
+        ("stabilizer", (0.0, -1e-9), "input should be greater than 0"),
+        ("tuning_steps", (-1,), "input should be greater than or equal to 0"),
+        ("server_lr", (math.inf, math.nan), "input should be a finite number"),
+        ("stabilizer", (math.inf, math.nan), "input should be a finite number"),
+        ("tuning_steps", (math.nan,), "input should be a finite number"),
     ],
 )
 def test_a_setting_that_is_not_allowed_is_one_line(setting: str, values: list[float], allowed: str) -> None:
     for value in values:
         with pytest.raises(ConfigError) as error:
             MaxFL(**{setting: value})  # type: ignore[arg-type]
-        assert str(error.value) == f"{setting.replace('_', '-')} = {value} is not allowed: {allowed}"
+        assert str(error.value) == f"maxfl.{setting.replace('_', '-')} = {value} is not allowed: {allowed}"
     MaxFL(server_lr=1e-9, stabilizer=1e-300, tuning_steps=0)

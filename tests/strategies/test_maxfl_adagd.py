@@ -9,12 +9,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from client.training.measured import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from strategies import MaxFLAdaGD, adagd, maxfl_adagd
+from strategies.adagd.strategy import CASE_3
 from strategies.maxfl_adagd import LEAST_FACTOR, appeal_factor
 from tests.grid import MemoryGrid, model, values_of
-from tests.strategies.agents import constant, reply
+from tests.strategies.adagd.agents import constant, reply
 
 Matrix = NDArray[np.float64]
 
@@ -142,7 +144,10 @@ def test_a_round_is_one_step_and_says_nothing_of_losses() -> None:
     strategy = MaxFLAdaGD(step_size=0.1, precision=0.5, slack=3.0)
     first, second, third = opened(strategy, 3)
     told = first.content.config_records[keys.CONFIG]
-    assert (told[keys.LOCAL_RULE], told[keys.REPORT], told[keys.LEAVING_LOSS]) == ("gradient", "margin", 1.5)
+    assert (told[keys.STRATEGY], told[keys.LOCAL_RULE]) == ("maxfl-adagd", "weighted-gradient")
+    assert (told["maxfl-adagd.precision"], told["maxfl-adagd.slack"]) == (0.5, 3.0)
+    measured = Measured(Evaluation(2.25, 0.5), rho=2.25 + math.log(3), met=True)  # s = 1/4: the factor is 3/4
+    assert strategy.report(measured) == {"margin": pytest.approx(0.75 * (2.25 - 1.5))}
     replies = [
         reply(first, model(1.5, 2, 0), decision=1, margin=0.2),
         reply(second, model(0, 0.25, 0), decision=1, margin=1.75),
@@ -180,14 +185,14 @@ def test_the_run_ends_in_case_three() -> None:
     replies = [reply(m, model(0, 0, 1), decision=1, margin=-0.25) for m in opened(strategy, 2)]
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays is None
-    assert strategy.finished == adagd.CASE_3
+    assert strategy.finished == CASE_3
 
 
 def test_it_refuses_what_adagd_refuses_under_its_own_name() -> None:
     with pytest.raises(ConfigError, match="clients-per-round = 3 is not allowed with strategy = 'maxfl-adagd'"):
         MaxFLAdaGD(step_size=0.1, precision=1.0, clients_per_round=3)
     with pytest.raises(ConfigError, match=r"BatchNorm is not allowed with strategy = 'maxfl-adagd': bn1 "):
-        MaxFLAdaGD(step_size=0.1, precision=1.0).check_layout(["bn1.running_mean"])
+        MaxFLAdaGD(step_size=0.1, precision=1.0).check_model(["bn1.running_mean"])
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -8,22 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, linear
 
-import client.app
-import client.registry
-from client.models import arrays_of
+from client.app import client_app
+from client.participants import Participants
+from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Layout
 from fedappeal.tasks import load_task
 from strategies import MaxFL, appeal_weight
+from strategies.maxfl import APPEAL_WEIGHT
 from tests.grid import Handler, MemoryGrid
 
-pytestmark = pytest.mark.usefixtures("fresh")
-
-CONFIG = RunConfig(
-    clients=4, model="logistic", learning_rate=0.3, local_steps=1, batch_size=10_000, server_lr=0.8, stabilizer=0.05
-)
+CONFIG = RunConfig(clients=4, model="logistic", learning_rate=0.3, local_steps=1, batch_size=10_000)
 TASK = load_task(CONFIG.task_settings())
 INITIAL = arrays_of(TASK.initial_model(0))
 LAYOUT = Layout.of(INITIAL)
@@ -33,9 +30,11 @@ RHO = (2.4, 1.0, 3.5, 2.0)
 
 
 def volunteer(partition: int, config: RunConfig = CONFIG, **node: Scalar) -> Handler:
+    """One client in a process of its own; its run's settings name no strategy, so that each message may."""
     settings: dict[str, Scalar] = {"partition-id": partition, "device": "cpu", "fixed-requirement": RHO[partition]}
-    context = Context(7, 3, settings | node, RecordDict(), config.as_config())
-    return lambda message: client.app.app(message, context)
+    run = {key: value for key, value in config.as_config().items() if key != "strategy"}
+    app, context = client_app(Participants()), Context(7, 3, settings | node, RecordDict(), run)
+    return lambda message: app(message, context)
 
 
 def one_round(strategy: MaxFL, start: ArrayRecord, nodes: dict[int, Handler]) -> ArrayRecord | None:
@@ -103,7 +102,7 @@ def quadratic(minimum: np.ndarray, curvature: np.ndarray, rho: float, local_lr: 
         w = message.content.array_records[keys.ARRAYS]["w"].numpy()
         loss = float(0.5 * curvature @ (w - minimum) ** 2)
         local = w - local_lr * curvature * (w - minimum)
-        metrics = MetricRecord({keys.NUM_EXAMPLES: 1, keys.DECISION: 1, keys.APPEAL_WEIGHT: appeal_weight(loss, rho)})
+        metrics = MetricRecord({keys.NUM_EXAMPLES: 1, keys.DECISION: 1, APPEAL_WEIGHT: appeal_weight(loss, rho)})
         content = RecordDict({keys.METRICS: metrics, keys.ARRAYS: ArrayRecord({"w": Array(local)})})
         return Message(content, reply_to=message)
 
@@ -157,7 +156,7 @@ def test_the_weight_after_local_tuning_by_hand(steps: int) -> None:
     reply = one(message)
     assert reply is not None
     told = reply.content.metric_records[keys.METRICS]
-    assert told[keys.APPEAL_WEIGHT] == pytest.approx(appeal_weight(tuned, RHO[1]), rel=1e-5)
+    assert told[APPEAL_WEIGHT] == pytest.approx(appeal_weight(tuned, RHO[1]), rel=1e-5)
     # What is sent is trained from the model that came, not from the tuned one.
     plain = volunteer(1, config.model_copy(update={"tuning_steps": 0}))
     (message,) = MaxFL(mandatory_rounds=1).configure_train(1, LAYOUT.pack(INITIAL), ConfigRecord(), grid)

@@ -9,14 +9,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.training.measured import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
+from server.build import build_strategy, check_settings
 from server.checkpoint import Checkpoint
-from server.strategies import build_strategy, check_settings
 from strategies import MWFed
-from strategies.mwfed import loads
+from strategies.mwfed import SATISFIED, loads
 from tests.grid import MemoryGrid, Volunteer, model, run, values_of
-from tests.strategies.mixed_round import Join, answer, check_mixed
+from tests.strategies.rounds.mixed_round import Join, answer, check_mixed
 
 NODES = (10, 11, 12)
 
@@ -30,12 +31,12 @@ def asked(strategy: MWFed, server_round: int, nodes: tuple[int, ...] = NODES) ->
 
 def steps(messages: Mapping[int, Message]) -> list[int]:
     told = [messages[node].content.config_records[keys.CONFIG] for node in sorted(messages)]
-    assert all(t["local-epochs"] == 0 and t[keys.REPORT] == keys.SATISFIED for t in told)
+    assert all(t["local-epochs"] == 0 and t[keys.STRATEGY] == "mwfed" for t in told)
     return [int(t["local-steps"]) for t in told]  # type: ignore[arg-type]
 
 
 def report(message: Message, satisfied: float, w: float = 0.0) -> Message:
-    return answer(message, Join(model(w), {keys.SATISFIED: satisfied}))
+    return answer(message, Join(model(w), {SATISFIED: satisfied}))
 
 
 def test_loads_by_hand() -> None:
@@ -95,15 +96,21 @@ def test_who_reports_nothing_keeps_the_weight() -> None:
     strategy.aggregate_train(2, [answer(second[10], decision=0), answer(second[11], decision=0)])  # 12: silence
     third = asked(strategy, 3)
     assert steps(third) == [18, 9, 9]
-    bad = Join(ArrayRecord(), {keys.SATISFIED: 0})  # a reply that is left out says nothing either
+    bad = Join(ArrayRecord(), {SATISFIED: 0})  # a reply that is left out says nothing either
     strategy.aggregate_train(3, [answer(third[11], bad), report(third[12], 0.5)])
     assert strategy.record.count("failed") == 2
     assert steps(asked(strategy, 4)) == [18, 9, 9]
 
 
+def test_clients_say_whether_their_target_is_met() -> None:
+    for met in (True, False):
+        measured = Measured(Evaluation(0.5, 0.5), rho=1.0, met=met)
+        assert MWFed(local_steps=5).report(measured) == {SATISFIED: int(met)}
+
+
 def test_the_clients_that_are_asked_together_share_a_budget() -> None:
     strategy = MWFed(local_steps=10, clients_per_round=2, evaluate_every=0)
-    grid = MemoryGrid({n: Volunteer(str(n), metrics={keys.SATISFIED: 1}) for n in range(10, 16)})
+    grid = MemoryGrid({n: Volunteer(str(n), metrics={SATISFIED: 1}) for n in range(10, 16)})
     for node in (10, 11, 12):
         grid.nodes[node] = Volunteer(str(node), decision=0)
     strategy._doublings = {"10": 3, "13": 1, "15": 2}
@@ -123,8 +130,8 @@ def test_the_clients_that_are_asked_together_share_a_budget() -> None:
 
 
 def test_a_round_of_mixed_replies() -> None:
-    joins = [Join(model(2, 0), {keys.SATISFIED: 1}), Join(model(0, 4), {keys.SATISFIED: 0})]
-    claims = [{keys.SATISFIED: bad} for bad in (0.5, 2.0, -1.0)]
+    joins = [Join(model(2, 0), {SATISFIED: 1}), Join(model(0, 4), {SATISFIED: 0})]
+    claims = [{SATISFIED: bad} for bad in (0.5, 2.0, -1.0)]
     check_mixed(MWFed(local_steps=5), joins, [1.0, 2.0], claims)
 
 
@@ -153,10 +160,10 @@ def test_the_weights_survive_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_epochs_cannot_be_shared_out() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^local-steps = 0 is not allowed: at least 1 \(MW-Fed shares out steps\)$"
-    ):
+    with pytest.raises(ConfigError, match=r"^mwfed\.local-steps = 0 is not allowed: input should be greater than"):
         MWFed(local_steps=0)
+    with pytest.raises(ConfigError, match=r"^mwfed\.local-steps is missing: the mean number of local steps"):
+        MWFed()
     epochs = RunConfig(strategy="mwfed", local_steps=0, local_epochs=2)
     for check in (check_settings, build_strategy):
         with pytest.raises(ConfigError, match="local-steps = 0 is not allowed with strategy = 'mwfed'"):

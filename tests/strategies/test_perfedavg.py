@@ -8,14 +8,16 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import nn
 
-from client.rules import RULES, draws_a_step
-from client.work import LocalWork
+from client.training.rule import LocalProblem
+from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
-from server.strategies import build_strategy, check_settings
+from fedappeal.protocol.config import ConfigError, RunConfig, section
+from fedappeal.protocol.plugins import parse_section
+from server.build import build_strategy, check_settings
 from strategies import PerFedAvg
+from strategies.registry import LOCAL_RULES
 from tests.grid import Handler, MemoryGrid, Volunteer, model, run, values_of
-from tests.strategies.test_mixed_replies import asked, mixed, reply
+from tests.strategies.rounds.test_mixed_replies import asked, mixed, reply
 
 
 class Quadratic(nn.Module):
@@ -34,12 +36,15 @@ def quadratic_client(h: float, a: float, steps: int, beta: float) -> Handler:
 
     def answer(message: Message) -> Message:
         told = message.content.config_records[keys.CONFIG]
-        rule = str(told[keys.LOCAL_RULE])
-        work = LocalWork.of(dict(told), {"learning-rate": beta, "batch-size": 1, "local-steps": steps})
+        kind = LOCAL_RULES.load(str(told[keys.LOCAL_RULE]))
+        rule = kind(parse_section(kind, section(told, kind.settings_name())))
+        plain = {"learning-rate": beta, "batch-size": 1, "local-steps": steps}
+        training = LocalTrainingSettings.of(dict(told), plain)
         local = Quadratic(message.content.array_records[keys.ARRAYS]["w"].numpy())
-        batches = np.zeros((steps * draws_a_step(rule, work), 1), dtype=np.int64)
+        batches = np.zeros((steps * rule.draws(), 1), dtype=np.int64)
         x, y = torch.zeros(1, 1), torch.tensor([a], dtype=torch.float64)
-        RULES[rule](local, lambda out, target: h * ((out - target) ** 2).mean() / 2, x, y, batches, work)
+        problem = LocalProblem(lambda out, target: h * ((out - target) ** 2).mean() / 2, x, y, batches, training)
+        rule.train(local, problem)
         metrics = MetricRecord({keys.NUM_EXAMPLES: int(100 * h), keys.DECISION: 1})
         record = ArrayRecord({"w": Array(local.w.detach().numpy())})
         return Message(RecordDict({keys.METRICS: metrics, keys.ARRAYS: record}), reply_to=message)
@@ -116,22 +121,28 @@ def test_the_order_of_the_replies_does_not_matter() -> None:
 def test_nobody_joining_leaves_the_model() -> None:
     strategy = PerFedAvg()
     assert strategy.aggregate_train(11, [reply(m, decision=0) for m in asked(strategy)])[0] is None
-    assert PerFedAvg().aggregate_train(1, [])[0] is None
+    asked(strategy, 12)
+    assert strategy.aggregate_train(12, [])[0] is None
 
 
 def test_what_is_sent() -> None:
     grid = MemoryGrid({10: Volunteer("a")})
-    strategy = build_strategy(
-        RunConfig(strategy="perfedavg", maml_learning_rate=0.3, maml_order="first", adaptation_steps=4)
-    )
+    own = {"maml-learning-rate": 0.3, "maml-order": "first", "adaptation-steps": 4}
+    settings = {f"perfedavg.{key}": value for key, value in own.items()}
+    strategy = build_strategy(RunConfig.parse({"strategy": "perfedavg", **settings}))
     (train,) = strategy.configure_train(1, model(1), ConfigRecord(), grid)
     (evaluate,) = strategy.configure_evaluate(1, model(1), ConfigRecord(), grid)
-    told = dict(train.content.config_records[keys.CONFIG])
-    told = {k: told[k] for k in (keys.LOCAL_RULE, "maml-learning-rate", "maml-order")}
-    assert told == {keys.LOCAL_RULE: "maml", "maml-learning-rate": 0.3, "maml-order": "first"}
-    told = dict(evaluate.content.config_records[keys.CONFIG])
-    told = {k: told[k] for k in (keys.SPLIT, keys.ADAPTATION_STEPS, "maml-learning-rate")}
-    assert told == {keys.SPLIT: keys.TEST_SPLIT, keys.ADAPTATION_STEPS: 4, "maml-learning-rate": 0.3}
+    named = {keys.STRATEGY: "perfedavg", **settings}
+    for message, expected in (
+        (train, named | {keys.LOCAL_RULE: "maml"}),
+        (evaluate, named | {keys.SPLIT: keys.TEST_SPLIT}),
+    ):
+        told = dict(message.content.config_records[keys.CONFIG])
+        assert {k: told[k] for k in expected} == expected
+    adaptation = strategy.adaptation()
+    assert adaptation is not None
+    assert (adaptation[0].name, adaptation[1]) == ("sgd", {"local-steps": 4, "learning-rate": 0.3})
+    assert PerFedAvg(adaptation_steps=0).adaptation() is None
 
 
 def test_the_model_is_reported_as_sent_and_adapted() -> None:
@@ -147,7 +158,7 @@ def test_the_model_is_reported_as_sent_and_adapted() -> None:
             14: Volunteer("unseen", evaluation=says(0.5, 0.875, 3.0), role=keys.UNSEEN),
         }
     )
-    _, watch = run(PerFedAvg(min_available_nodes=5), grid, 1)
+    _, watch = run(PerFedAvg(min_clients=5), grid, 1)
     metrics = watch.records[0].metrics
     assert metrics["accuracy"] == pytest.approx(0.5)  # of a, b and c
     assert metrics["adapted_accuracy"] == pytest.approx(0.625)  # of a and b, which reported it
@@ -159,20 +170,24 @@ def test_the_model_is_reported_as_sent_and_adapted() -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"maml_learning_rate": 0.0}, "maml-learning-rate = 0.0 is not allowed: more than 0"),
-        ({"maml_order": "third"}, "maml-order = 'third' is not allowed: first, second"),
-        ({"adaptation_steps": -1}, "adaptation-steps = -1 is not allowed: at least 0"),
+        ({"maml_learning_rate": 0.0}, "maml-learning-rate = 0.0 is not allowed: input should be greater than 0"),
+        ({"maml_order": "third"}, "maml-order = 'third' is not allowed: input should be 'first' or 'second'"),
+        (
+            {"adaptation_steps": -1},
+            "adaptation-steps = -1 is not allowed: input should be greater than or equal to 0",
+        ),
     ],
 )
 def test_a_setting_that_is_not_allowed_is_one_line(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError) as error:
         PerFedAvg(**settings)
-    assert str(error.value) == line
+    assert str(error.value) == f"perfedavg.{line}"
 
 
-@pytest.mark.parametrize("strategy", ["perfedavg", "pfedme"])
+@pytest.mark.parametrize(("strategy", "rule"), [("perfedavg", "maml"), ("pfedme", "moreau")])
 @pytest.mark.parametrize("key", ["momentum", "weight_decay"])
-def test_momentum_and_weight_decay_are_refused_at_the_start(strategy: str, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key.replace('_', '-')} = 0.5 is not allowed with strategy"):
+def test_momentum_and_weight_decay_are_refused_at_the_start(strategy: str, rule: str, key: str) -> None:
+    line = f"^{key.replace('_', '-')} = 0.5 is not allowed with local-rule = '{rule}': 0$"
+    with pytest.raises(ConfigError, match=line):
         check_settings(RunConfig(strategy=strategy, **{key: 0.5}))  # type: ignore[arg-type]
     check_settings(RunConfig(strategy="fedavg", **{key: 0.5}))  # type: ignore[arg-type]

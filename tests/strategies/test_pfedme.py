@@ -8,10 +8,10 @@ from flwr.app import ConfigRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
-from server.strategies import build_strategy
+from server.build import build_strategy
 from strategies import PFedMe
 from tests.grid import MemoryGrid, Volunteer, model, values_of
-from tests.strategies.test_mixed_replies import asked, mixed, reply
+from tests.strategies.rounds.test_mixed_replies import asked, mixed, reply
 from tests.strategies.test_perfedavg import CLIENTS, after, quadratic_client
 
 
@@ -90,41 +90,47 @@ def test_the_order_of_the_replies_does_not_matter() -> None:
 def test_nobody_joining_leaves_the_model() -> None:
     strategy = PFedMe()
     assert strategy.aggregate_train(11, [reply(m, decision=0) for m in asked(strategy)])[0] is None
-    assert PFedMe().aggregate_train(1, [])[0] is None
+    asked(strategy, 12)
+    assert strategy.aggregate_train(12, [])[0] is None
 
 
 def test_what_is_sent() -> None:
     grid = MemoryGrid({10: Volunteer("a")})
-    strategy = build_strategy(
-        RunConfig(strategy="pfedme", moreau_lambda=4.0, moreau_steps=7, personal_learning_rate=0.125, server_lr=0.5)
-    )
+    own = {"moreau-lambda": 4.0, "moreau-steps": 7, "personal-learning-rate": 0.125, "server-mixing": 0.5}
+    settings = {f"pfedme.{key}": value for key, value in own.items()}
+    strategy = build_strategy(RunConfig.parse({"strategy": "pfedme", **settings}))
     assert isinstance(strategy, PFedMe)
-    assert strategy.server_mixing == 0.5
+    assert strategy.settings.server_mixing == 0.5
     (train,) = strategy.configure_train(1, model(1), ConfigRecord(), grid)
     (evaluate,) = strategy.configure_evaluate(1, model(1), ConfigRecord(), grid)
-    inner = {"moreau-lambda": 4.0, "personal-learning-rate": 0.125, keys.LOCAL_RULE: "moreau"}
+    named = {keys.STRATEGY: "pfedme", **settings}
     for message, expected in (
-        (train, inner | {"moreau-steps": 7}),
-        (evaluate, inner | {keys.ADAPTATION_STEPS: 7, keys.SPLIT: keys.TEST_SPLIT}),
+        (train, named | {keys.LOCAL_RULE: "moreau"}),
+        (evaluate, named | {keys.SPLIT: keys.TEST_SPLIT}),
     ):
         told = dict(message.content.config_records[keys.CONFIG])
         assert {k: told[k] for k in expected} == expected
+    adaptation = strategy.adaptation()
+    assert adaptation is not None
+    rule, training = adaptation
+    assert (rule.name, rule.settings.proximal_mu) == ("prox", 4.0)
+    assert training == {"local-steps": 7, "learning-rate": 0.125}
 
 
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"moreau_lambda": 0.0}, "moreau-lambda = 0.0 is not allowed: more than 0"),
-        ({"server_mixing": -1.0}, "server-lr = -1.0 is not allowed: more than 0"),
-        ({"moreau_steps": 0}, "moreau-steps = 0 is not allowed: at least 1"),
+        ({"moreau_lambda": 0.0}, "moreau-lambda = 0.0 is not allowed: input should be greater than 0"),
+        ({"server_mixing": -1.0}, "server-mixing = -1.0 is not allowed: input should be greater than 0"),
+        ({"moreau_steps": 0}, "moreau-steps = 0 is not allowed: input should be greater than or equal to 1"),
         (
             {"moreau_lambda": 40.0},
-            "personal-learning-rate = 0.05 is not allowed with moreau-lambda = 40: "
-            "more than 0, less than 0.05 (2 / lambda)",
+            "personal-learning-rate = 0.05 is not allowed with pfedme.moreau-lambda = 40: "
+            "less than 0.05 (2 / lambda)",
         ),
     ],
 )
 def test_a_setting_that_is_not_allowed_is_one_line(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError) as error:
         PFedMe(**settings)
-    assert str(error.value) == line
+    assert str(error.value) == f"pfedme.{line}"

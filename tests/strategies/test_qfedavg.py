@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from client.training.measured import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
-from server.strategies import check_settings
-from strategies import FedAvg, QFedAvg, VolunteerStrategy
+from server.build import check_settings
+from strategies import FedAvg, QFedAvg, Strategy
 from strategies.qfedavg import log_terms, squared_distance
 from tests.grid import MemoryGrid, Volunteer, model, values_of
-from tests.strategies.mixed_round import Join, answer, check_mixed
+from tests.strategies.rounds.mixed_round import Join, answer, check_mixed
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +28,7 @@ def record(values: Floats) -> ArrayRecord:
 
 
 def folded(
-    strategy: VolunteerStrategy, start: ArrayRecord, models: Sequence[ArrayRecord], losses: Sequence[float]
+    strategy: Strategy, start: ArrayRecord, models: Sequence[ArrayRecord], losses: Sequence[float]
 ) -> ArrayRecord:
     """One round through Flower's own methods."""
     grid = MemoryGrid({10 + k: Volunteer(str(k)) for k in range(len(models))})
@@ -180,14 +181,21 @@ def test_the_squared_distance_is_summed_in_float64(seed: int, size: int) -> None
 def test_what_clients_are_asked_and_what_is_not_allowed() -> None:
     grid = MemoryGrid({10: Volunteer("a")})
     (message,) = QFedAvg(q=1, learning_rate=0.1).configure_train(1, model(1), ConfigRecord(), grid)
-    assert message.content.config_records[keys.CONFIG][keys.REPORT] == keys.LOSS
-    with pytest.raises(ConfigError, match=r"fairness-q = -0\.5 is not allowed: at least 0"):
+    assert message.content.config_records[keys.CONFIG][keys.STRATEGY] == "qfedavg"
+    measured = Measured(Evaluation(0.75, 0.5), rho=1.0, met=True)
+    assert QFedAvg(q=1, learning_rate=0.1).report(measured) == {keys.LOSS: 0.75}
+    with pytest.raises(
+        ConfigError, match=r"^qfedavg\.q = -0\.5 is not allowed: input should be greater than or equal"
+    ):
         QFedAvg(q=-0.5, learning_rate=0.1)
     for q in (1.1e6, 1e308, math.inf, math.nan):
         with pytest.raises(ConfigError) as error:
             QFedAvg(q=q, learning_rate=0.1)
-        assert str(error.value) == f"fairness-q = {q} is not allowed: at least 0, and at most 1e+06"
-    with pytest.raises(ConfigError, match=r"learning-rate = 0\.0 is not allowed: more than 0"):
+        line = f"qfedavg.q = {q} is not allowed: input should be less than or equal to 1000000"
+        assert str(error.value) == line
+    with pytest.raises(ConfigError, match=r"^qfedavg\.learning-rate = 0\.0 is not allowed: input should be greater"):
         QFedAvg(q=1, learning_rate=0.0)
+    with pytest.raises(ConfigError, match=r"^qfedavg\.learning-rate is missing: the clients' learning rate, 1 / L$"):
+        QFedAvg(q=1)
     with pytest.raises(ConfigError, match="report-loss = False is not allowed with strategy = 'qfedavg'"):
         check_settings(RunConfig(strategy="qfedavg", report_loss=False))

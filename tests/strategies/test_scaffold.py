@@ -1,34 +1,27 @@
 """SCAFFOLD's server: two sums by hand, control variates that both sides agree on, and where it converges."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
-import client.app
-import client.registry
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
+from server.build import check_settings
 from server.checkpoint import Checkpoint
-from server.strategies import check_settings
 from strategies import FedAvg, Scaffold
+from strategies.scaffold import CONTROL, CONTROL_DELTA, CONTROL_ROUND
 from tests.grid import Handler, MemoryGrid, Volunteer, model, values_of
 from tests.quadratics import config, drifted, learned, nodes, optimum
 from tests.quadratics import model as line
-from tests.strategies.mixed_round import Join, answer, ask, check_mixed
+from tests.strategies.rounds.mixed_round import Join, answer, ask, check_mixed
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    client.registry.forget()
-    yield
-    client.registry.forget()
+ROUND_OF_C = f"scaffold.{CONTROL_ROUND}"
 
 
 def joined(arrays: ArrayRecord, change: ArrayRecord) -> Join:
-    return Join(arrays, {}, {keys.CONTROL_DELTA: change})
+    return Join(arrays, {}, {CONTROL_DELTA: change})
 
 
 def told(message: Message, key: str) -> object:
@@ -36,13 +29,13 @@ def told(message: Message, key: str) -> object:
 
 
 def control(message: Message) -> list[float]:
-    return values_of(message.content.array_records[keys.CONTROL])
+    return values_of(message.content.array_records[CONTROL])
 
 
 def test_a_round_by_hand() -> None:
     strategy = Scaffold(server_lr=0.5)
     first, second, *_ = messages = list(ask(strategy, 1))
-    assert all(control(m) == [0, 0] and told(m, keys.CONTROL_ROUND) == 0 for m in messages)
+    assert all(control(m) == [0, 0] and told(m, ROUND_OF_C) == 0 for m in messages)
     assert told(first, keys.LOCAL_RULE) == "scaffold"
     replies = [
         answer(first, joined(model(3, 1), model(6, 0)), num_examples=1),
@@ -54,11 +47,11 @@ def test_a_round_by_hand() -> None:
     again = list(ask(strategy, 2))
     # |S| / N * mean of the changes = (6, -9) / 30 nodes
     assert all(control(m) == pytest.approx([0.2, -0.3]) for m in again)
-    assert [told(m, keys.CONTROL_ROUND) for m in again[:3]] == [1, 1, 0]
+    assert [told(m, ROUND_OF_C) for m in again[:3]] == [1, 1, 0]
     strategy.aggregate_train(2, [answer(again[0], joined(model(1, 1), model(-3, 3)))])
     after = list(ask(strategy, 3))
     assert control(after[0]) == pytest.approx([0.1, -0.2])
-    assert [told(m, keys.CONTROL_ROUND) for m in after[:3]] == [2, 1, 0]
+    assert [told(m, ROUND_OF_C) for m in after[:3]] == [2, 1, 0]
 
 
 def test_a_round_of_mixed_replies() -> None:
@@ -89,7 +82,7 @@ def test_a_reply_counts_whole_or_not_at_all(wrong: ArrayRecord) -> None:
     replies = [replies[0], answer(third, joined(good, fine)), replies[1]]
     arrays, _ = strategy.aggregate_train(2, replies)
     assert values_of(arrays) == [3, 3]
-    assert [(control(m), told(m, keys.CONTROL_ROUND)) for m in list(ask(strategy, 3))[:3]] == [
+    assert [(control(m), told(m, ROUND_OF_C)) for m in list(ask(strategy, 3))[:3]] == [
         ([1, 2], 0),
         ([1, 2], 0),
         ([1, 2], 2),
@@ -108,11 +101,11 @@ def test_a_surplus_reply_does_not_count_on_either_side() -> None:
     grid.push_messages([first, other])
     strategy.aggregate_train(1, [answer(m, joined(model(4), model(8))) for m in (first, other)])
     assert strategy.record.count("surplus") == 1
-    strategy.clients_per_round = 2
+    strategy.shared = strategy.shared.model_copy(update={"clients_per_round": 2})
     after = {m.metadata.dst_node_id: m for m in strategy.configure_train(2, model(0), ConfigRecord(), grid)}
     assert all(control(m) == [4] for m in after.values())  # 8 / 2 nodes
-    assert told(after[first.metadata.dst_node_id], keys.CONTROL_ROUND) == 1
-    assert told(after[other.metadata.dst_node_id], keys.CONTROL_ROUND) == 0
+    assert told(after[first.metadata.dst_node_id], ROUND_OF_C) == 1
+    assert told(after[other.metadata.dst_node_id], ROUND_OF_C) == 0
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
@@ -124,7 +117,7 @@ def test_a_model_that_is_not_finite_leaves_the_control_variate_alone() -> None:
     assert metrics is not None
     assert metrics["not_finite"] == 1
     again = next(ask(strategy, 2))
-    assert (control(again), told(again, keys.CONTROL_ROUND)) == ([0, 0], 0)
+    assert (control(again), told(again, ROUND_OF_C)) == ([0, 0], 0)
 
 
 def test_counters_of_a_model_with_buffers() -> None:
@@ -139,7 +132,7 @@ def test_counters_of_a_model_with_buffers() -> None:
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays is not None
     assert (arrays["w"].numpy().tolist(), arrays["n"].numpy().tolist()) == ([1.0], 8)
-    sent = next(iter(strategy.configure_train(2, arrays, ConfigRecord(), grid))).content.array_records[keys.CONTROL]
+    sent = next(iter(strategy.configure_train(2, arrays, ConfigRecord(), grid))).content.array_records[CONTROL]
     assert (sent["w"].numpy().tolist(), sent["n"].numpy().tolist(), sent["n"].dtype) == ([1.0], 0, "int64")
 
 
@@ -177,7 +170,6 @@ def test_fedavg_drifts_and_scaffold_finds_the_optimum(clients: int) -> None:
 def test_the_first_round_is_unweighted_fedavgs() -> None:
     run = config(3)
     one = learned(Scaffold(), MemoryGrid(nodes(run)), 1, run)
-    client.registry.forget()
     assert one == pytest.approx(learned(FedAvg(), MemoryGrid(nodes(run)), 1, run), rel=1e-14)
 
 
@@ -219,12 +211,10 @@ def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path
 
     run = config(3)
     whole = rounds(Scaffold(), MemoryGrid(nodes(run, tmp_path / "whole")), 1, 6, line())
-    client.registry.forget()
     strategy, grid = Scaffold(), MemoryGrid(nodes(run, tmp_path / "parts"))
     three = rounds(strategy, grid, 1, 3, line())
     Checkpoint(3, line(), three, strategy.state()).write(tmp_path / "checkpoint")
     rounds(strategy, grid, 4, 4, three)  # round 4 ran, and then the server was gone
-    client.registry.forget()
     saved, resumed = Checkpoint.read(tmp_path / "checkpoint"), Scaffold()
     resumed.restore(saved.state)
     again = rounds(resumed, MemoryGrid(nodes(run, tmp_path / "parts")), 4, 6, saved.arrays)
@@ -239,8 +229,10 @@ def test_the_state_before_the_first_round(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_not_allowed_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"server-lr = 0\.0 is not allowed: more than 0"):
+    with pytest.raises(
+        ConfigError, match=r"^scaffold\.server-lr = 0\.0 is not allowed: input should be greater than 0$"
+    ):
         Scaffold(server_lr=0.0)
-    with pytest.raises(ConfigError, match=r"momentum = 0\.9 is not allowed with strategy = 'scaffold'"):
+    with pytest.raises(ConfigError, match=r"momentum = 0\.9 is not allowed with local-rule = 'scaffold': 0"):
         check_settings(RunConfig(strategy="scaffold", momentum=0.9))
     check_settings(RunConfig(strategy="scaffold", weight_decay=0.1))

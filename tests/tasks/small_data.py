@@ -6,11 +6,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.tasks import cifar10, emnist
+from fedappeal.tasks.datasets.cifar10 import BATCHES, CIFAR10
+from fedappeal.tasks.datasets.emnist import EMNIST, parts_of
 from tests.tasks.image_files import batch_bytes, write_idx
 
-SMALL_EMNIST = emnist.emnist_source("emnist", "byclass", 124, 62, 62, mean=0.1736, std=0.3317)
-SMALL_CIFAR10 = cifar10.cifar10_source(10)
+
+class SmallEMNIST(EMNIST):
+    """EMNIST by class in three images a label."""
+
+    parts = parts_of("byclass", 124, 62)
+    num_examples = 186
+
+
+class SmallCIFAR10(CIFAR10):
+    """CIFAR-10 in six batches of ten images."""
+
+    num_examples = 60
+
 
 TWEETS = "training.1600000.processed.noemoticon.csv"
 WORDS = ("good", "bad", "day", "!", "n't")
@@ -29,7 +41,7 @@ def write_cifar10(root: Path) -> NDArray[np.uint8]:
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (60, 3072), dtype=np.uint8)
-    for k, name in enumerate(cifar10.BATCHES):
+    for k, name in enumerate(BATCHES):
         (folder / name).write_bytes(batch_bytes(pixels[10 * k : 10 * k + 10], range(10)))
     return pixels
 
@@ -40,7 +52,7 @@ def vector(word: str, dimension: int = 200) -> NDArray[np.float64]:
 
 
 def write_tweets(root: Path, held: dict[str, int]) -> None:
-    """Write so many tweets a user; the even ones are positive and say so."""
+    """Write a number of tweets for each user; the even ones are positive and say so."""
     (root / "sent140").mkdir(parents=True, exist_ok=True)
     with (root / "sent140" / TWEETS).open("w", encoding="latin-1", newline="") as file:
         lines = csv.writer(file, quoting=csv.QUOTE_ALL)
@@ -53,9 +65,9 @@ def write_tweets(root: Path, held: dict[str, int]) -> None:
 
 
 def write_vectors(root: Path, name: str = "glove.6B.200d.txt", dimension: int = 200) -> Path:
-    """Write a vector for each of `WORDS`, and for a word that nobody says."""
+    """Write a vector for each of `WORDS`, and for a word that is in no tweet."""
     (root / "sent140").mkdir(parents=True, exist_ok=True)
     path = root / "sent140" / name
     lines = [f"{word} {' '.join(f'{v:g}' for v in vector(word, dimension))}\n" for word in WORDS]
-    path.write_text("the 0.1 odd line of a word nobody says\n" + "".join(lines))
+    path.write_text("the 0.1 odd line of a word in no tweet\n" + "".join(lines))
     return path

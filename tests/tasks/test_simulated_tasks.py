@@ -8,11 +8,11 @@ import torch
 
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
-from fedappeal.tasks import cifar10, emnist, sent140
+from fedappeal.tasks.datasets import cifar10, emnist, sent140
 from server.run_folder import HISTORY, RunFolder, read_lines
 from tests.tasks.small_data import (
-    SMALL_CIFAR10,
-    SMALL_EMNIST,
+    SmallCIFAR10,
+    SmallEMNIST,
     write_cifar10,
     write_emnist,
     write_tweets,
@@ -28,8 +28,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_cifar10(tmp_path)
     write_tweets(tmp_path, {f"user{k}": 20 for k in range(6)})
     write_vectors(tmp_path)
-    monkeypatch.setattr(emnist, "SOURCE", SMALL_EMNIST)
-    monkeypatch.setattr(cifar10, "SOURCE", SMALL_CIFAR10)
+    monkeypatch.setattr(emnist, "EMNIST", SmallEMNIST)
+    monkeypatch.setattr(cifar10, "CIFAR10", SmallCIFAR10)
     sent140._read.cache_clear()
     return tmp_path
 
@@ -42,7 +42,7 @@ def test_a_run_of_each_task(task: str, data: Path) -> None:
         settings["partition"] = "iid"
     config = RunConfig.parse(settings)
     run = RunFolder.create(data / "run", config)
-    simulate(config, run, Simulation("stacked", data_dir=str(data)))
+    simulate(config, run, Simulation("batched", data_dir=str(data)))
     lines = read_lines(run.path / HISTORY)
     assert [line["joined"] for line in lines] == [4] * 6
     assert all(line["evaluated"] == 6 for line in lines)

@@ -2,29 +2,38 @@
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedappeal.protocol.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task, task_names
-from fedappeal.tasks.task import ClientData, Split
+from fedappeal.protocol.plugins import ALL, Allowed
+from fedappeal.tasks import TASKS, check_task, load_task, task_names
+from fedappeal.tasks.task import ClientData, Split, Task
 
 ROOT = Path(__file__).parents[2]
 
 OWN = """
 import torch
+from fedappeal.protocol.plugins import PluginSettings
 from fedappeal.tasks.task import ClientData, Split, Task
 
 class Line(Task):
+    class Settings(PluginSettings):
+        slope: float = 1.0
+        points: int = 2
     input_shape = (1,)
     num_classes = 2
     def initial_model(self, seed):
         return torch.nn.Linear(1, 2)
     def load(self, client):
-        split = Split(torch.ones(2, 1), torch.tensor([0, 1]))
+        split = Split(torch.full((self.own.points, 1), self.own.slope), torch.arange(self.own.points) % 2)
         return ClientData(split, split)
+
+def steep(settings, data_dir):
+    return Line(settings.with_plugins([("line.slope", 9.0)]), data_dir)
 
 def broken(settings, data_dir):
     raise RuntimeError("first\\nsecond")
@@ -59,11 +68,11 @@ def test_names_and_checks_need_no_torch() -> None:
     out = python(
         "import sys\n"
         "from fedappeal.protocol.config import TaskSettings\n"
-        "from fedappeal.tasks import check_task, task_names\n"
+        "from fedappeal.tasks import check_task, load_task, task_names\n"
         "check_task(TaskSettings())\n"
         "check_task(TaskSettings(task='synth'))\n"
         "for name in ('emnist', 'emnist-balanced', 'cifar10', 'sent140'):\n"
-        "    __import__('fedappeal.tasks.' + name.partition('-')[0])\n"
+        "    load_task(TaskSettings(task=name)).fingerprint\n"
         "print(task_names(), sorted({'torch', 'sklearn', 'flwr_datasets'} & set(sys.modules)))"
     )
     assert out.split("\n")[0] == f"{task_names()} []"
@@ -129,9 +138,63 @@ def test_ones_own_task_is_found_in_the_current_folder(own: str) -> None:
     chosen = settings(task=f"{own}:Line")
     check_task(chosen)
     task = load_task(chosen)
-    assert task.name == f"{own}:Line"
+    assert task.name == "line"
     assert len(task.load(0).train) == 2
     assert task.fingerprint != load_task(settings(task=f"{own}:Line", seed=1)).fingerprint
+
+
+def test_ones_own_task_has_settings_of_its_own(own: str) -> None:
+    def line(attribute: str = "Line", **given: object) -> Task:
+        return load_task(TaskSettings.parse({"task": f"{own}:{attribute}", **given}))
+
+    plain, chosen = line(), line(**{"line.slope": 2.5, "line.points": 5})
+    assert plain.load(0).train.x.tolist() == [[1.0], [1.0]]
+    assert chosen.load(0).train.x.tolist() == [[2.5]] * 5
+    assert line("steep").load(0).train.x.tolist() == [[9.0], [9.0]]
+    assert len({task.fingerprint for task in (plain, chosen, line(**{"line.slope": 2.5}))}) == 3
+    assert plain.fingerprint == line(**{"line.slope": 1, "synth.noise": 0.1, "maxfl.server-lr": 0.3}).fingerprint
+    for given, expected in (
+        ({"line.slop": 1}, "unknown setting 'line.slop'; did you mean 'line.slope'?"),
+        ({"line.points": "many"}, "line.points = 'many' is not allowed: input should be a valid integer"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            line(**given)
+        assert str(caught.value).startswith(expected)
+        assert "\n" not in str(caught.value)
+
+
+def test_ones_own_package_has_to_be_allowed(own: str) -> None:
+    chosen = settings(task=f"{own}:Line")
+    for use in (check_task, load_task):
+        use(chosen, None, Allowed.of([own]))
+        with pytest.raises(ConfigError, match=rf"has not allowed the package '{own}' \(--allow {own}\)"):
+            use(chosen, None, Allowed.of(["another"]))
+    assert load_task(settings(), None, Allowed.of([])).name == "digits"
+
+
+def test_an_installed_task_is_found_by_its_entry_point(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fedappeal.protocol.plugins.entry_points",
+        lambda group: EntryPoints([EntryPoint("straight", f"{own}:Line", group)]).select(group="fedappeal.tasks"),
+    )
+    assert task_names() == [*TASKS.built_in, "straight"]
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    assert load_task(settings(task="straight")).name == "line"
+
+
+def test_the_task_in_the_docs_runs_as_printed(own: str) -> None:
+    printed = (ROOT / "docs" / "tasks.md").read_text().partition("```python\n")[2].partition("```")[0]
+    Path(f"{own}.py").write_text(printed)
+    chosen = TaskSettings.parse({"task": f"{own}:TwoLines", "set": "two-lines.shift=0.2"})
+    check_task(chosen)
+    task = load_task(chosen)
+    near, far = (task.load(k).train for k in (0, 3))
+    torch.testing.assert_close(far.x[:, 1] - near.x[:, 1], torch.full((30,), 0.6))
+    assert task.initial_model(0)(near.x).shape == (30, 2)
+
+
+def test_settings_stand_under_the_names_that_runs_use() -> None:
+    assert [TASKS.load(name).name for name in TASKS.built_in] == list(TASKS.built_in)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +204,7 @@ def test_ones_own_task_is_found_in_the_current_folder(own: str) -> None:
         ("wrong", "task = 'own_line_task:wrong' is not allowed: it returned int, not a fedappeal.tasks.task.Task"),
         ("number", "task = 'own_line_task:number' is not allowed: number is not callable"),
         ("nothing", "task = 'own_line_task:nothing' cannot be imported: AttributeError: "),
-        ("", "write your own task as package.module:name"),
+        ("", "write your own as package.module:Name"),
     ],
 )
 def test_what_is_wrong_with_ones_own_task_is_one_line(own: str, attribute: str, expected: str) -> None:
@@ -155,7 +218,8 @@ def test_what_is_wrong_with_ones_own_task_is_one_line(own: str, attribute: str, 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"task": "cifar"}, "task = 'cifar' is not allowed: choose from digits, fmnist, emnist, emnist-balanced, "),
+        ({"task": "cifar"}, "task = 'cifar' is not allowed: digits, fmnist, emnist, emnist-balanced, "),
+        ({"task": "cifar"}, "(did you mean 'cifar10'?)"),
         ({"task": "no_such_module_at_all:task"}, "cannot be imported: ModuleNotFoundError"),
         (
             {"task": "synth", "partition": "iid"},
@@ -177,7 +241,7 @@ def test_errors_come_before_anything_starts(use: object, values: dict[str, objec
         ({"clients": 180}, "clients = 180 is not allowed: the data set's 1797 examples are enough for 179"),
         (
             {"partition": "natural"},
-            "partition = 'natural' is not allowed for task = 'digits': its data belongs to nobody",
+            "partition = 'natural' is not allowed for task = 'digits': its data set does not say which client holds",
         ),
     ],
 )
@@ -189,10 +253,9 @@ def test_a_data_set_that_cannot_be_shared_out_so(use: object, values: dict[str, 
 
 
 def test_the_partition_that_is_meant_by_auto() -> None:
-    assert settings().resolved_partition == "dirichlet"
-    assert settings(task="own:task").resolved_partition == "dirichlet"
-    assert settings(task="synth").resolved_partition == "natural"
-    assert settings(partition="iid").resolved_partition == "iid"
+    assert load_task(settings()).partition == "dirichlet"
+    assert load_task(settings(task="synth")).partition == "natural"
+    assert load_task(settings(partition="iid")).partition == "iid"
     assert load_task(settings()).fingerprint == load_task(settings(partition="dirichlet")).fingerprint
 
 
@@ -206,3 +269,22 @@ def test_loss_and_accuracy_by_hand() -> None:
     torch.testing.assert_close(task.loss(logits, y), expected.mean())
     torch.testing.assert_close(task.loss(logits, y, reduction="sum"), expected.sum())
     assert task.metrics(logits, y) == {"accuracy": pytest.approx(2 / 3)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fedappeal.files:replace_file", "fedappeal.tasks:load_task", "fedappeal.tasks:Path", "fedappeal.tasks:TASKS"]
+    + ["client.participation.policies:Always"],
+)
+def test_only_a_task_of_ours_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedappeal.files.replace_file", lambda *given: pytest.fail("called"))
+    for allowed in (Allowed.of([]), ALL):
+        with pytest.raises(ConfigError) as caught:
+            load_task(settings(task=name), None, allowed)
+        assert str(caught.value) == f"task = '{name}' is not allowed: it is no subclass of fedappeal.tasks.task.Task"
+
+
+def test_a_task_is_not_reached_through_another_module(own: str) -> None:
+    for name in (f"{own}:torch.nn.Linear", "fedappeal.protocol.plugins:os.system"):
+        with pytest.raises(ConfigError, match=r"is a module of its own: write it before the colon$"):
+            load_task(settings(task=name), None, Allowed.of([own]))

@@ -1,0 +1,81 @@
+"""What a federation's clients in one process share: the task, data on their device, models."""
+
+import copy
+import logging
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from client.data.own_data import OwnDataError, load_own_data
+from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.protocol.plugins import Allowed
+from fedappeal.tasks import load_task
+from fedappeal.tasks.task import ClientData, Split, Task
+
+log = logging.getLogger("fedappeal.client")
+
+
+def pick_device(wanted: str) -> torch.device:
+    """Return the device to train on; ``auto`` takes CUDA where it is available.
+
+    Raises:
+        ConfigError: if the device was named and is not there.
+    """
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }[wanted.partition(":")[0]]
+    if not available:
+        raise ConfigError(f"device = '{wanted}' is not allowed: PyTorch finds no such device here (auto, cpu)")
+    return torch.device(wanted)
+
+
+class Cache:
+    """Tasks, data and models, each loaded once; one cache a federation."""
+
+    def __init__(self) -> None:
+        self.task = lru_cache(maxsize=4)(self._task)
+        self.data = lru_cache(maxsize=256)(self._data)
+        self.own_data = lru_cache(maxsize=2)(self._own_data)
+        self.initial = lru_cache(maxsize=4)(self._initial)
+        self.scratch_model = lru_cache(maxsize=4)(self._scratch_model)
+
+    def _task(self, settings: TaskSettings, data_dir: str, allowed: Allowed) -> Task:
+        """Return the task."""
+        return load_task(settings, Path(data_dir) if data_dir else None, allowed)
+
+    def _data(self, task: Task, partition_id: int, device: torch.device) -> ClientData:
+        """Return one client's share of the task's data, on its device."""
+        return _on(device, task.load(partition_id))
+
+    def _own_data(self, task: Task, path: str, client_id: str, device: torch.device) -> ClientData:
+        """Return a client's own data on its device, read once a run.
+
+        What changes on the disk counts at the next start.
+
+        Raises:
+            ConfigError: where they do not fit the task. The log says why: an error reaches the server, and what the
+                owner's files are called and hold is not for it to know.
+        """
+        try:
+            return _on(device, load_own_data(task, path, client_id))
+        except OwnDataError as error:
+            log.error("task %r: %s", task.name, error)
+        raise ConfigError(f"this client's own data do not fit task = {task.name!r}: its log says why")
+
+    def _initial(self, task: Task, seed: int) -> nn.Module:
+        """Return w_0; it is not to be changed."""
+        return task.initial_model(seed)
+
+    def _scratch_model(self, task: Task, seed: int, device: torch.device) -> nn.Module:
+        """Return a model of the task on a device; its values do not last."""
+        return copy.deepcopy(self.initial(task, seed)).to(device)
+
+
+def _on(device: torch.device, data: ClientData) -> ClientData:
+    return ClientData(*(Split(s.x.to(device), s.y.to(device)) for s in (data.train, data.test)))

@@ -1,0 +1,95 @@
+"""Going online as a node of a SuperLink, and why that was refused.
+
+Flower answers alike for a key that it does not know and for one whose node counts as online still. A client that was
+online before remembers its node id, and asks whether the two go together: that tells them apart.
+"""
+
+import contextlib
+
+from client.fleet.identity import Identity
+from client.state import Record, Store
+from fedappeal.flower.fleet import (
+    AlreadyRegistered,
+    FleetApi,
+    KeyRequired,
+    MessageDropped,
+    NodeForgotten,
+    NotActivated,
+    NotAnswering,
+    NotConnected,
+    Refused,
+)
+
+HEARTBEAT_INTERVAL = 10.0
+"""Seconds, Flower's minimum: a node that died counts as online, and its key is refused, for twice as long."""
+_LAST = "node"
+
+
+def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
+    """Go online and return the node id.
+
+    Args:
+        fleet: calls that are signed with the identity's key.
+        identity: the node's key; one that was made here is registered first.
+        store: where the node id is remembered.
+
+    Raises:
+        NotConnected: if the SuperLink is not there or does not admit the node; the message says why.
+    """
+    if identity.own:
+        store = None
+        _register(fleet)
+    here = {"superlink": fleet.address, "client-id": identity.client_id}
+    last = store.read(_LAST) if store else None
+    try:
+        node_id = fleet.activate(HEARTBEAT_INTERVAL)
+    except NotActivated:
+        unknown = (
+            f"the SuperLink at {fleet.address} does not admit this node's key ({identity.client_id}): it is not "
+            f"registered there (the operator does that: fedappeal federation register KEY.pub), or another process "
+            f"is online with it"
+        )
+        if last is None or not here.items() <= last.values.items():
+            raise NotActivated(unknown) from None
+        if knows(fleet, int(last.values["node-id"])):
+            raise NotActivated(
+                f"the SuperLink at {fleet.address} still counts this node as online: a process with its key ended "
+                f"without a word less than {2 * HEARTBEAT_INTERVAL:g} s ago, or runs elsewhere"
+            ) from None
+        raise Refused(
+            f"{unknown}; it was known there before: unregistered since, or the SuperLink is a new one"
+        ) from None
+    node = {**here, "node-id": str(node_id)}
+    if store and (last is None or dict(last.values) != node):
+        store.write(_LAST, Record(node))
+    return node_id
+
+
+def _register(fleet: FleetApi) -> None:
+    # Known already after a loss of the connection: it stays the same node.
+    with contextlib.suppress(AlreadyRegistered):
+        try:
+            fleet.register()
+        except KeyRequired:
+            raise Refused(
+                f"the SuperLink at {fleet.address} admits registered keys only, and this node has none: make one "
+                f"(fedappeal key), give it (key) and give its .pub to the operator"
+            ) from None
+
+
+def knows(fleet: FleetApi, node_id: int) -> bool:
+    """Whether the SuperLink knows this node's key under a node id.
+
+    Raises:
+        NotConnected: if it does not answer.
+    """
+    try:
+        # About no run at all: nothing comes of it, whatever the answer.
+        fleet.get_run(node_id, run_id=0)
+    except NodeForgotten:
+        return False
+    except NotAnswering:
+        raise
+    except (NotConnected, MessageDropped):
+        pass  # it looked for the run, so the key and the node id go together
+    return True

@@ -1,0 +1,76 @@
+"""How far this machine's clock is from a SuperLink's.
+
+The SuperLink refuses a call whose signature is of another time than its own, more than 5 s ahead or 305 s behind,
+and does not say what time it is. But the client may sign any time: which times pass tells the difference.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from fedappeal.flower.fleet import FleetApi, WrongClock
+from fedappeal.flower.signing import AHEAD, BEHIND
+
+_FURTHEST = 15 * 3600.0
+"""Seconds that are searched each way: a wrong time zone is up to 14 hours."""
+_AT_ONCE = 16
+
+Passes = Callable[[Sequence[float]], list[bool]]
+"""Whether calls pass that are signed with this machine's time plus these seconds."""
+
+
+@contextmanager
+def clock_measured(fleet: FleetApi) -> Iterator[None]:
+    """Let a call that is refused because of its time say how far this machine's clock is off.
+
+    Raises:
+        WrongClock: with that line.
+        NotAnswering: if the SuperLink does not answer meanwhile.
+    """
+    try:
+        yield
+    except WrongClock:
+        raise WrongClock(describe(seconds_ahead(fleet.pass_when_signed), fleet.address)) from None
+
+
+def seconds_ahead(passes: Passes) -> float | None:
+    """Return by how many seconds this machine's clock is ahead of the SuperLink's (negative: behind).
+
+    Args:
+        passes: asks the SuperLink.
+
+    Returns:
+        The difference, to half a second; None if it is more than 15 hours.
+    """
+    found = _find(passes)
+    if found is None:
+        return None
+    # The latest time that passes is the SuperLink's plus its tolerance.
+    good, bad = found, found + BEHIND + 2 * AHEAD
+    while bad - good > 0.5:
+        middle = (good + bad) / 2
+        good, bad = (middle, bad) if passes([middle])[0] else (good, middle)
+    return AHEAD - good
+
+
+def _find(passes: Passes) -> float | None:
+    """Return a shift that passes, the smallest ones tried first."""
+    steps = range(int(_FURTHEST // BEHIND) + 1)
+    shifts = [sign * step * BEHIND for step in steps for sign in ((1, -1) if step else (1,))]
+    for start in range(0, len(shifts), _AT_ONCE):
+        batch = shifts[start : start + _AT_ONCE]
+        for shift, passed in zip(batch, passes(batch), strict=True):
+            if passed:
+                return shift
+    return None
+
+
+def describe(ahead: float | None, address: str) -> str:
+    """Return what is wrong with this machine's clock, in one line."""
+    if ahead is None:
+        how = f"more than {_FURTHEST / 3600:.0f} hours away from that of"
+    else:
+        seconds = round(abs(ahead))
+        hours = f" ({seconds / 3600:.1f} hours)" if seconds >= 3600 else ""
+        how = f"{seconds} s{hours} {'ahead of' if ahead > 0 else 'behind'}"
+    allowed = f"{AHEAD:g} s ahead and {BEHIND:g} s behind are allowed"
+    return f"this machine's clock is {how} the SuperLink at {address} ({allowed}): set it"

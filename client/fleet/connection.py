@@ -1,0 +1,243 @@
+"""The connection of one long-lived client to a SuperLink: messages in, replies out, online all the while.
+
+A message is a tree of objects, each pulled by a call of its own. Objects that came with an earlier message are not
+pulled again. The server may still be sending the others: the message's own object is sent last, so it is waited for
+first (10 ms and more between attempts, where Flower waits for 1 s), and the rest is pulled side by side.
+
+The SuperLink keeps an object until every message that holds it was confirmed. To confirm at once could overtake
+the server while it sends an object that we had already, and end the ServerApp with ObjectPushError. So messages
+are confirmed some seconds later, when nothing else is to do; until then the server need not send the model of
+an EVALUATE again for the TRAIN that follows.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Self
+
+from flwr.app import Message
+
+from client.fleet.activation import HEARTBEAT_INTERVAL, activate
+from client.fleet.clock import clock_measured
+from client.fleet.identity import Identity
+from client.fleet.object_cache import ObjectCache
+from client.fleet.probe import probe
+from client.settings import Connection
+from client.state import Store
+from fedappeal.flower import bundle
+from fedappeal.flower.bundle import RunSettings
+from fedappeal.flower.fleet import Announcement, FleetApi, MessageDropped, NodeForgotten, NotConnected
+from fedappeal.flower.messages import be_client
+from fedappeal.flower.objects import inflate
+from fedappeal.flower.transport import open_fleet
+
+_HEARTBEAT_EVERY = 7.0
+_CONFIRM_AFTER = 2.0
+_SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
+_MOST_UNCONFIRMED = 8
+_FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
+
+
+def connect(
+    connection: Connection, identity: Identity | None = None, store: Store | None = None
+) -> "FleetConnection":
+    """Connect to the SuperLink and go online as a node.
+
+    Args:
+        connection: where it is and how to speak to it.
+        identity: the node's key; the same key keeps the same node id as long as the SuperLink knows it.
+        store: where to remember the node id; it tells a key that is not known from one that is still online.
+
+    Raises:
+        NotConnected: if it is not there or does not admit the node.
+        ValueError: if the key is unfit.
+    """
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    identity = identity or Identity.of(connection)
+    if reason := probe(connection):
+        raise NotConnected(reason)
+    file = connection.root_certificates
+    fleet = open_fleet(
+        connection.superlink,
+        identity.key,
+        insecure=connection.insecure,
+        root_certificates=Path(file).expanduser().read_bytes() if file else None,
+    )
+    try:
+        with clock_measured(fleet):
+            node_id = activate(fleet, identity, store)
+    except BaseException:
+        fleet.close()
+        raise
+    return FleetConnection(fleet, node_id, own=identity.own)
+
+
+class FleetConnection:
+    """A node that is online: receives messages, sends replies, keeps its heartbeat going. One per process."""
+
+    def __init__(self, fleet: FleetApi, node_id: int, *, own: bool) -> None:
+        """Keep a node online that was activated.
+
+        Args:
+            fleet: the calls.
+            node_id: the node.
+            own: whether its key was made here, and is forgotten at the end.
+        """
+        self.node_id = node_id
+        self._own = own
+        self._fleet = fleet
+        self._cache = ObjectCache()
+        self._runs: dict[int, RunSettings] = {}
+        self._unconfirmed: deque[tuple[float, int, str]] = deque()
+        self._half: Announcement | None = None
+        self._forgotten = False
+        self._closed = threading.Event()
+        self._closing = threading.Lock()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    @property
+    def cache_hits(self) -> int:
+        """Number of objects that did not have to be pulled."""
+        return self._cache.hits
+
+    def receive(self) -> Message | None:
+        """Pull the oldest message for this node with all that it holds; None if there is none.
+
+        Raises:
+            MessageDropped: if its time is over or its run has ended; it is gone.
+            NotConnected: if the SuperLink does not answer; asking again may help.
+            NodeForgotten: if it does not know this node any more.
+        """
+        if self._forgotten:
+            raise NodeForgotten(f"the SuperLink at {self._fleet.address} does not know this node any more")
+        with clock_measured(self._fleet):
+            # The SuperLink hands a message out once: one that could not be pulled whole is not asked for again.
+            message = self._half or self._fleet.pull(self.node_id)
+            if message is None:
+                self._confirm_due()
+                return None
+            if len(self._unconfirmed) > _MOST_UNCONFIRMED:
+                self._confirm_due()
+            return self._pull_whole(message)
+
+    def _pull_whole(self, message: Announcement) -> Message:
+        until = message.created_at + message.ttl
+        size, self._half = 0, message
+        try:
+            if until <= time.time():
+                raise MessageDropped(
+                    f"a {message.message_type} message came more than {message.ttl:g} s after it was sent"
+                )
+            root = message.object_id
+            contents = self._pull(message.run_id, [root], until)
+            contents |= {part: held for part in message.parts if (held := self._cache.get(part)) is not None}
+            contents |= self._pull(message.run_id, [part for part in message.parts if part not in contents], until)
+            size = sum(map(len, contents.values()))
+        except NotConnected:
+            raise
+        except Exception:
+            self._done(0, message)
+            raise
+        self._done(size, message)
+        whole = inflate(root, contents)
+        self._cache.add_message({part: contents[part] for part in message.parts})
+        be_client(message.run_id, self.node_id, message.task_id)
+        return whole
+
+    def _done(self, size: int, message: Announcement) -> None:
+        """Take note that a message has been pulled, or given up: to be confirmed once there is time."""
+        self._half = None
+        due = time.monotonic() + _CONFIRM_AFTER + size / _SLOWEST_SERVER
+        self._unconfirmed.append((due, message.run_id, message.object_id))
+
+    def reply(self, message: Message, runtime_s: float) -> None:
+        """Send a reply with all that it holds.
+
+        Args:
+            message: the reply, made with ``reply_to``.
+            runtime_s: seconds that the app worked on it; the SuperLink adds them up.
+
+        Raises:
+            MessageDropped: if its run has ended.
+            NotConnected: as in `receive`; sending it again may help.
+        """
+        with clock_measured(self._fleet):
+            upload = self._fleet.push(self.node_id, message, runtime_s)
+            self._fleet.push_objects(self.node_id, message.metadata.run_id, upload)
+
+    def run_settings(self, run_id: int) -> RunSettings:
+        """Return the settings and the version of a run's bundle; asked for once per run.
+
+        Raises:
+            MessageDropped: if the run has ended, or its bundle cannot be read.
+            NotConnected: as in `receive`.
+        """
+        if run_id not in self._runs:
+            with clock_measured(self._fleet):
+                run = self._fleet.get_run(self.node_id, run_id)
+                content = self._fleet.get_fab(self.node_id, run_id, run.fab_hash)
+            try:
+                self._runs[run_id] = bundle.read(content, run.overrides)
+            except ValueError as error:
+                raise MessageDropped(f"the bundle of run {run_id} cannot be read: {error}") from None
+        return self._runs[run_id]
+
+    def close(self, timeout: float = 0.4) -> None:
+        """Go offline, with at most three calls of ``timeout`` seconds. Never raises; a second time does nothing."""
+        with self._closing, contextlib.suppress(NotConnected, MessageDropped):
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            self._fleet.deactivate(self.node_id, timeout)
+            if self._own:
+                self._fleet.unregister(self.node_id, timeout)
+        self._fleet.close()
+
+    def abandon(self) -> None:
+        """Close without a word to the SuperLink, where it does not know this node any more."""
+        self._closed.set()
+        self._fleet.close()
+
+    def __enter__(self) -> Self:
+        """Do nothing: it is connected."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Go offline."""
+        self.close()
+
+    def _beat(self) -> None:
+        wait = _HEARTBEAT_EVERY
+        while not self._closed.wait(wait):
+            try:
+                known = self._fleet.heartbeat(self.node_id, HEARTBEAT_INTERVAL)
+                wait = _HEARTBEAT_EVERY
+            except NodeForgotten:
+                known = False
+            except (NotConnected, MessageDropped, ValueError):  # ValueError: the channel was closed meanwhile
+                known, wait = True, 1.0
+            if not known:
+                self._forgotten = True
+                return
+
+    def _pull(self, run_id: int, object_ids: list[str], until: float) -> dict[str, bytes]:
+        """Pull objects, waiting for those that the server has not sent yet, until the given time."""
+        contents: dict[str, bytes] = {}
+        wait = _FIRST_WAIT
+        while missing := [each for each in object_ids if each not in contents]:
+            if contents or wait > _FIRST_WAIT:
+                if time.time() >= until:
+                    raise MessageDropped("its time was over before the server had sent all of it")
+                time.sleep(wait)
+            contents |= self._fleet.pull_objects(self.node_id, run_id, missing)
+            wait = min(wait * 1.5, _LONGEST_WAIT)
+        return contents
+
+    def _confirm_due(self) -> None:
+        while self._unconfirmed and self._unconfirmed[0][0] <= time.monotonic():
+            _, run_id, object_id = self._unconfirmed.popleft()
+            with contextlib.suppress(MessageDropped):  # a run that has ended keeps nothing
+                self._fleet.confirm(self.node_id, run_id, object_id)

@@ -1,0 +1,83 @@
+"""What a client remembers: its id, and of each run its requirement, whether it left, and its own past."""
+
+import json
+import re
+import uuid
+
+from client.participation.policy import Past
+from client.settings import NodeSettings
+from client.state import Record, Store
+from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.protocol.keys import Decision
+
+_RUN_KEY = re.compile(r"[\w.-]{0,64}", re.ASCII)
+"""A run's key; empty where another's ServerApp sends none."""
+
+
+def client_identity(node: NodeSettings, store: Store) -> str:
+    """Return the client-id: the owner's setting (or key), else the durable state's id, made on first use."""
+    if node.client_id:
+        return node.client_id
+    if (record := store.read("identity")) is not None:
+        return str(record.values["client-id"])
+    fresh = f"client-{node.partition_id:04d}" if node.partition_id >= 0 else f"client-{uuid.uuid4().hex[:12]}"
+    store.write("identity", Record({"client-id": fresh}))
+    return fresh
+
+
+class RunMemory:
+    """What a client remembers of one run.
+
+    Args:
+        store: where it is kept.
+        run_key: which run.
+    """
+
+    def __init__(self, store: Store, run_key: str) -> None:
+        """Begin.
+
+        Raises:
+            ConfigError: for a key that is no part of a file's name.
+        """
+        if not _RUN_KEY.fullmatch(run_key):
+            raise ConfigError(f"run-key = {run_key[:80]!r} is not allowed: up to 64 letters, digits, '-', '_' and '.'")
+        self._store = store
+        self._run_key = run_key
+
+    @property
+    def requirement(self) -> str:
+        """Name under which this run's requirement is stored; empty: none yet."""
+        return str(self._values()["requirement"])
+
+    @requirement.setter
+    def requirement(self, key: str) -> None:
+        self._remember("requirement", key)
+
+    def has_left(self, server_round: int) -> bool:
+        """Whether the client left for good before the given round."""
+        return 0 < int(self._values()["left-round"]) < server_round
+
+    def leave(self, server_round: int) -> None:
+        """Remember that the client left for good in the given round."""
+        self._remember("left-round", server_round)
+
+    def past(self, server_round: int) -> tuple[Past, ...]:
+        """Return the rounds before one, oldest first: a round that is run again does not count twice."""
+        record = self._store.read(f"past-{self._run_key}")
+        lines = json.loads(str(record.values["rounds"])) if record else []
+        past = (Past(int(number), Decision(decision), float(loss)) for number, decision, loss in lines)
+        return tuple(each for each in past if each.server_round < server_round)
+
+    def keep_past(self, past: tuple[Past, ...]) -> None:
+        """Remember rounds."""
+        lines = [[each.server_round, int(each.decision), each.loss] for each in past]
+        self._store.write(f"past-{self._run_key}", Record({"rounds": json.dumps(lines)}))
+
+    def _values(self) -> dict[str, Scalar]:
+        record = self._store.read(f"run-{self._run_key}")
+        return {"requirement": "", "left-round": 0, **(record.values if record else {})}
+
+    def _remember(self, key: str, value: Scalar) -> None:
+        values = self._values()
+        if values[key] != value:
+            self._store.write(f"run-{self._run_key}", Record({**values, key: value}))

@@ -1,0 +1,1 @@
+"""How a client decides: the base of policies, and those of no algorithm."""

@@ -1,0 +1,64 @@
+"""A run's policies: one for all clients, or shares by a seeded draw."""
+
+from dataclasses import dataclass
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.draws import generator
+
+TOLERANCE = 1e-9
+"""How far the sum of the shares may be from 1."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Policies by name, each with the share of clients that has it.
+
+    Attributes:
+        shares: ``(name, share)``, in the order of the text; the shares add up to 1.
+    """
+
+    shares: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Mixture":
+        """Return the policies that a setting names: ``appeal``, or ``appeal=0.7,always=0.3``.
+
+        Raises:
+            ConfigError: for another form, a policy named twice, or shares that do not add up to 1.
+        """
+        if "=" not in text:
+            return cls(((text.strip(), 1.0),))
+        shares: dict[str, float] = {}
+        for part in text.split(","):
+            name, _, number = (piece.strip() for piece in part.partition("="))
+            try:
+                share = float(number)
+            except ValueError:
+                share = -1.0
+            if not name or not 0 <= share <= 1 or name in shares:
+                raise ConfigError(
+                    f"participation = '{text}' is not allowed: NAME=SHARE,NAME=SHARE,... with shares in [0, 1], "
+                    "each name once"
+                )
+            shares[name] = share
+        if abs(sum(shares.values()) - 1) > TOLERANCE:
+            raise ConfigError(
+                f"participation = '{text}' is not allowed: its shares add up to {sum(shares.values()):g}, not to 1"
+            )
+        return cls(tuple(shares.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the policies."""
+        return tuple(name for name, _ in self.shares)
+
+    def of(self, seed: int, client_id: str) -> str:
+        """Return a client's policy: a pure function of the run's seed and the client-id."""
+        if len(self.shares) == 1:
+            return self.shares[0][0]
+        draw, reached = generator(seed, "participation", client=client_id).random(), 0.0
+        for name, share in self.shares:
+            reached += share
+            if draw < reached:
+                return name
+        return next(name for name, share in reversed(self.shares) if share > 0)

@@ -1,0 +1,1 @@
+"""The life of a client process: start, serving, its owner's commands, the end."""

@@ -1,0 +1,299 @@
+"""The long-lived client process: one volunteer that stays connected and answers what it is asked.
+
+torch, the data and the device stay loaded between rounds, and the code that runs is the code installed here: of a
+run's bundle it takes the settings only.
+"""
+
+import logging
+import random
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from client.fleet.connection import FleetConnection, connect
+from client.fleet.identity import Identity
+from client.fleet.polling import poll_wait, retry_wait
+from client.process.owner import PAUSED
+from client.process.shutdown import GracefulShutdown
+from client.settings import Connection, NodeSettings
+from client.state import DiskStore, Record
+from fedappeal.flower.bundle import RunSettings
+from fedappeal.flower.fleet import MessageDropped, NodeForgotten, NotConnected
+from fedappeal.flower.messages import error_reply
+from fedappeal.locks import InUse, only_process
+from fedappeal.protocol.keys import CONFIG, DECISION, METRICS, SERVER_ROUND, Decision
+
+_KEPT_RUNS = 4
+_DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}
+
+T = TypeVar("T")
+LOGGER = logging.getLogger("fedappeal.client")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a client process, for its owner to see.
+
+    Attributes:
+        kind: ``connected``, ``waiting`` (for the SuperLink), ``answered``, ``failed`` (an error reply), ``dropped``,
+            ``paused``, ``resumed``, ``ended`` or ``given-up``.
+        text: one line for a person.
+    """
+
+    kind: str
+    text: str
+
+
+OnEvent = Callable[[Event], None]
+
+
+def _log(event: Event) -> None:
+    if event.kind == "given-up":
+        print(f"fedappeal: {event.text}", file=sys.stderr)
+        return
+    problem = event.kind in ("waiting", "failed", "dropped")
+    LOGGER.log(logging.WARNING if problem else logging.INFO, event.text)
+
+
+def _log_to_terminal() -> None:
+    """Let the client's logger print plain lines, unless it has a handler."""
+    if not LOGGER.handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+        LOGGER.addHandler(handler)
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.propagate = False
+
+
+def run_client(
+    node: NodeSettings,
+    connection: Connection,
+    app: ClientApp,
+    *,
+    connect_timeout: float | None = None,
+    on_event: OnEvent | None = None,
+) -> int:
+    """Serve as one client until SIGTERM or SIGINT.
+
+    Args:
+        node: the client's own settings; packages that they do not allow are not.
+        connection: how to reach the SuperLink.
+        app: what answers messages; an exception of it becomes an error reply, and the client keeps serving.
+        connect_timeout: seconds to try for a first connection; None: for ever. A lost one is tried again for ever.
+        on_event: told of everything that happens; None: the logger ``fedappeal.client``, by default to standard
+            output.
+
+    Returns:
+        0 after a signal; 2 where the state folder is in use, the key is unfit or no connection was made in time.
+    """
+    if on_event is None:
+        _log_to_terminal()
+        on_event = _log
+    try:
+        identity = Identity.of(connection)
+        if node.allow is None:
+            node = node.model_copy(update={"allow": ""})
+        if not identity.own and not node.client_id:
+            node = node.model_copy(update={"client_id": identity.client_id})
+        with _alone(node.state_dir), GracefulShutdown() as shutdown:
+            return _Client(node, connection, app, identity, connect_timeout, on_event, shutdown).serve()
+    except InUse as error:
+        other = f"another client (process {error.process}): stop it, or give another folder"
+        on_event(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {other}"))
+        return 2
+    except ValueError as error:
+        on_event(Event("given-up", str(error)))
+        return 2
+
+
+def _alone(state_dir: str) -> AbstractContextManager[None]:
+    return only_process(Path(state_dir).expanduser()) if state_dir else nullcontext()
+
+
+class _GivenUp(RuntimeError):
+    pass
+
+
+@dataclass
+class _Client:
+    node: NodeSettings
+    connection: Connection
+    app: ClientApp
+    identity: Identity
+    connect_timeout: float | None
+    on_event: OnEvent
+    shutdown: GracefulShutdown
+
+    def __post_init__(self) -> None:
+        self._states: dict[int, RecordDict] = {}
+        folder = Path(self.node.state_dir).expanduser() if self.node.state_dir else None
+        self._store = DiskStore(folder) if folder else None
+        if self._store and self.node.client_id:
+            # For its owner to see, and to remain this client after a new key.
+            self._store.write("identity", Record({"client-id": self.node.client_id}))
+        self._pause_file = folder / PAUSED if folder else None
+
+    def _tell(self, kind: str, text: str) -> None:
+        self.on_event(Event(kind, text))
+
+    def serve(self) -> int:
+        """Connect and answer until asked to end; returns the exit code."""
+        try:
+            while not self.shutdown.asked.is_set():
+                fleet = self._connect()
+                if fleet is None:
+                    break
+                self.shutdown.last_act = fleet.close
+                try:
+                    self._serve_on(fleet)
+                    fleet.close()
+                except NodeForgotten as error:
+                    self._tell("waiting", f"{error}; connecting again")
+                    fleet.abandon()
+                except BaseException:
+                    fleet.close()
+                    raise
+        except _GivenUp as error:
+            self._tell("given-up", str(error))
+            return 2
+        self._tell("ended", "ended, offline")
+        return 0
+
+    def _connect(self) -> FleetConnection | None:
+        """Connect, however long it takes; None when asked to end."""
+        fleet = self._persist(self._open)
+        if fleet is not None:
+            self.connect_timeout = None
+            self._tell("connected", f"connected to {self.connection.superlink} as node {fleet.node_id}")
+        return fleet
+
+    def _open(self) -> FleetConnection:
+        return connect(self.connection, self.identity, self._store)
+
+    def _serve_on(self, fleet: FleetConnection) -> None:
+        """Answer messages until asked to end, or until the SuperLink has forgotten this node."""
+        last = time.monotonic()
+        while not self.shutdown.asked.is_set():
+            self._rest_while_paused()
+            try:
+                message = self._persist(fleet.receive)
+            except MessageDropped as error:
+                self._tell("dropped", f"dropped: {error}")
+                continue
+            if message is None:
+                self.shutdown.asked.wait(poll_wait(time.monotonic() - last))
+                continue
+            try:
+                self._answer(fleet, message)
+            except MessageDropped as error:
+                self._tell("dropped", f"{_task(message)}: dropped, {error}")
+            last = time.monotonic()
+
+    def _rest_while_paused(self) -> None:
+        if self._pause_file is None or not self._pause_file.exists():
+            return
+        self._tell("paused", f"paused: nothing is worked on until {self._pause_file} is gone")
+        while self._pause_file.exists():
+            if self.shutdown.asked.wait(0.25):
+                return
+        self._tell("resumed", "resumed")
+
+    def _answer(self, fleet: FleetConnection, message: Message) -> None:
+        run_id, until = message.metadata.run_id, message.metadata.created_at + message.metadata.ttl
+        settings = self._persist(lambda: fleet.run_settings(run_id), until=until)
+        if settings is None:
+            return
+        started = time.monotonic()
+        kind, outcome, reply = self._work(fleet.node_id, message, settings)
+        seconds = time.monotonic() - started
+        if time.time() >= until:
+            raise MessageDropped(f"its time was over before the answer, which took {seconds:.1f} s")
+        # Sent even when asked to end meanwhile, but then only once.
+        self._persist(lambda: fleet.reply(reply, seconds), until=until)
+        self._tell(kind, f"{_task(message)}: {outcome} ({seconds:.2f} s)")
+
+    def _work(self, node_id: int, message: Message, settings: RunSettings) -> tuple[str, str, Message]:
+        run_id = message.metadata.run_id
+        state = self._states.pop(run_id, None) or RecordDict()
+        context = Context(run_id, node_id, self.node.as_config(), state, settings.config)
+        try:
+            reply = self.app(message, context)
+            if not isinstance(reply, Message):
+                raise TypeError(f"the app returned {type(reply).__name__}, not a message")
+            return "answered", _outcome(message, reply), reply
+        except (Exception, SystemExit) as error:
+            LOGGER.debug("the app raised", exc_info=True)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            return "failed", f"failed, {reason}", error_reply(reason, message)
+        finally:
+            self._states[run_id] = context.state
+            while len(self._states) > _KEPT_RUNS:
+                self._states.pop(next(iter(self._states)))
+
+    def _persist(self, act: Callable[[], T], *, until: float | None = None) -> T | None:
+        """Do something that needs the SuperLink, again and again until it works.
+
+        Args:
+            act: what to do.
+            until: time after which it is no use (seconds since 1970).
+
+        Returns:
+            What it returned; None when asked to end meanwhile.
+
+        Raises:
+            _GivenUp: if it did not work for the connect timeout.
+            MessageDropped: if it did not work in time.
+            NodeForgotten: if only connecting again can help.
+        """
+        since, attempt, said = time.monotonic(), 0, ""
+        while True:
+            try:
+                result = act()
+                if said and act != self._open:
+                    self._tell("connected", f"the SuperLink at {self.connection.superlink} answers again")
+                return result
+            except NodeForgotten:
+                raise
+            except NotConnected as error:
+                reason = str(error)
+            timeout = self.connect_timeout
+            left = float("inf") if timeout is None else since + timeout - time.monotonic()
+            if left <= 0:
+                raise _GivenUp(f"gave up after {timeout:g} s: {reason}")
+            if until is not None and time.time() >= until:
+                raise MessageDropped(f"its time is over: {reason}")
+            # Where an end is in sight, the one line that gives up says the reason.
+            if reason != said and timeout is None:
+                self._tell("waiting", f"{reason} (trying again)")
+                said = reason
+            attempt += 1
+            if self.shutdown.asked.wait(min(retry_wait(attempt, random.random()), left)):
+                return None
+
+
+def _task(message: Message) -> str:
+    """Say what a message asks for: ``round 3``, or ``roll call``."""
+    if message.metadata.message_type.partition(".")[0] == MessageType.QUERY:
+        return "roll call"
+    config = message.content.config_records.get(CONFIG) if message.has_content() else None
+    number = config.get(SERVER_ROUND) if config else None
+    return f"round {number if isinstance(number, int) else message.metadata.group_id or '?'}"
+
+
+def _outcome(message: Message, reply: Message) -> str:
+    """Say what was done, in a word or two."""
+    if reply.has_error():
+        return f"failed, {reply.error.reason}"
+    kind = message.metadata.message_type.partition(".")[0]
+    if kind == MessageType.TRAIN:
+        metrics = reply.content.metric_records.get(METRICS)
+        decision = metrics.get(DECISION) if metrics else None
+        return _DECISIONS.get(decision, "trained") if isinstance(decision, int) else "trained"
+    return {MessageType.EVALUATE: "evaluated"}.get(kind, "answered")

@@ -1,0 +1,1 @@
+"""How a client trains: the base of local rules, SGD, the arithmetic."""

@@ -1,0 +1,48 @@
+"""Minibatch descent: one loop for all rules that add something to each gradient of SGD."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from client.training.rule import LocalProblem
+
+Tensors = tuple[Tensor, ...] | list[Tensor]
+"""One tensor a trainable parameter."""
+
+GradientTerm = Callable[[Tensors, Tensors], Tensors]
+"""Returns the gradients with something added; called with (gradients, parameters)."""
+
+
+def trainable(model: nn.Module) -> list[Tensor]:
+    """Return the parameters that are trained, in the model's order."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def descend(model: nn.Module, problem: LocalProblem, terms: Sequence[GradientTerm] = ()) -> None:
+    """Take one step of SGD for each minibatch, in place.
+
+    Momentum and weight decay are those of ``torch.optim.SGD``, which is not used because its first use in a process
+    imports the compiler stack: seconds of CPU on every device.
+
+    Args:
+        model: in training mode.
+        problem: the client's data, minibatches and settings.
+        terms: what is added to each minibatch gradient, before weight decay and momentum.
+    """
+    parameters = trainable(model)
+    velocity: Tensors | None = None
+    training = problem.settings
+    for batch in problem.minibatches():
+        gradients: Tensors = torch.autograd.grad(problem.loss_of(model, batch), parameters)
+        with torch.no_grad():
+            # Nothing is added in place: autograd hands out one tensor twice where two parameters are only added up.
+            for term in terms:
+                gradients = term(gradients, parameters)
+            if training.weight_decay:
+                gradients = torch._foreach_add(gradients, parameters, alpha=training.weight_decay)
+            if training.momentum:
+                if velocity is not None:
+                    gradients = torch._foreach_add(torch._foreach_mul(velocity, training.momentum), gradients)
+                velocity = gradients
+            torch._foreach_add_(parameters, gradients, alpha=-training.learning_rate)

@@ -1,0 +1,147 @@
+"""The arithmetic of a client: training, loss and gradient, as requests with a result.
+
+A deployed client answers them one after the other. The in-process engine puts another `Arithmetic` in its place,
+which does the same for many clients side by side; the same code decides what is asked for.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client.training.measured import Evaluation
+from client.training.models import arrays_of, evaluate, load_arrays, mean_gradient
+from client.training.noise import Noise, seeded_noise
+from client.training.rule import LocalProblem, LocalRule
+from client.training.settings import LocalTrainingSettings
+from fedappeal.protocol.packing import Arrays
+from fedappeal.tasks.task import Split, Task
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One calculation of one client on one model.
+
+    Attributes:
+        task: gives loss and metrics.
+        model: holds any values; they may be replaced.
+        place: the client's number in its task.
+        data: the examples.
+        arrays: the model to start from or to measure, by name.
+    """
+
+    task: Task
+    model: nn.Module
+    place: int
+    data: Split
+    arrays: Arrays
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRequest(Request):
+    """Local training of one client on its training examples.
+
+    Attributes:
+        rule: the local rule.
+        training: settings that all rules share.
+        batches: indices into ``data``, shape ``(draws, batch size)``.
+        seed: the run's seed.
+        client_id: whose noise (dropout) it is.
+        server_round: counted from 1; 0 outside a round.
+        purpose: what the training is for; distinct purposes draw distinct noise.
+    """
+
+    rule: LocalRule
+    training: LocalTrainingSettings
+    batches: NDArray[np.int64]
+    seed: int
+    client_id: str
+    server_round: int
+    purpose: str
+
+    @property
+    def group(self) -> object:
+        """Grouping key: requests with equal keys can be trained in one batch."""
+        training = self.training.model_copy(update={"local_steps": 0, "local_epochs": 0})
+        rule = (type(self.rule), self.rule.settings)
+        return ("train", id(self.task), rule, training, self.seed, self.server_round, self.purpose)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluateRequest(Request):
+    """The loss and accuracy of a model on one client's data.
+
+    Attributes:
+        split: which of the client's splits the examples are.
+        shared: content hash of the model where others may be measuring the same one; else empty.
+        noise: measures in training mode, with this noise in the model's dropout; None: in evaluation mode.
+    """
+
+    split: str
+    shared: str
+    noise: Noise | None = None
+
+    @property
+    def group(self) -> object:
+        """Grouping key: requests with equal keys are for the same model on the same split."""
+        return ("evaluate", id(self.task), self.shared, self.split)
+
+
+@dataclass(frozen=True, eq=False)
+class GradientRequest(Request):
+    """The gradient of a model's mean loss on one client's training examples, in evaluation mode.
+
+    Attributes:
+        batch: indices into ``data``; None: all of them.
+    """
+
+    batch: NDArray[np.int64] | None
+
+    @property
+    def group(self) -> object:
+        """Grouping key: requests with equal keys can be differentiated in one batch."""
+        return ("gradient", id(self.task))
+
+
+class Arithmetic:
+    """One client's arithmetic at a time: a deployed client's."""
+
+    def train(self, request: TrainRequest) -> Arrays:
+        """Return the locally trained model by name."""
+        load_arrays(request.model, request.arrays)
+        request.model.train()
+        device = request.data.x.device
+        purpose = f"{request.client_id}/{request.purpose}"
+        with seeded_noise(request.seed, purpose, request.server_round, device):
+            request.rule.train(
+                request.model,
+                LocalProblem(
+                    lambda logits, y: request.task.loss(logits, y),
+                    request.data.x,
+                    request.data.y,
+                    request.batches,
+                    request.training,
+                ),
+            )
+        return arrays_of(request.model)
+
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
+        """Return the model's loss and accuracy, in evaluation mode where no noise is given."""
+        load_arrays(request.model, request.arrays)
+        if request.noise is None:
+            return Evaluation(*evaluate(request.task, request.model, request.data))
+        with seeded_noise(*request.noise, request.data.x.device):
+            return Evaluation(*evaluate(request.task, request.model, request.data, training=True))
+
+    def gradient(self, request: GradientRequest) -> Arrays:
+        """Return the gradient by the names of the trainable parameters."""
+        load_arrays(request.model, request.arrays)
+        data = request.data
+        if request.batch is not None:
+            rows = torch.from_numpy(request.batch).to(data.x.device)
+            data = Split(data.x[rows], data.y[rows])
+        names = [name for name, p in request.model.named_parameters() if p.requires_grad]
+        found = mean_gradient(request.task, request.model, data)
+        return {name: g.cpu().numpy() for name, g in zip(names, found, strict=True)}

@@ -1,0 +1,153 @@
+"""One TRAIN that a client answers: its strategy, its rule, its job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, RecordDict
+from numpy.typing import NDArray
+from torch import nn
+
+from client.participant import Participant
+from client.state import Store
+from client.training.measured import Measured
+from client.training.rule import LocalRule
+from client.training.settings import LocalTrainingSettings
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, Scalar, section
+from fedappeal.protocol.packing import Arrays, model_of
+from fedappeal.protocol.plugins import parse_section
+from strategies.registry import LOCAL_RULES, STRATEGIES
+from strategies.rounds.algorithm import Algorithm
+
+_NO_STRATEGY = Algorithm()
+"""What a message asks of a client that names no strategy: a trained model, and no report."""
+
+
+def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[Algorithm, Mapping[str, Scalar]]:
+    """Return the strategy that a message names, and what it tells about it.
+
+    Where the run's own settings name the strategy, the message has to agree with them: what a client reports under
+    one strategy could tell, beside what it reports under another, what it keeps to itself.
+
+    Args:
+        participant: the client.
+        config: of the message.
+
+    Raises:
+        ConfigError: for another strategy or other settings than the run's; where the owner does not allow it.
+    """
+    name, run = str(config.get(keys.STRATEGY, "")), participant.config
+    told = section(config, name)
+    if "strategy" not in run.model_fields_set:
+        if not name:
+            return _NO_STRATEGY, {}
+        kind = STRATEGIES.load(name, participant.node.allowed)
+        known = set(kind.Settings.keys())
+        algorithm = kind.of_run(run.with_plugins((f"{name}.{key}", told[key]) for key in told if key in known))
+        return algorithm, {**algorithm.settings.as_config(), **told}
+    expected = participant.strategy
+    if not name and not expected.reports and expected.LocalRule is None:
+        return _NO_STRATEGY, {}
+    if name != expected.name:
+        raise ConfigError(f"strategy = '{name}' is not allowed in this run: '{expected.name}'")
+    own = expected.settings.as_config()
+    asked = parse_section(type(expected), {**own, **{key: told[key] for key in own if key in told}}).as_config()
+    for key, value in asked.items():
+        if value != own[key]:
+            raise ConfigError(f"{name}.{key} = {value} is not allowed in this run: {own[key]}")
+    return expected, {**own, **told}
+
+
+def told_rule(participant: Participant, algorithm: Algorithm, config: Mapping[str, Scalar]) -> LocalRule:
+    """Return the local rule that a message names, with its settings.
+
+    Raises:
+        ConfigError: for an unknown rule, one that the owner does not allow, or another than the strategy's own.
+    """
+    name = str(config.get(keys.LOCAL_RULE, algorithm.rule_name))
+    own = algorithm.LocalRule
+    if own is not None and name == own.name:
+        return own(algorithm.settings)
+    if own is not None:
+        raise ConfigError(f"local-rule = '{name}' is not allowed with strategy = '{algorithm.name}': '{own.name}'")
+    kind = LOCAL_RULES.load(name, participant.node.allowed)
+    stands_under = kind.settings_name()
+    given = {**participant.config.section(stands_under), **section(config, stands_under)}
+    return kind(parse_section(kind, given))
+
+
+@dataclass
+class Turn:
+    """One TRAIN that a client joined; see `client.training.rule.TrainingJob`.
+
+    Attributes:
+        participant: the client.
+        content: the message's records.
+    """
+
+    participant: Participant
+    content: RecordDict
+    arrays: Arrays
+    server_round: int
+    run_key: str
+    training: LocalTrainingSettings
+    told: Mapping[str, Scalar]
+    measured: Measured
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.participant.config.seed
+
+    @property
+    def client_id(self) -> str:
+        """Stable id of the client."""
+        return self.participant.client_id
+
+    @property
+    def examples(self) -> int:
+        """Number of the client's training examples."""
+        return len(self.participant.data.train)
+
+    @property
+    def store(self) -> Store:
+        """The client's memory."""
+        return self.participant.store
+
+    @property
+    def device(self) -> torch.device:
+        """Where the client trains."""
+        return self.participant.device
+
+    @property
+    def model(self) -> nn.Module:
+        """A model of the task, for its structure."""
+        return self.participant.model
+
+    @property
+    def trainable(self) -> list[str]:
+        """Names of the trainable parameters, in the model's order."""
+        return self.participant.trainable
+
+    def received(self, name: str) -> Arrays:
+        """Return a further model-shaped ArrayRecord of the message.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        return self.participant.layout.unpack(model_of(self.content, name))
+
+    def train(self, rule: LocalRule) -> Arrays:
+        """Return the local model that a rule trains from the model that was sent."""
+        return self.participant.trained(self.arrays, rule, self.training, self.server_round, "batches")
+
+    def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
+        """Return the gradient of the mean training loss of a model; None: of all examples."""
+        return self.participant.gradient(arrays, batch)
+
+    def pack(self, arrays: Arrays) -> ArrayRecord:
+        """Return arrays as a record, in the form in which the model was sent."""
+        layout = self.participant.layout
+        return layout.pack(arrays) if layout.is_packed(model_of(self.content)) else layout.named(arrays)

@@ -1,0 +1,181 @@
+"""`fedappeal list`: what a run can name, and what one plug-in is, with its settings.
+
+All of it is read off the classes; those that come with fedappeal load neither torch nor Flower.
+"""
+
+import difflib
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from client.participation.policy import Policy
+from client.requirement import RequirementKind
+from client.training.rule import LocalRule
+from fedappeal.experiments import experiment_names
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.plugins import Plugin, Registry
+from fedappeal.tasks import TASKS
+from fedappeal.tasks.task import Task
+from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from strategies.rounds.algorithm import Algorithm
+
+_KINDS: tuple[tuple[str, str, Registry[Any]], ...] = (
+    ("strategies", "--strategy", STRATEGIES),
+    ("policies", "--participation", POLICIES),
+    ("local rules", "--local-rule", LOCAL_RULES),
+    ("requirements", "--requirement", REQUIREMENTS),
+    ("tasks", "--task", TASKS),
+)
+_ANY: Registry[Plugin] = Registry(kind="name", group="", base=Plugin, built_in={})
+"""Finds ``package.module:Name`` of any kind."""
+
+
+def all_names() -> Iterator[str]:
+    """Yield the lines of `fedappeal list`: each plug-in with its summary, and the experiments."""
+    width = max(len(name) for _, _, registry in _KINDS for name in registry.names())
+    for title, option, registry in _KINDS:
+        yield f"{title} ({option})"
+        for name in registry.names():
+            yield f"  {name:<{width}}  {_summary(registry, name)}"
+    yield "experiments (fedappeal reproduce)"
+    yield f"  {', '.join(experiment_names())}"
+    yield "`fedappeal list NAME` shows a plug-in's settings; your own is package.module:Name"
+
+
+def _summary(registry: Registry[Any], name: str) -> str:
+    try:
+        found = registry.find(name)
+    except ConfigError as error:  # an installed package that is broken must not hide the others
+        return str(error)
+    return f"{_training(found)}: {_first_line(found)}" if _is(found, LocalRule) else _first_line(found)
+
+
+def _first_line(found: Any) -> str:
+    """Return what a plug-in says of itself; a task may be a function."""
+    line: str = found.summary_line() if _is(found, Plugin) else (inspect.getdoc(found) or "").partition("\n")[0]
+    return line
+
+
+def _training(rule: type[LocalRule]) -> str:
+    return "side by side" if rule.batched else "one by one"
+
+
+def description(name: str) -> Iterator[str]:
+    """Yield the lines of `fedappeal list NAME`: what the plug-in is, its attributes and its settings.
+
+    Args:
+        name: one of fedappeal's, of an installed package, or ``package.module:Name``.
+
+    Raises:
+        ConfigError: one line: no plug-in is called so.
+    """
+    for number, (kind, found) in enumerate(_found(name)):
+        if number:
+            yield ""
+        yield f"{kind} {name}"
+        yield f"  {_first_line(found)}"
+        yield from _columns(_attributes(found))
+        yield from _settings(found)
+
+
+def _found(name: str) -> list[tuple[str, Any]]:
+    """Return the plug-ins of a name, each with its kind."""
+    if ":" in name:
+        found = _ANY.find(name)
+        kinds = [registry.kind for _, _, registry in _KINDS if _is(found, registry.base)]
+        if not kinds and not (callable(found) and not isinstance(found, type)):
+            bases = ", ".join(f"{registry.base.__module__}.{registry.base.__name__}" for _, _, registry in _KINDS)
+            raise ConfigError(f"name = '{name}' is not allowed: it is no subclass of {bases}")
+        return [(kind, found) for kind in kinds or [TASKS.kind]]
+    known = [(registry.kind, registry) for _, _, registry in _KINDS if name in registry.names()]
+    if not known:
+        names = sorted({each for _, _, registry in _KINDS for each in registry.names()})
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "`fedappeal list` shows all"
+        raise ConfigError(f"name = '{name}' is not allowed: no plug-in is called so; {hint}")
+    return [(kind, registry.find(name)) for kind, registry in known]
+
+
+def _is(found: Any, base: type) -> bool:
+    return isinstance(found, type) and issubclass(found, base)
+
+
+def _attributes(found: Any) -> list[tuple[str, str]]:
+    """Return a plug-in's attributes: what each is called, and its value."""
+    if _is(found, Algorithm):
+        return _of_strategy(found)
+    if _is(found, Policy):
+        return [
+            ("heeds mandatory rounds", _yes(found.mandatory)),
+            ("looks at the model", _yes(found.needs_loss)),
+            ("reads its own past", _yes(found.needs_history)),
+            ("may leave for good", _yes(found.can_leave)),
+        ]
+    if _is(found, LocalRule):
+        return [
+            ("clients train", _training(found)),
+            ("applies momentum", _yes(found.knows_momentum)),
+            ("applies weight decay", _yes(found.knows_weight_decay)),
+            ("sends one trained model", _yes(found.sends_model)),
+        ]
+    if _is(found, RequirementKind):
+        return [("rho_k is", f"a{'n' * (found.of[0] in 'aeiou')} {found.of}"), ("trains alone", _yes(found.trains))]
+    if _is(found, Task):
+        shape = getattr(found, "input_shape", None)
+        classes = getattr(found, "num_classes", None)
+        return [
+            ("an example", "x".join(map(str, shape)) if shape else "by the settings"),
+            ("labels", str(classes or "by the settings")),
+            ("partition = auto is", found.auto_partition),
+        ]
+    return []
+
+
+def _of_strategy(found: type[Algorithm]) -> list[tuple[str, str]]:
+    rule = found.LocalRule
+    return [
+        ("policy of its paper", found.policy),
+        ("local rule", f"its own, {rule.name} ({_training(rule)})" if rule else "sgd, or any (--local-rule)"),
+        ("needs the clients' losses", _yes(found.needs_losses)),
+        ("needs a loss as rho_k", _yes(found.compares_losses)),
+        ("loss-mode", " | ".join(found.loss_modes)),
+        ("asks all clients each round", _yes(found.needs_everybody)),
+        ("replaces clients that sit out", _yes(found.asks_on)),
+        ("may refuse an update", _yes(found.may_refuse)),
+        ("needs of the replies", "sums alone" if found.only_sums else "each reply"),
+    ]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _settings(found: Any) -> Iterator[str]:
+    """Yield a line a setting: its full key, its default and what it is."""
+    if not _is(found, Plugin) or not found.Settings.keys():
+        yield "  no settings of its own"
+        return
+    name = found.settings_name()
+    yield f"  settings (--set {name}.KEY=VALUE)"
+    rows = []
+    for field, key in zip(found.Settings.model_fields.values(), found.Settings.keys(), strict=True):
+        default = "required" if field.is_required() else _default(field.default)
+        rows.append((f"  {name}.{key}", default, f"{field.description or ''}{_choices(field.annotation)}"))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    yield from (f"  {key:<{widths[0]}}  {default:<{widths[1]}}  {text}".rstrip() for key, default, text in rows)
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return "not set"
+    return "''" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _choices(annotation: Any) -> str:
+    return f" ({' | '.join(map(str, get_args(annotation)))})" if get_origin(annotation) is Literal else ""
+
+
+def _columns(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    found = list(rows)
+    width = max((len(label) for label, _ in found), default=0)
+    yield from (f"  {label:<{width}}  {value}" for label, value in found)

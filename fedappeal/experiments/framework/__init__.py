@@ -1,0 +1,1 @@
+"""What all experiments share: rows and measures, the runs, tables, pictures and pages."""

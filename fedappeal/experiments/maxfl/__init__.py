@@ -1,0 +1,1 @@
+"""MaxFL (Cho et al., TMLR 2024): its tables and figures."""

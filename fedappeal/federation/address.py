@@ -1,0 +1,35 @@
+"""Where a SuperLink's Control API is, as a user names it: its address and its CA certificate, checked."""
+
+import ssl
+from pathlib import Path
+
+from fedappeal.protocol.config import ConfigError
+
+
+def read_root_certificates(path: str) -> bytes | None:
+    """Read the CA certificate that a user names; None where none is named, which means plaintext.
+
+    Raises:
+        ConfigError: if it cannot be read or is no certificate.
+    """
+    if not path:
+        return None
+    try:
+        content = Path(path).expanduser().read_bytes()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError):  # the first is an OSError too
+        raise ConfigError(f"root-certificates = '{path}' is not allowed: it holds no certificate in PEM") from None
+    except OSError as error:
+        raise ConfigError(f"root-certificates = '{path}' is not allowed: {error.strerror or error}") from None
+    return content
+
+
+def check_control_address(address: str) -> None:
+    """Check the address of a Control API.
+
+    Raises:
+        ConfigError: if it is not ``HOST:PORT``.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"superlink = '{address}' is not allowed: HOST:PORT of the SuperLink's Control API")

@@ -1,0 +1,125 @@
+"""A run's bundle (FAB, Flower App Bundle), a zip of an app: building one of settings alone, and reading its settings.
+
+``flwr-serverapp`` puts the unpacked bundle in front of ``sys.path`` and imports the ServerApp that the bundle names.
+"""
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tomli_w
+from flwr.app import UserConfig
+from flwr.cli.build import build_fab_from_files
+from flwr.common.config import flatten_dict, fuse_dicts, get_fab_config
+
+FLOWER_DEPENDENCY = "flwr>=1.39,<1.40"
+_FLOWER_TARGET = "1.39.0"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Project:
+    """Who made a bundle.
+
+    Attributes:
+        name: of the project, and of its publisher.
+        version: of the project.
+        description: one line.
+        license: text of the license file, which format 1 insists on.
+    """
+
+    name: str
+    version: str
+    description: str
+    license: str
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run's bundle says: its settings and its version, never its code.
+
+    Attributes:
+        config: the run configuration, with what was overridden at the submission.
+        version: ``project.version`` of the bundle.
+    """
+
+    config: UserConfig
+    version: str
+
+
+def build(project: Project, config: Mapping[str, Any], *, serverapp: str, clientapp: str) -> bytes:
+    """Build a bundle in memory that holds settings and names its apps.
+
+    Args:
+        project: who made it.
+        config: the run configuration, scalars; a dot in a key stands for a table in the bundle.
+        serverapp: ``module:attribute`` of the ServerApp, importable where the SuperLink runs.
+        clientapp: the same for stock SuperNodes.
+
+    Returns:
+        The bundle's bytes, the same for the same arguments.
+
+    Raises:
+        ValueError: if a key is both a setting and a table, or Flower refuses the settings.
+    """
+    pyproject: dict[str, Any] = {
+        "project": {
+            "name": project.name,
+            "version": project.version,
+            "description": project.description,
+            "license": {"file": "LICENSE"},
+            "dependencies": [FLOWER_DEPENDENCY],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": project.name,
+                    "fab-format-version": _FORMAT,
+                    "flwr-version-target": _FLOWER_TARGET,
+                    "components": {"serverapp": serverapp, "clientapp": clientapp},
+                    "config": nested(config),
+                }
+            }
+        },
+    }
+    files = {"pyproject.toml": tomli_w.dumps(pyproject).encode(), "LICENSE": project.license.encode()}
+    return build_fab_from_files(files)[0]
+
+
+def nested(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the part before a dot as a table, as Flower wants them in TOML.
+
+    Raises:
+        ValueError: if a key is both a setting and a table.
+    """
+    tables: dict[str, Any] = {}
+    for key, value in config.items():
+        *path, name = key.split(".")
+        table = tables
+        for part in path:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise ValueError(f"{key} = {value!r} is not allowed: '{part}' is a setting, no table")
+        if name in table:
+            raise ValueError(f"{key} = {value!r} is not allowed: '{key}' is a table")
+        table[name] = value
+    return tables
+
+
+def read(content: bytes, overrides: UserConfig) -> RunSettings:
+    """Read the settings of a bundle; a nested setting comes back under its dotted key.
+
+    Args:
+        content: the bundle.
+        overrides: settings that differ from the bundle's; the keys must exist there.
+
+    Raises:
+        ValueError: if it is no bundle, or its settings cannot be read.
+    """
+    try:
+        pyproject = get_fab_config(content)
+        defaults = flatten_dict(pyproject["tool"]["flwr"]["app"].get("config", {}))
+        return RunSettings(fuse_dicts(defaults, overrides), str(pyproject["project"]["version"]))
+    except (KeyError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"the bundle cannot be read: {error}") from None

@@ -1,0 +1,196 @@
+"""Flower's Control API: the SuperLink's HTTP port, over which runs are started and nodes registered.
+
+Whoever reaches that port can do both, so it belongs to loopback or to a network of one's own.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import httpx
+from flwr.app import UserConfigValue
+from flwr.cli.cli_client_interceptor import CliClientHttpInterceptor
+from flwr.common.constant import Status, SubStatus
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.supercore.constant import NodeStatus
+from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+UNREGISTERED = NodeStatus.UNREGISTERED
+
+
+class ControlError(RuntimeError):
+    """The SuperLink did not do what was asked; the message is one line for a person to read.
+
+    Attributes:
+        unreachable: whether no answer came, so that asking again may help.
+    """
+
+    def __init__(self, message: str, *, unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.unreachable = unreachable
+
+
+class KeyInUse(ControlError):
+    """The SuperLink knows a key already."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run is doing, in Flower's words.
+
+    Attributes:
+        status: ``pending``, ``starting``, ``running`` or ``finished``.
+        sub_status: ``completed``, ``failed`` or ``stopped`` once finished, else empty.
+        details: why it failed, where it did.
+    """
+
+    status: str
+    sub_status: str
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended, in any way."""
+        return self.status == Status.FINISHED
+
+    @property
+    def completed(self) -> bool:
+        """Whether the run has ended well."""
+        return self.finished and self.sub_status == SubStatus.COMPLETED
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was stopped from outside."""
+        return self.finished and self.sub_status == SubStatus.STOPPED
+
+
+@dataclass(frozen=True)
+class KnownNode:
+    """A node as the SuperLink knows it.
+
+    Attributes:
+        public_key: its key (PEM).
+        node_id: the SuperLink's number of it.
+        name: what it was called when it was registered.
+        status: ``registered`` (never seen), ``online``, ``offline`` or ``unregistered``.
+        since: since when it is so, ISO 8601.
+    """
+
+    public_key: bytes
+    node_id: int
+    name: str
+    status: str
+    since: str
+
+
+class Control:
+    """The calls of the Control API; see `control`, which makes one. Each raises `ControlError`."""
+
+    def __init__(self, client: ControlHttpClient, address: str) -> None:
+        self._client = client
+        self._address = address
+
+    def start_run(self, fab: bytes, overrides: Mapping[str, UserConfigValue]) -> int:
+        """Start a run and return its id.
+
+        Args:
+            fab: the bundle.
+            overrides: settings that differ from the bundle's; the keys must exist there.
+        """
+        request = StartRunRequest(
+            fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
+            override_config=user_config_to_proto(dict(overrides)),
+        )
+        response = self._client.StartRun(request)
+        if not response.HasField("run_id"):
+            raise ControlError(f"the SuperLink at {self._address} did not start the run (its log says why)")
+        return int(response.run_id)
+
+    def run_status(self, run_id: int) -> RunStatus:
+        """Return how a run is doing."""
+        response = self._client.ListRuns(ListRunsRequest(run_id=run_id))
+        if run_id not in response.run_dict:
+            raise ControlError(f"the SuperLink at {self._address} knows no run {run_id}")
+        status = response.run_dict[run_id].status
+        return RunStatus(status.status, status.sub_status, status.details)
+
+    def stop_run(self, run_id: int) -> bool:
+        """Stop a run; False if the SuperLink did not."""
+        return bool(self._client.StopRun(StopRunRequest(run_id=run_id)).success)
+
+    def nodes(self) -> list[KnownNode]:
+        """Return all nodes that the SuperLink knows, unregistered ones too, in the order of registration."""
+        answer = self._client.ListNodes(ListNodesRequest())
+        nodes = []
+        for info in sorted(answer.nodes_info, key=lambda node: datetime.fromisoformat(node.registered_at)):
+            since = {
+                NodeStatus.REGISTERED: info.registered_at,
+                NodeStatus.ONLINE: info.last_activated_at,
+                NodeStatus.OFFLINE: info.last_deactivated_at,
+                NodeStatus.UNREGISTERED: info.unregistered_at,
+            }.get(info.status, "")
+            nodes.append(KnownNode(info.public_key, int(info.node_id), info.name, info.status, since))
+        return nodes
+
+    def register_node(self, public_key: bytes, name: str) -> None:
+        """Register a key (PEM); `KeyInUse` where it is known, or was unregistered once."""
+        node_id = self._client.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name)).node_id
+        if not node_id:
+            raise ControlError(f"the SuperLink at {self._address} did not register {name} (its log says why)")
+
+    def unregister_node(self, node_id: int) -> None:
+        """Strike a node off: its key can never come back."""
+        self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
+
+
+@contextmanager
+def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
+    """Talk to a SuperLink's Control API.
+
+    Args:
+        address: ``HOST:PORT``.
+        root_certificates: CA certificate (PEM) where the SuperLink uses TLS; None: plaintext.
+
+    Raises:
+        ControlError: if the SuperLink is not reachable or refuses a call that is made inside.
+    """
+    client = ControlHttpClient.from_server_address(
+        server_address=address,
+        insecure=root_certificates is None,
+        root_certificates=root_certificates,
+        interceptors=[CliClientHttpInterceptor(), RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+    )
+    try:
+        yield Control(client, address)
+    except httpx.HTTPStatusError as error:
+        known = FlowerError.from_json(error.response.text)
+        in_use = known is not None and known.code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
+        kind = KeyInUse if in_use else ControlError
+        raise kind(f"the SuperLink at {address} refused: {_reason(error.response, known)}") from None
+    except httpx.HTTPError as error:
+        hint = ""
+        if isinstance(error, httpx.RemoteProtocolError) and root_certificates is None:
+            hint = " (if it speaks TLS: give root-certificates)"
+        raise ControlError(f"the SuperLink at {address} is not reachable: {error}{hint}", unreachable=True) from None
+    finally:
+        client.close()
+
+
+def _reason(response: httpx.Response, known: FlowerError | None) -> str:
+    """Return what a refusal says, in one line."""
+    parts = (known.message, known.public_details) if known else (response.text,)
+    text = " ".join(part for part in parts if part)
+    return " ".join(text.split())[:500] or f"HTTP status {response.status_code}"

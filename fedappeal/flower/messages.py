@@ -1,0 +1,65 @@
+"""Messages: error replies, message ids, and the process-wide identity that Flower gives a new message."""
+
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
+
+_FROM_SUPERLINK = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+_DEFAULT_ACTION = "default"
+
+
+def is_from_superlink(message: Message) -> bool:
+    """Whether a reply is the SuperLink's word that there is no reply, not the client's own."""
+    return message.has_error() and message.error.code in _FROM_SUPERLINK
+
+
+def has_no_handler(message: Message) -> bool:
+    """Whether an error reply says that the ClientApp has no function for this type of message.
+
+    A ClientApp without ``@app.query()`` answers a QUERY so. Flower has no error code for it, only a text.
+    """
+    if not message.has_error() or message.error.code != ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+        return False
+    category, _, action = message.metadata.message_type.partition(".")
+    text = f"No {category} function registered with name '{action or _DEFAULT_ACTION}'"
+    return text in (message.error.reason or "")
+
+
+def error_reply(reason: str, reply_to: Message) -> Message:
+    """Return the error reply of an app that raised.
+
+    Args:
+        reason: one line for the server's log.
+        reply_to: the message that it answers.
+    """
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=reply_to)
+
+
+def load_error_reply(reason: str, reply_to: Message) -> Message:
+    """Return the error reply of an app that could not be loaded; arguments as in `error_reply`."""
+    return Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason), reply_to=reply_to)
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Give a message its id, which Flower sets by hand too: there is no public way."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def be_server(run_id: int, node_id: int, task_id: int) -> None:
+    """Let messages made in this process come from a ServerApp; without it, making one outside Flower raises.
+
+    Args:
+        run_id: the run of every message made from now on.
+        node_id: their source.
+        task_id: the task that makes them.
+    """
+    _identify(run_id, node_id, task_id)
+
+
+def be_client(run_id: int, node_id: int, task_id: int) -> None:
+    """Let replies made in this process come from a node; arguments as in `be_server`."""
+    _identify(run_id, node_id, task_id)
+
+
+def _identify(run_id: int, node_id: int, task_id: int) -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, node_id, task_id

@@ -1,0 +1,70 @@
+"""Flower's arithmetic of differential privacy: the norm of an update, its clipping, and noise from a given seed."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context, Message
+from flwr.clientapp.mod import LocalDpMod
+from flwr.supercore.differential_privacy import compute_clip_model_update, get_norm
+
+NDArray: TypeAlias = npt.NDArray[Any]
+ClientCall: TypeAlias = Callable[[Message, Context], Message]
+Mod: TypeAlias = Callable[[Message, Context, ClientCall], Message]
+
+_one_at_a_time = threading.Lock()
+
+
+def update_norm(own: Sequence[NDArray], sent: Sequence[NDArray]) -> float:
+    """Return the L2 norm of an update.
+
+    Args:
+        own: the arrays of the trained model.
+        sent: those of the model that it was trained from, in the same order.
+    """
+    return get_norm([np.subtract(after, before) for after, before in zip(own, sent, strict=True)])
+
+
+def clip_update(own: Sequence[NDArray], sent: Sequence[NDArray], norm: float) -> list[NDArray]:
+    """Return the model whose update has at most the given L2 norm; arguments as in `update_norm`.
+
+    An update of norm 0 is not allowed: Flower divides by it.
+    """
+    clipped = list(own)
+    compute_clip_model_update(clipped, list(sent), norm)
+    return clipped
+
+
+def local_dp_mod(norm: float, sensitivity: float, epsilon: float, delta: float, seed: int) -> Mod:
+    """Return Flower's `LocalDpMod`, whose noise is drawn from a seed.
+
+    Args:
+        norm: clipping norm, above 0.
+        sensitivity: of the model.
+        epsilon: privacy budget, above 0.
+        delta: probability that the guarantee fails.
+        seed: 64 bits. Flower draws from NumPy's global generator, which is put back afterwards.
+    """
+    mod = LocalDpMod(norm, sensitivity, epsilon, delta)
+
+    def seeded(message: Message, context: Context, call_next: ClientCall) -> Message:
+        reply = call_next(message, context)
+        with _numpy_seeded(seed):
+            return mod(message, context, lambda *_: reply)
+
+    return seeded
+
+
+@contextmanager
+def _numpy_seeded(seed: int) -> Iterator[None]:
+    """Seed NumPy's global generator, and put it back afterwards."""
+    with _one_at_a_time:
+        before = np.random.get_state()
+        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+        try:
+            yield
+        finally:
+            np.random.set_state(before)

@@ -1,0 +1,77 @@
+"""Flower's SuperLink in this process, with a log that a person can read.
+
+Two things of Flower's are put right: when a run has ended, each client's word that it received the last message is
+logged as an error, though it is none; and a client whose calls are refused before they are looked at (its clock is
+wrong, or its signature) is not logged at all.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.server.superlink.fleet.grpc_rere import node_auth_server_interceptor as authentication
+from flwr.supercore.logger import FLOWER_LOGGER, ConsoleHandler
+
+_TERMINATOR = "_unary_unary_rpc_terminator"
+_AGAIN_AFTER = 60.0
+MEANINGS = {
+    "Invalid timestamp": "a client is refused: its clock is more than 5 s ahead of this machine's, or 305 s behind",
+    "Invalid signature": "a client is refused: what it sends is not signed with the key that it names",
+    "Missing authentication metadata": "a client is refused: it does not sign what it sends",
+}
+"""What Flower's reasons for a refusal mean."""
+
+
+class Unexpected(logging.Filter):
+    """Lets through all but the one line a client that every run ends with."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is to be shown."""
+        text = record.getMessage()
+        return not ("ConfirmMessageReceived" in text and "Run is finished" in text)
+
+
+class Refusals:
+    """Logs refusals, the same one once a minute: a client tries again and again."""
+
+    def __init__(
+        self, refuse: Callable[[str], grpc.RpcMethodHandler], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._refuse = refuse
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def __call__(self, reason: str) -> grpc.RpcMethodHandler:
+        """Log the reason, and refuse as Flower does."""
+        now = self._clock()
+        if now - self._said.get(reason, -_AGAIN_AFTER) >= _AGAIN_AFTER:
+            self._said[reason] = now
+            FLOWER_LOGGER.warning(MEANINGS.get(reason, f"a client is refused: {reason}"))
+        return self._refuse(reason)
+
+
+def readable_log() -> None:
+    """Make Flower's logger print ``HH:MM:SS WARNING text`` without colours."""
+    FLOWER_LOGGER.addFilter(Unexpected())
+    for handler in list(FLOWER_LOGGER.handlers):
+        if isinstance(handler, ConsoleHandler):
+            FLOWER_LOGGER.removeHandler(handler)
+    plain = logging.StreamHandler(sys.stdout)
+    plain.setLevel(os.environ.get("FLWR_LOG_LEVEL", "INFO").upper())
+    plain.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    FLOWER_LOGGER.addHandler(plain)
+
+
+def log_refusals() -> None:
+    """Let the SuperLink of this process log the clients that it refuses."""
+    setattr(authentication, _TERMINATOR, Refusals(getattr(authentication, _TERMINATOR)))
+
+
+def run_superlink() -> None:
+    """Be the SuperLink, with the options of this process's command line."""
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+
+    flower_superlink()

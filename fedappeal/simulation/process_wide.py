@@ -1,0 +1,120 @@
+"""What a process has once, put back after a simulation: PyTorch's threads, and what the garbage collector looks at.
+
+Simulations may run in several threads of one process. PyTorch keeps its number of threads twice: for each thread of
+Python, and for the process, from which threads that begin later take it.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier, Lock, Thread
+
+import torch
+
+from fedappeal.protocol.config import ConfigError
+
+_CHANGING = Lock()
+"""Held while one of the lists below, or a setting of the process, is changed."""
+_running: list[int] = []
+"""The number of threads of each simulation that is running; all are equal."""
+_freezing: list[int] = []
+"""One entry for each simulation that is running and has frozen objects."""
+
+
+@contextmanager
+def torch_threads(wanted: int) -> Iterator[int]:
+    """Run a simulation on a number of PyTorch threads, and put the number back.
+
+    Args:
+        wanted: the number; 0: as PyTorch has it.
+
+    Yields:
+        The number.
+
+    Raises:
+        ConfigError: where a simulation with another number is running in this process.
+    """
+    with _CHANGING:
+        before = torch.get_num_threads()
+        number = wanted or before
+        if _running and number != _running[0]:
+            said = f"{wanted}" if wanted else f"0 ({before} here)"
+            raise ConfigError(
+                f"threads = {said} is not allowed: {_running[0]}, as another simulation of this process has it"
+            )
+        _running.append(number)
+        if wanted:
+            _leave_later_threads_alone(lambda: torch.set_num_threads(number))
+    try:
+        yield number
+    finally:
+        with _CHANGING:
+            _running.remove(number)
+            if wanted:
+                _leave_later_threads_alone(lambda: torch.set_num_threads(before))
+
+
+@contextmanager
+def evaluation_workers(threads: int) -> Iterator[ThreadPoolExecutor | None]:
+    """Run with workers that calculate on one thread each, as many as there are PyTorch threads; None where that is 1.
+
+    Several threads for one product wait for each other at its end: where other programs run too, two take longer
+    than one.
+    """
+    if threads == 1:
+        yield None
+        return
+    started = Barrier(threads + 1)
+
+    def begin() -> None:
+        torch.get_num_threads()  # a thread's first question sets it to the process's number
+        torch.set_num_threads(1)
+        started.wait()
+
+    workers = ThreadPoolExecutor(threads, "evaluation", begin)
+
+    def start() -> None:
+        for _ in range(threads):
+            workers.submit(int)
+        started.wait()
+
+    with _CHANGING:
+        _leave_later_threads_alone(start)
+    with workers:
+        yield workers
+
+
+@contextmanager
+def frozen_objects() -> Iterator[None]:
+    """Keep the garbage collector from looking again and again through what is there by now.
+
+    Objects that the caller has frozen stay frozen: Python unfreezes all of them or none.
+    """
+    with _CHANGING:
+        mine = bool(_freezing) or not gc.get_freeze_count()
+        if mine:
+            _freezing.append(1)
+            gc.freeze()
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            if mine:
+                _freezing.pop()
+                if not _freezing:
+                    gc.unfreeze()  # else a process that runs many would keep what belonged to each
+
+
+def _leave_later_threads_alone(change: Callable[[], None]) -> None:
+    """Make a change of a thread's number, and put back the number that later threads take."""
+    numbers: list[int] = []
+    _in_a_thread(lambda: numbers.append(torch.get_num_threads()))
+    change()
+    _in_a_thread(lambda: torch.set_num_threads(numbers[0]))
+
+
+def _in_a_thread(work: Callable[[], None]) -> None:
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()

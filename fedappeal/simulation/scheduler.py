@@ -1,0 +1,260 @@
+"""Many clients at once: each runs the ClientApp as it is, and waits where it trains until the others are there too.
+
+A client is a greenlet. Where the app trains or evaluates, it hands its request to the `BatchScheduler` and is resumed
+with the result, so that decisions, minibatches and state come from the very code that is deployed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from greenlet import getcurrent, greenlet
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from client.training.measured import Evaluation
+from client.training.noise import seeded_noise
+from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
+from client.training.rule import LocalRule
+from fedappeal.protocol.keys import TRAIN_SPLIT
+from fedappeal.protocol.packing import Arrays
+from fedappeal.simulation.batched import BatchedModel, NotBatchable, gradients, line_up, train, whole
+from fedappeal.simulation.evaluation import evaluate_clients
+from fedappeal.simulation.layers import LossGradient, cross_entropy_gradient
+from fedappeal.simulation.pool import Pool
+from fedappeal.tasks.task import Task
+
+Request = TrainRequest | GradientRequest | EvaluateRequest
+
+LARGEST_BATCH = 32
+"""Most clients that train as one batch: more would push each other's parameters out of the caches."""
+EVALUATED = 256
+"""Examples a client that are differentiated at once."""
+AT_ONCE = 512
+"""Most clients that are under way at once."""
+
+
+def why_not(module: nn.Module, rule: type[LocalRule]) -> str:
+    """Return why clients cannot train this model by this rule as one batch; empty where they can."""
+    if not rule.batched:
+        return f"local rule '{rule.name}' has no batched form"
+    return _why_not(module)
+
+
+def _why_not(module: nn.Module) -> str:
+    try:
+        BatchedModel(module)
+    except NotBatchable as reason:
+        return str(reason)
+    return ""
+
+
+class BatchScheduler(Arithmetic):
+    """Arithmetic of many clients at once, on the data of a pool.
+
+    Args:
+        pool: the clients' data.
+        workers: share the forward passes of evaluations; None: one pass after another.
+    """
+
+    def __init__(self, pool: Pool, workers: Executor | None = None) -> None:
+        self._pool = pool
+        self._workers = workers
+        self._models: dict[nn.Module, BatchedModel | None] = {}
+        self._waiting: dict[str, Callable[[], Any]] = {}
+        self._halted: dict[str, tuple[greenlet, Request]] = {}
+        self._done: dict[str, Any] = {}
+
+    # -- what a client asks for ------------------------------------------------------------------------
+
+    def train(self, request: TrainRequest) -> Arrays:
+        """Wait for the other clients, and train with them."""
+        all_clients = getcurrent().parent
+        if all_clients is None or not request.rule.batched or self._batched_model(request.model) is None:
+            return super().train(request)
+        trained: Arrays = all_clients.switch(request)
+        return trained
+
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
+        """Wait for the other clients, and have the model that all of them were sent evaluated once."""
+        if (all_clients := getcurrent().parent) is None or not request.shared:
+            return super().evaluate(request)
+        measured: Evaluation = all_clients.switch(request)
+        return measured
+
+    def gradient(self, request: GradientRequest) -> Arrays:
+        """Wait for the other clients, and differentiate with them."""
+        if (all_clients := getcurrent().parent) is None or self._batched_model(request.model) is None:
+            return super().gradient(request)
+        found: Arrays = all_clients.switch(request)
+        return found
+
+    # -- all of them --------------------------------------------------------------------------------------
+
+    def start(self, name: str, client: Callable[[], Any]) -> None:
+        """Take a client under a name; nothing of it runs before `results` is called."""
+        self._waiting[name] = client
+
+    def results(self, names: Sequence[str]) -> dict[str, Any]:
+        """Run clients until some of the named ones have their result; return these results.
+
+        All clients that wait may run up to where they train, so that the ones that train do so as one batch; a client
+        that does not train has its result before the others have theirs.
+
+        Args:
+            names: clients that were given to `start` and whose result was not returned yet; others are passed over.
+        """
+        named = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
+        while named:
+            self._begin(named)
+            if any(name in self._done for name in named):
+                break
+            self._run_on(named)
+        return {name: self._done.pop(name) for name in named if name in self._done}
+
+    def _begin(self, named: Sequence[str]) -> None:
+        """Run the named clients, and others while there is room, up to their first request or their end."""
+        first = [name for name in named if name in self._waiting]
+        room = AT_ONCE - len(self._halted)
+        for name in [*first, *(name for name in list(self._waiting) if name not in first)][: max(room, 1)]:
+            client = greenlet(self._waiting.pop(name))
+            self._resume(name, client, client.switch)
+
+    def _run_on(self, named: Sequence[str]) -> None:
+        """Answer clients' requests, and resume these clients."""
+        asked: dict[str, Request] = {
+            name: request for name, (_, request) in self._halted.items() if isinstance(request, EvaluateRequest)
+        }
+        if not asked:
+            # Only training is due: of the named clients, and of others while they fit into the same batches.
+            due = [name for name in named if name in self._halted]
+            others = [name for name in self._halted if name not in due]
+            fits = -len(due) % LARGEST_BATCH
+            asked = {name: self._halted[name][1] for name in [*due, *others[:fits]]}
+        for name, answer in zip(asked, self._answers(list(asked.values())), strict=True):
+            client, _ = self._halted.pop(name)
+            if isinstance(answer, Exception):
+                self._resume(name, client, partial(client.throw, answer))
+            else:
+                self._resume(name, client, partial(client.switch, answer))
+
+    def _resume(self, name: str, client: greenlet, step: Callable[[], Any]) -> None:
+        """Resume a client, up to its end or its next request."""
+        handed = step()
+        if client.dead:
+            self._done[name] = handed
+        else:
+            self._halted[name] = (client, handed)
+
+    def _answers(self, requests: Sequence[Request]) -> list[Any]:
+        """Answer requests, each group at once; an error belongs to all requests of its batch."""
+        groups: dict[object, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault(request.group, []).append(i)
+        answers: dict[int, Any] = {}
+        for members in groups.values():
+            slices = [members]
+            if not isinstance(requests[members[0]], EvaluateRequest):
+                slices = [members[i : i + LARGEST_BATCH] for i in range(0, len(members), LARGEST_BATCH)]
+            for part in slices:
+                answers |= zip(part, self._batch([requests[i] for i in part]), strict=True)
+        return [answers[i] for i in range(len(requests))]
+
+    def _batch(self, requests: Sequence[Any]) -> Sequence[Any]:
+        """Answer requests of one group, at once."""
+        try:
+            if isinstance(requests[0], TrainRequest):
+                return self._train(requests)
+            if isinstance(requests[0], GradientRequest):
+                return self._gradients(requests)
+            return self._evaluate(requests)
+        except Exception as error:
+            return [error] * len(requests)
+
+    def _evaluate(self, requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
+        first = requests[0]
+        examples = self._pool.train if first.split == TRAIN_SPLIT else self._pool.test
+        clients = sorted({request.place for request in requests})
+        measured = evaluate_clients(first.task, first.model, first.arrays, examples, clients, self._workers)
+        return [measured[request.place] for request in requests]
+
+    @torch.no_grad()
+    def _train(self, requests: Sequence[TrainRequest]) -> list[Arrays]:
+        first = requests[0]
+        examples = self._pool.train
+        device = examples.x.device
+        rows = [torch.from_numpy(r.batches) + examples.start[r.place] for r in requests]
+        batches, places = line_up(rows, device)
+        lined_up = [requests[k] for k in places]
+        model, parameters = self._parameters(lined_up)
+        terms = type(first.rule).batched_terms([r.rule for r in lined_up], parameters)
+        # One mask for all clients of a batch, a pure function of who they are.
+        who = f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}"
+        with seeded_noise(first.seed, who, first.server_round, device):
+            train(model, parameters, examples, batches, loss_gradient(first.task), first.training, terms)
+        return _in_order(parameters, places)
+
+    @torch.no_grad()
+    def _gradients(self, requests: Sequence[GradientRequest]) -> list[Arrays]:
+        examples = self._pool.train
+        spans = [(examples.start[r.place], examples.start[r.place + 1]) for r in requests]
+        batched = [
+            whole(*span, EVALUATED) if r.batch is None else _one_step(torch.from_numpy(r.batch) + span[0])
+            for r, span in zip(requests, spans, strict=True)
+        ]
+        batches, places = line_up([rows for rows, _ in batched], examples.x.device, [w for _, w in batched])
+        model, parameters = self._parameters([requests[k] for k in places])
+        found = gradients(model, parameters, examples, batches, loss_gradient(requests[0].task))
+        return _in_order(found, places)
+
+    def _parameters(
+        self, requests: Sequence[TrainRequest] | Sequence[GradientRequest]
+    ) -> tuple[BatchedModel, dict[str, Tensor]]:
+        """Return the batched layers, and the clients' parameters one after another."""
+        module, device = requests[0].model, self._pool.train.x.device
+        model = self._batched_model(module)
+        assert model is not None
+        names = [name for name, _ in module.named_parameters()]
+        return model, {name: _one_tensor([r.arrays[name] for r in requests], device) for name in names}
+
+    def _batched_model(self, module: nn.Module) -> BatchedModel | None:
+        """Return a model's batched form, made once; None where it has none."""
+        if module not in self._models:
+            self._models[module] = None if _why_not(module) else BatchedModel(module)
+        return self._models[module]
+
+
+def _in_order(tensors: Mapping[str, Tensor], places: Sequence[int]) -> list[Arrays]:
+    """Return each client's arrays, given which client each place holds."""
+    on_cpu = {name: values.cpu().numpy() for name, values in tensors.items()}
+    ordered: list[Arrays] = [{}] * len(places)
+    for place, k in enumerate(places):
+        ordered[k] = {name: values[place] for name, values in on_cpu.items()}
+    return ordered
+
+
+def _one_step(rows: Tensor) -> tuple[Tensor, Tensor]:
+    return rows.unsqueeze(0), torch.full((1, len(rows)), 1.0 / len(rows))
+
+
+def _one_tensor(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> Tensor:
+    if all(a is arrays[0] for a in arrays):
+        one = torch.from_numpy(np.array(arrays[0])).to(device)
+        return one.expand(len(arrays), *one.shape).clone()
+    return torch.from_numpy(np.stack(arrays)).to(device)
+
+
+def loss_gradient(task: Task) -> LossGradient:
+    """Return the gradient of each example's loss by its logits: written out for cross-entropy, else by autograd."""
+    if type(task).loss is Task.loss:
+        return cross_entropy_gradient
+
+    def gradient(logits: Tensor, y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            at = logits.detach().requires_grad_()
+            return torch.autograd.grad(task.loss(at, y, reduction="sum"), at)[0]
+
+    return gradient

@@ -1,0 +1,1 @@
+"""The tasks that come with fedappeal, one data set a module."""

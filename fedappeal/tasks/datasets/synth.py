@@ -1,0 +1,145 @@
+r"""SYNTH(alpha, beta): FedProx's synthetic clients (Li et al. 2018, section 5.1), and FedALIGN's noisy ones.
+
+Client k draws its own model and its own inputs, of 60 features and 10 labels::
+
+    u_k ~ N(0, alpha^2),  W_k and b_k ~ N(u_k, 1);   B_k ~ N(0, beta^2),  v_k ~ N(B_k, 1)
+    x ~ N(v_k, diag(j^-1.2)),   y = argmax(W_k x + b_k)
+
+alpha and beta are standard deviations, as in FedProx's own program; at 1 it makes no difference. A client holds
+50 + lognormal(4, 2) examples, or ``synth.examples``.
+
+FedALIGN (section 4) makes non-priority clients from "a global dataset" and two forms of noise: labels that are
+wrong, and irrelevant examples from independent distributions. Its supplement, which has the numbers, is not at hand;
+this is our reading. The last ``synth.noisy`` seen clients are such clients. The i-th of J, from 1, has noise
+``nu = 2 * synth.noise * (i - 1/2) / J``, so that the mean over them is ``synth.noise``. Its examples are fresh draws
+from the other seen clients' distributions, in proportion to what these hold; a share nu of them gets one of the
+nine wrong labels; and nu times as many irrelevant ones come on top, from a SYNTH(alpha, beta) client of its own.
+
+All of it is a pure function of the settings and the run's seed.
+"""
+
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedappeal.protocol.config import ConfigError, CountOrZero, NonNegative
+from fedappeal.protocol.draws import generator
+from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.tasks.arrays import Features, Labels
+from fedappeal.tasks.natural import NaturalTask
+from fedappeal.tasks.partitions.checks import fewest_examples, total_clients
+
+FEATURES = 60
+CLASSES = 10
+FEWEST = 50
+"""Examples of a client besides the lognormal draw."""
+
+_DEVIATIONS = np.arange(1, FEATURES + 1) ** -0.6
+"""Square roots of diag(j^-1.2)."""
+
+
+class Law(NamedTuple):
+    """A client's distribution: W ``(60, 10)``, b ``(10,)`` and its inputs' mean v ``(60,)``."""
+
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    centre: NDArray[np.float64]
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, alpha: float, beta: float) -> "Law":
+        """Draw one."""
+        u, b = rng.normal(0.0, alpha), rng.normal(0.0, beta)
+        return cls(rng.normal(u, 1.0, (FEATURES, CLASSES)), rng.normal(u, 1.0, CLASSES), rng.normal(b, 1.0, FEATURES))
+
+    def examples(self, rng: np.random.Generator, count: int) -> tuple[Features, Labels]:
+        """Draw examples."""
+        x = rng.normal(self.centre, _DEVIATIONS, (count, FEATURES))
+        return x.astype(np.float32), (x @ self.weight + self.bias).argmax(axis=1)
+
+
+class Synth(NaturalTask):
+    """SYNTH(alpha, beta): synthetic clients with linear models of their own, some of them noisy."""
+
+    class Settings(PluginSettings):
+        """Settings of SYNTH."""
+
+        alpha: NonNegative = Field(1.0, description="how much clients' models differ")
+        beta: NonNegative = Field(1.0, description="how much clients' inputs differ")
+        examples: CountOrZero = Field(0, description="examples a client; 0: drawn, 50 or more")
+        noisy: CountOrZero = Field(
+            0, description="number of noisy clients, the last of the seen: they hold the others' kind of data"
+        )
+        noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
+            0.25, description="their mean share of wrong labels and of irrelevant examples, spread from 0 to twice"
+        )
+
+    own: Settings
+    input_shape = (FEATURES,)
+    num_classes = CLASSES
+    default_model = "logistic"
+    hidden = (64, 30)
+    dropout = 0.2
+
+    def check(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: too many noisy clients, or fewer examples than ``min-examples``.
+        """
+        if self.own.noisy >= self.settings.clients:
+            raise ConfigError(
+                f"synth.noisy = {self.own.noisy} is not allowed: fewer than clients = {self.settings.clients}, "
+                f"because noisy clients hold the others' kind of data"
+            )
+        least, fewest = fewest_examples(self.settings), self.own.examples or FEWEST
+        if fewest < least:
+            name = "synth.examples" if self.own.examples else "task = 'synth'"
+            raise ConfigError(f"{name}: {fewest} examples a client are not allowed at min-examples = {least}")
+
+    def read(self) -> list[tuple[Features, Labels]]:
+        """Draw each client's examples.
+
+        Raises:
+            ConfigError: as `check`.
+        """
+        self.check()
+        clean = self.settings.clients - self.own.noisy
+        laws = [self.law(f"client-{k}") for k in range(total_clients(self.settings))]
+        sizes = [self.size(k) for k in range(len(laws))]
+        data = [
+            law.examples(generator(self.settings.seed, "synth-examples", client=str(k)), size)
+            for k, (law, size) in enumerate(zip(laws, sizes, strict=True))
+        ]
+        for k, level in enumerate(self.noise_levels(), start=clean):
+            data[k] = self._noisy(k, float(level), laws[:clean], sizes[:clean], sizes[k])
+        return data
+
+    def noise_levels(self) -> NDArray[np.float64]:
+        """Return nu of each noisy client, shape ``(noisy,)``, rising; their mean is ``noise``."""
+        count = self.own.noisy
+        return 2.0 * self.own.noise * (np.arange(count) + 0.5) / max(count, 1)
+
+    def law(self, name: str) -> Law:
+        """Draw the distribution of a name, such as ``client-3``."""
+        return Law.drawn(generator(self.settings.seed, "synth-law", client=name), self.own.alpha, self.own.beta)
+
+    def size(self, client: int) -> int:
+        """Return a client's number of examples, without irrelevant ones: the setting, or drawn."""
+        if self.own.examples:
+            return self.own.examples
+        return FEWEST + int(generator(self.settings.seed, "synth-size", client=str(client)).lognormal(4.0, 2.0))
+
+    def _noisy(
+        self, client: int, level: float, laws: list[Law], sizes: list[int], count: int
+    ) -> tuple[Features, Labels]:
+        """Return a noisy client's examples: ``count`` from other clients' laws, ``level * count`` irrelevant ones."""
+        rng = generator(self.settings.seed, "synth-noise", client=str(client))
+        shares = rng.multinomial(count, np.array(sizes) / sum(sizes))
+        parts = [law.examples(rng, int(share)) for law, share in zip(laws, shares, strict=True)]
+        wrong = rng.permutation(count)[: round(level * count)]
+        y = np.concatenate([labels for _, labels in parts])
+        y[wrong] = (y[wrong] + rng.integers(1, CLASSES, len(wrong))) % CLASSES
+        irrelevant = self.law(f"irrelevant-{client}").examples(rng, round(level * count))
+        return np.concatenate([*(x for x, _ in parts), irrelevant[0]]), np.concatenate([y, irrelevant[1]])

@@ -1,0 +1,1 @@
+"""Files of data sets: where they are found, how they are downloaded and read."""

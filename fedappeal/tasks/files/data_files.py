@@ -1,0 +1,114 @@
+"""A data set's files: where they are looked for, and how they are downloaded."""
+
+import contextlib
+import http.client
+import io
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedappeal.protocol.config import ConfigError
+
+DEFAULT_DATA_DIR = Path("data")
+DOWNLOAD_TIMEOUT = 20.0
+"""Seconds without an answer after which a download ends."""
+
+_ARCHIVES = {".zip", ".tgz", ".tar"}
+
+
+def _nowhere_else() -> Sequence[Path]:
+    return ()
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """Files that lie together in one folder.
+
+    Attributes:
+        task: the task's name, for messages.
+        layout: the folder under ``data-dir`` (``data`` unless given), as torchvision names it.
+        names: the files that must all be there, plain or with ``.gz``.
+        remedy: how to get them there; the message's part after "task = ... finds no data:".
+        fetch: downloads them into ``layout`` under a given folder; None: they are not downloaded.
+        elsewhere: further folders to look in, without ``layout``.
+    """
+
+    task: str
+    layout: Path
+    names: tuple[str, ...]
+    remedy: str
+    fetch: Callable[[str], object] | None = None
+    elsewhere: Callable[[], Sequence[Path]] = _nowhere_else
+
+    def find(self, data_dir: Path | None) -> Path | None:
+        """Return the folder that holds all files, or None; downloads nothing."""
+        for folder in (self._root(data_dir) / self.layout, *self.elsewhere()):
+            if all(self._file(folder, name) for name in self.names):
+                return folder
+        return None
+
+    def find_or_download(self, data_dir: Path | None) -> Path:
+        """Return the folder that holds all files; downloads them where none does.
+
+        Raises:
+            ConfigError: no folder has them and the download failed; names the remedies. No partial file is left.
+        """
+        folder = self.find(data_dir)
+        if folder is not None:
+            return folder
+        root = self._root(data_dir)
+        where = f"task = {self.task!r} finds no data: "
+        remedy = self.remedy.format(data_dir=f"data-dir = {str(root)!r}")
+        if self.fetch is None:
+            raise ConfigError(where + remedy)
+        try:
+            self._download(root, self.fetch)
+        except (OSError, RuntimeError, ImportError, EOFError, http.client.HTTPException) as error:
+            if (folder := self.find(data_dir)) is not None:  # another process was faster
+                return folder
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"{where}{remedy}, or let it download with a network (tried: {reason})") from None
+        if (folder := self.find(data_dir)) is None:
+            raise ConfigError(f"{where}{remedy} (what was downloaded lacks some of {', '.join(self.names)})")
+        return folder
+
+    def path(self, folder: Path, name: str) -> Path:
+        """Return one file of a folder that was found.
+
+        Raises:
+            ConfigError: it has disappeared.
+        """
+        if (path := self._file(folder, name)) is None:
+            raise ConfigError(f"task = {self.task!r} cannot read its data: {folder / name} has disappeared")
+        return path
+
+    @staticmethod
+    def _root(data_dir: Path | None) -> Path:
+        return data_dir or DEFAULT_DATA_DIR
+
+    @staticmethod
+    def _file(folder: Path, name: str) -> Path | None:
+        return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+    def _download(self, root: Path, fetch: Callable[[str], object]) -> None:
+        """Download beside the final place, then move file by file: every file is whole."""
+        made = [folder for folder in (root, *root.parents) if not folder.exists()]
+        timeout = socket.getdefaulttimeout()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # urllib would wait without end
+            with tempfile.TemporaryDirectory(dir=root, prefix=f".{self.task}-") as scratch:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    fetch(scratch)
+                target = root / self.layout
+                target.mkdir(parents=True, exist_ok=True)
+                for file in (Path(scratch) / self.layout).iterdir():
+                    if file.is_file() and file.suffix not in _ARCHIVES:
+                        file.replace(target / file.name)
+        finally:
+            socket.setdefaulttimeout(timeout)
+            for folder in made:
+                with contextlib.suppress(OSError):  # not empty: it worked
+                    folder.rmdir()

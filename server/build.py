@@ -1,0 +1,232 @@
+"""The plug-ins that a run's settings choose, whether its settings go together, and its strategy."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from client.participation.mixture import Mixture
+from client.participation.policy import Policy
+from client.requirement import ACCURACY, RequirementKind
+from client.training.rule import LocalRule
+from client.training.settings import LocalTrainingSettings
+from client.training.sgd import SGD
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section
+from fedappeal.tasks import TASKS
+from strategies.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
+from strategies.rounds.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The plug-ins of a run.
+
+    Attributes:
+        strategy: the server's.
+        mixture: the policies by name, with their shares.
+        policies: what clients do whose owner says nothing, by name.
+        rule: how they train.
+        requirement: where their rho_k comes from.
+    """
+
+    strategy: type[Strategy]
+    mixture: Mixture
+    policies: dict[str, type[Policy]]
+    rule: type[LocalRule]
+    requirement: type[RequirementKind]
+
+    @property
+    def knows_mandatory(self) -> bool:
+        """Whether mandatory rounds mean anything to a policy of the run."""
+        return any(policy.mandatory for policy in self.policies.values())
+
+    def plugins(self) -> list[type[Plugin]]:
+        """Return all of them that have settings of their own."""
+        return [self.strategy, *self.policies.values(), self.rule, self.requirement]
+
+
+def chosen(config: RunConfig) -> Chosen:
+    """Return the plug-ins that a run names; imports neither Flower nor torch for fedappeal's own.
+
+    Raises:
+        ConfigError: for a name that is not known, or cannot be imported.
+    """
+    strategy = STRATEGIES.load(config.strategy)
+    mixture = Mixture.parse(strategy.policy if config.participation == "auto" else config.participation)
+    own_rule = strategy.LocalRule or SGD
+    rule = own_rule if config.local_rule == "auto" else LOCAL_RULES.load(config.local_rule)
+    return Chosen(
+        strategy,
+        mixture,
+        {name: POLICIES.load(name) for name in mixture.names},
+        rule,
+        REQUIREMENTS.load(config.requirement),
+    )
+
+
+def own_settings(config: RunConfig, plugin: type[Plugin]) -> PluginSettings:
+    """Return the settings of one of a run's plug-ins, checked.
+
+    Raises:
+        ConfigError: for one that is not allowed.
+    """
+    return parse_section(plugin, config.section(plugin.settings_name()))
+
+
+def unused_settings(config: RunConfig, beside: Mapping[str, type[Plugin]] = MappingProxyType({})) -> list[str]:
+    """Return one line for each given plug-in setting that the run does not use.
+
+    All are checked.
+
+    Args:
+        config: the run's settings.
+        beside: plug-ins of other runs of the same sweep, by the name of their settings.
+
+    Raises:
+        ConfigError: for a setting of no known plug-in, or one that its plug-in does not have.
+    """
+    used = {plugin.settings_name() for plugin in chosen(config).plugins()}
+    others = [name for name in config.sections() if name not in used]
+    if others:  # only then: a task of one's own may take seconds to import
+        used.add(getattr(TASKS.find(config.task), "name", config.task))
+    unused = []
+    for name in others:
+        if name in used:
+            continue
+        plugin = beside[name] if name in beside else _known(name, used)
+        parse_section(plugin, config.section(name))
+        unused += [f"{name}.{key} is not used by this run" for key in config.section(name)]
+    return unused
+
+
+def _known(name: str, used: Iterable[str]) -> type[Plugin]:
+    """Return the plug-in under whose name settings stand.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for registry in REGISTRIES:
+        if name in registry.names():
+            plugin: type[Plugin] = registry.load(name)
+            if (own := plugin.settings_name()) != name:
+                raise ConfigError(f"{registry.kind} '{name}' has no settings of its own: they stand under '{own}'")
+            return plugin
+    if name in TASKS.names() and isinstance(task := TASKS.find(name), type):
+        return task
+    names = [*used, *(known for registry in REGISTRIES for known in registry.names()), *TASKS.names()]
+    near = difflib.get_close_matches(name, names, n=1)
+    raise ConfigError(f"unknown plug-in '{name}' in the settings" + (f"; did you mean '{near[0]}'?" if near else ""))
+
+
+def check_settings(config: RunConfig) -> Chosen:
+    """Check that a run's settings go together; return its plug-ins.
+
+    Raises:
+        ConfigError: for an unknown plug-in or setting, or one that does not go with another.
+    """
+    run = chosen(config)
+    strategy, name = run.strategy, run.strategy.name
+    if strategy.needs_losses and not config.report_loss:
+        raise ConfigError(
+            f"report-loss = False is not allowed with strategy = '{name}': it needs the clients' losses"
+        )
+    if strategy.LocalRule is not None and config.local_rule != "auto" and run.rule is not strategy.LocalRule:
+        raise ConfigError(
+            f"local-rule = '{config.local_rule}' is not allowed with strategy = '{name}': it has a rule of its own"
+        )
+    if strategy.needs_everybody and config.clients_per_round:
+        raise ConfigError(
+            f"clients-per-round = {config.clients_per_round} is not allowed with strategy = '{name}': "
+            "every round needs all clients (0)"
+        )
+    if config.loss_mode not in strategy.loss_modes:
+        raise ConfigError(
+            f"loss-mode = '{config.loss_mode}' is not allowed with strategy = '{name}': "
+            f"{', '.join(strategy.loss_modes)}"
+        )
+    if strategy.compares_losses and run.requirement.of == ACCURACY:
+        raise ConfigError(
+            f"requirement = '{config.requirement}' is not allowed with strategy = '{name}': it compares a client's "
+            "loss with rho_k, which has to be a loss (solo, fixed)"
+        )
+    rule = run.rule(own_settings(config, run.rule))
+    rule.check(LocalTrainingSettings.of(config.as_config()))
+    for key, value in (("clipping-norm", config.clipping_norm), ("dp-epsilon", config.dp_epsilon)):
+        if value and not rule.sends_model:
+            raise ConfigError(
+                f"{key} = {value:g} is not allowed with strategy = '{name}': a reply is not one trained model (0)"
+            )
+    if config.dp_epsilon and not config.clipping_norm:
+        raise ConfigError(f"clipping-norm = 0 is not allowed with dp-epsilon = {config.dp_epsilon:g}: more than 0")
+    for plugin in run.plugins():
+        own_settings(config, plugin)
+    strategy.check_run(config, own_settings(config, strategy))
+    strategy.of_run(config)  # only making it tells whether its own settings go together
+    unused_settings(config)
+    return run
+
+
+def build_strategy(config: RunConfig) -> Strategy:
+    """Make the run's strategy.
+
+    Raises:
+        ConfigError: for an unknown name or a setting that is not allowed.
+    """
+    run = check_settings(config)
+    known = run.knows_mandatory  # no other policy knows rounds in which clients are asked not to opt out
+    return run.strategy.of_run(
+        config,
+        clients_per_round=config.clients_per_round or None,
+        min_clients=config.resolved_min_clients,
+        start_timeout=config.start_timeout,
+        round_timeout=config.round_timeout,
+        seed=config.seed,
+        mandatory_rounds=(None if config.mandatory_rounds < 0 else config.mandatory_rounds) if known else 0,
+        on_empty_round=config.on_empty_round if known else "keep",
+        evaluate_every=config.evaluate_every,
+        measure_leavers=config.measure_leavers,
+    )
+
+
+def resolved_settings(config: RunConfig) -> dict[str, Scalar]:
+    """Return every setting of a run: general, and of each plug-in that it uses."""
+    plugins, task = chosen(config).plugins(), TASKS.find(config.task)
+    if isinstance(task, type) and issubclass(task, Plugin):
+        plugins.append(task)
+    settings: dict[str, Scalar] = {}
+    for plugin in plugins:
+        name = plugin.settings_name()
+        settings |= {f"{name}.{key}": value for key, value in own_settings(config, plugin).as_config().items()}
+    return {**settings, **config.as_config()}
+
+
+def packages_named(config: RunConfig) -> list[str]:
+    """Return the packages that a run's settings name: what a client's owner has to allow.
+
+    Raises:
+        ConfigError: for a name that is not known, or cannot be imported.
+    """
+    return sorted({registry.package(name) for registry, name in _named(config)} - {""})
+
+
+def foreign_plugins(config: RunConfig) -> list[tuple[str, Provenance]]:
+    """Return kind and provenance of each of a run's plug-ins that is not fedappeal's.
+
+    A strategy's own local rule has no name by which a client could look for it: it comes with the strategy.
+    """
+    found = ((registry.kind, name, registry.find(name)) for registry, name in _named(config))
+    return [(kind, Provenance.of(name, plugin)) for kind, name, plugin in found if not is_ours(plugin)]
+
+
+def _named(config: RunConfig) -> list[tuple[Registry[Any], str]]:
+    """Return the names of a run's plug-ins, each with the registry that knows it."""
+    policies, rule = chosen(config).mixture.names, config.local_rule
+    return [
+        (STRATEGIES, config.strategy),
+        *((POLICIES, name) for name in policies),
+        *([] if rule == "auto" else [(LOCAL_RULES, rule)]),
+        (REQUIREMENTS, config.requirement),
+        (TASKS, config.task),
+    ]

@@ -1,0 +1,167 @@
+r"""ADA-GD's strategy: every client's full-batch gradient in every round, one step a round.
+
+"On the Effect of Defection in Federated Learning and How to Prevent It", anonymous, under review. Algorithm 1, whose
+mathematics is in `strategies.adagd.algorithm`. A joined client sends its loss F_m of the model that was sent, and in
+place of a model the gradient of that loss.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from client.training.measured import Measured
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, Count, CountOrZero, Positive
+from strategies.adagd.algorithm import Gathered
+from strategies.adagd.gradient import Gradient
+from strategies.adagd.projection import norm
+from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.members import Member, Members
+from strategies.rounds.round import Round
+from strategies.rounds.strategy import Strategy
+from strategies.rounds.vectors import check_floats, flat, moved
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+    from strategies.rounds.replies import Reply
+
+CASE_3 = "every client is predicted to leave (case 3)"
+STALLED = "nothing is left of the step (stalled)"
+ALL_LEFT = "every client has left"
+_NORMALISATION = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@dataclass
+class Agents:
+    """One round: what is gathered, the clients expected, and those that answered."""
+
+    gathered: Gathered
+    expected: set[str]
+    answered: set[str] = field(default_factory=set)
+
+
+class AdaGD(Strategy):
+    """ADA-GD (anonymous, under review): predicts who is about to leave, and moves so that they stay.
+
+    An expected client is a known seen one that has not left, connected or not; without a roll call, one of the nodes
+    that `configure_train` found. An end is for good, so the run does not end (case 3, stalled) in a round in which
+    one of them was missing.
+    """
+
+    name = "adagd"
+    policy = "defect"
+    needs_losses = True
+    needs_everybody = True
+    loss_modes = ("evaluation",)
+    """Its gradients are those of the loss in evaluation mode."""
+    claimed = keys.LOSS
+    """What a client reports about its loss."""
+
+    class Settings(StrategySettings):
+        """ADA-GD's settings."""
+
+        step_size: Positive = Field(0.1, description="eta")
+        precision: Positive = Field(0.3, description="epsilon, the loss at which a rational client leaves")
+        slack: Positive = Field(2.0, description="D holds clients with a predicted loss of at most slack * epsilon")
+        on_missing: Literal["wait", "proceed"] = Field(
+            "wait", description="where a reply is missing the model stays, or moves all the same (outside the theory)"
+        )
+        gradient_batch: CountOrZero = Field(
+            0, description="examples a gradient; 0: all (any other number is outside the theory)"
+        )
+        gradient_steps: Count = Field(1, description="local steps a gradient; above 1 is outside the theory")
+
+    settings: Settings
+
+    class LocalRule(Gradient):
+        """The gradient of the client's loss, in place of a model."""
+
+        name = "gradient"
+
+    def nothing_gathered(self) -> Gathered:
+        """Return what a round begins with."""
+        return Gathered(self.settings.step_size, self.settings.slack * self.settings.precision)
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether a missing reply makes the round void."""
+        return self.settings.on_missing == "wait"
+
+    def pool(self, number: int, members: Members) -> list[Member]:
+        """Return all clients; none while one is offline that is waited for."""
+        online = super().pool(number, members)
+        return [] if self.waits_for_all and len(online) < len(_known(members)) else online
+
+    def check_model(self, names: Sequence[str]) -> None:
+        """Refuse batch normalisation: a gradient step would leave its statistics behind.
+
+        Raises:
+            ConfigError: names the layers.
+        """
+        layers = dict.fromkeys(
+            name.rpartition(".")[0] or "(unnamed)" for name in names if name.rpartition(".")[2] in _NORMALISATION
+        )
+        if layers:
+            raise ConfigError(
+                f"model with BatchNorm is not allowed with strategy = '{self.name}': {', '.join(layers)} "
+                "(parameters alone, no running statistics)"
+            )
+
+    def report(self, measured: Measured) -> Claims:
+        """Return F_m of the model that was sent."""
+        return {keys.LOSS: measured.loss}
+
+    def begin(self, round: Round) -> None:
+        """Begin a round."""
+        self.check_model(list(round.model))
+        check_floats(round.model, f"strategy = '{self.name}'")
+        known = _known(round.members)
+        away = known - {member.client_id for member in round.members.available()}
+        # Where one is waited for that is away, no client is asked: see `pool`.
+        round.carry = Agents(self.nothing_gathered(), away if self.waits_for_all and away else known)
+
+    def add(self, round: Round, reply: "Reply") -> None:
+        """Take in one gradient: into the sum, or as it is (in D).
+
+        Raises:
+            Refused: for a reply without a loss, another layout, or a value that is not finite.
+        """
+        agents: Agents = round.carry
+        loss = reply.claim(self.claimed)
+        round.sum.check(reply.arrays)
+        agents.gathered.add(loss, flat(reply.arrays, list(round.model)))
+        agents.answered.add(reply.member.client_id)
+
+    def finish(self, round: Round) -> "ArrayRecord | None":
+        """Return the next model; None: a reply is missing, or the run is over."""
+        agents: Agents = round.carry
+        gathered, numbers = agents.gathered, round.metrics
+        missing, count = len(agents.expected - round.members.left - agents.answered), len(gathered.losses)
+        numbers |= {"missing": missing, "leaving": len(gathered.leaving)}
+        if not count:
+            if agents.expected and not missing:
+                round.end = ALL_LEFT
+            return None
+        if self.claimed == keys.LOSS:
+            numbers["agents_loss"] = sum(loss / count for loss in gathered.losses)
+        if missing and self.waits_for_all:
+            return None
+        case, direction = gathered.move()
+        numbers["case"] = case
+        if direction is not None:
+            numbers["direction_norm"] = norm(direction)
+            if direction.any():
+                return moved(round.model, self.settings.step_size, direction)
+        if not missing:
+            round.end = CASE_3 if case == 3 else STALLED
+        return None
+
+
+def _known(members: Members) -> set[str]:
+    """Return the clients whose gradients a round needs."""
+    # Node ids are random: a bare node that is gone comes back as another.
+    known = members.available() if members.bare else members.remaining()
+    return {member.client_id for member in known}

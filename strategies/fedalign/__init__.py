@@ -1,0 +1,17 @@
+"""FedALIGN: train for the priority clients; others help while their losses match.
+
+`alignment` is the mathematics, `strategy` the server's side and what clients report, `match` the clients' policy.
+"""
+
+from strategies.fedalign.alignment import (
+    accepts,
+    data_fraction,
+    epsilon_schedule,
+    joins,
+    priority_loss,
+    rho,
+    theta,
+)
+from strategies.fedalign.strategy import FedALIGN
+
+__all__ = ["FedALIGN", "accepts", "data_fraction", "epsilon_schedule", "joins", "priority_loss", "rho", "theta"]

@@ -1,0 +1,196 @@
+"""FedALIGN's mathematics: alignment with the priority clients, weights, one round's sum.
+
+"Prioritized Federated Learning: Leveraging Non-Priority Clients for Targeted Model Improvement". Anonymous
+authors, under double-blind review. Equation numbers are the paper's; P is the set of priority clients.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.rounds import share_of_rounds
+from strategies.rounds.weighted_sum import WeightedSum
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+
+def joins(local_loss: float, global_loss: float, epsilon: float) -> bool:
+    """Whether a non-priority client trains: ``F_k(w) <= F(w) + epsilon`` (Algorithm 1, the client's side)."""
+    return local_loss <= global_loss + epsilon
+
+
+def accepts(local_loss: float, global_loss: float, epsilon: float) -> bool:
+    """Whether the server takes its update: ``F_k(w) >= F(w) - epsilon`` (Algorithm 1, the server's side)."""
+    return local_loss >= global_loss - epsilon
+
+
+def priority_loss(losses: Sequence[float], examples: Sequence[int]) -> float:
+    """F(w) of equation 5, ``sum_{k in P} p_k F_k(w)``: the priority clients' losses, weighted by their data.
+
+    Args:
+        losses: F_k(w), shape ``(P,)``, at least one.
+        examples: D_k, shape ``(P,)``, each at least 1.
+    """
+    held = np.asarray(examples, dtype=np.float64)
+    return float(np.dot(held / held.sum(), np.asarray(losses, dtype=np.float64)))
+
+
+def data_fraction(examples: float, priority_examples: float, most: float | None = None) -> float:
+    """Aggregation weight p_k (below equation 5): ``D_k / sum_{i in P} D_i``; may exceed 1 outside of P.
+
+    Args:
+        examples: D_k.
+        priority_examples: data of all priority clients, above 0.
+        most: limit of the result; None: no limit, as in the paper.
+    """
+    return min(examples / priority_examples, math.inf if most is None else most)
+
+
+def theta(accepted: float) -> float:
+    """Summand of theta_T (equation 7) for one round: ``1 / (1 + sum p_k I_k)``.
+
+    Args:
+        accepted: ``sum p_k I_k`` over the clients outside of P, at least 0.
+
+    Returns:
+        In (0, 1]: 1 where none was accepted, less the more were.
+    """
+    return 1.0 / (1.0 + accepted)
+
+
+def rho(accepted: float, gap: float = 1.0) -> float:
+    """Summand of rho_T (equation 8) for one round: ``sum p_k I_k Gamma_k / (1 + sum p_k I_k)``.
+
+    Args:
+        accepted: ``sum p_k I_k`` over the clients outside of P, at least 0.
+        gap: ``Gamma_k = F_k(w*) - F_k*``, the same for all; these minima are not known during a run. With 1 the
+            result is the share that non-priority clients have in the new model, ``1 - theta``.
+    """
+    return gap * accepted / (1.0 + accepted)
+
+
+def epsilon_schedule(kind: str, epsilon: float, rounds: int, decay: float, drop: float) -> Callable[[int], float]:
+    """Return epsilon_t as a function of the round, from 1 (Corollary 2).
+
+    Args:
+        kind: ``constant``; ``linear``: from epsilon in round 1 to 0 in the last of several; ``exponential``:
+            ``epsilon * decay^(t-1)``; ``step``: epsilon in the first ``drop`` share of the rounds, then 0.
+        epsilon: of the first round.
+        rounds: rounds of the run, at least 1.
+        decay: factor a round, in (0, 1].
+        drop: in [0, 1].
+
+    Raises:
+        ConfigError: for another kind.
+    """
+    last = max(2, rounds)  # the only round of a run is its first
+    schedules: dict[str, Callable[[int], float]] = {
+        "constant": lambda t: epsilon,
+        "linear": lambda t: epsilon * (max(0, last - t) / (last - 1)),
+        "exponential": lambda t: epsilon * decay ** (t - 1),
+        "step": lambda t: epsilon if t <= share_of_rounds(drop, rounds) else 0.0,
+    }
+    if kind not in schedules:
+        raise ConfigError(f"epsilon-schedule = '{kind}' is not allowed: {', '.join(schedules)}")
+    return schedules[kind]
+
+
+class Statement(NamedTuple):
+    """What a client says of itself: F_k (or 1 - accuracy), and D_k."""
+
+    loss: float
+    examples: int
+
+
+def loss_of(claims: Sequence[Statement]) -> float | None:
+    """Return F(w) of what the priority clients say; None where none says anything."""
+    ordered = sorted(claims)  # who answers first must not decide a comparison, not even by a rounding
+    return priority_loss([c.loss for c in ordered], [c.examples for c in ordered]) if claims else None
+
+
+def aligned(loss: float, global_loss: float, epsilon: float) -> bool:
+    """Whether a client should have joined and the server should take its update."""
+    return joins(loss, global_loss, epsilon) and accepts(loss, global_loss, epsilon)
+
+
+@dataclass
+class AlignedSum:
+    """One round of Algorithm 1: the updates, added up as they come.
+
+    Attributes:
+        total: ``sum D_k w_k`` of the updates taken in.
+        limited: ``sum p_k w_k`` of the accepted ones, where p_k has a limit.
+        epsilon: epsilon_t.
+        warming: whether only priority clients count.
+        most: limit of a non-priority client's p_k; None: no limit.
+        told: the F(w) that clients were told; None: none.
+        expected: data of the priority clients that were asked; 0: not known.
+        priority: what the priority clients say that joined.
+        accepted: non-priority clients whose updates are taken in; ``refused``: those whose updates are not.
+        held: non-priority clients' models that wait for the end of the round.
+    """
+
+    total: WeightedSum
+    limited: WeightedSum
+    epsilon: float
+    warming: bool
+    most: float | None
+    told: float | None = None
+    expected: int = 0
+    priority: list[Statement] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    held: list[tuple[str, "ArrayRecord", Statement]] = field(default_factory=list)
+
+    def add_priority(self, arrays: "ArrayRecord", said: Statement) -> None:
+        """Take in a priority client's update.
+
+        Raises:
+            Refused: if the model does not fit; nothing is changed.
+        """
+        self.total.add(arrays, said.examples)
+        self.priority.append(said)
+
+    def add_other(self, client: str, arrays: "ArrayRecord", said: Statement) -> None:
+        """Match another client's update: add it, hold it or refuse it.
+
+        Raises:
+            Refused: if a model that would count does not fit; nothing is changed.
+        """
+        if self.warming or (self.told is not None and not aligned(said.loss, self.told, self.epsilon)):
+            self.refused.append(client)
+        elif self.told is None or (self.most is not None and not self.expected):
+            self.total.add(arrays, 0.0)  # a model that does not fit is to be found now, not at the end
+            self.held.append((client, arrays, said))
+        else:
+            if self.most is None:
+                self.total.add(arrays, said.examples)
+            else:
+                self.limited.add(arrays, data_fraction(said.examples, self.expected, self.most))
+            self.accepted.append(client)
+
+    def close(self) -> "tuple[ArrayRecord | None, float]":
+        """Return the next model, or None, and ``sum p_k`` over accepted others.
+
+        After it, every other client is among the accepted or the refused.
+        """
+        examples = sum(said.examples for said in self.priority)
+        known = loss_of(self.priority) if self.told is None else self.told
+        for client, arrays, said in self.held:
+            if examples and known is not None and aligned(said.loss, known, self.epsilon):
+                self.total.add(arrays, examples * data_fraction(said.examples, examples, self.most))
+                self.accepted.append(client)
+            else:
+                self.refused.append(client)
+        self.held.clear()
+        if not examples:
+            self.refused += self.accepted
+            self.accepted.clear()
+            return None, 0.0
+        self.total.merge(self.limited, factor=examples)
+        return self.total.combine(keep=0.0, scale=1.0 / self.total.weight), self.total.weight / examples - 1.0

@@ -1,0 +1,352 @@
+r"""FedALIGN: train for the priority clients; others help while their losses match.
+
+"Prioritized Federated Learning: Leveraging Non-Priority Clients for Targeted Model Improvement". Anonymous
+authors, under double-blind review: Algorithm 1, equations 5 to 8 (the mathematics: `strategies.fedalign.alignment`).
+
+The objective is that of the priority clients P alone (equation 5)::
+
+    F(w) = sum_{k in P} p_k F_k(w),   p_k = D_k / sum_{i in P} D_i
+
+A priority client always trains. Another one trains only if the model suits it, and the server takes its update
+only if the model does not suit it much better than P (Algorithm 1)::
+
+    the client joins:    F_k(w_t) <= F(w_t) + epsilon_t
+    the server accepts:  F_k(w_t) >= F(w_t) - epsilon_t
+    w_{t+E} = (sum_{k in P} p_k w_k + sum_{k accepted} p_k w_k) / (1 + sum_{k accepted} p_k)
+
+Equation 7 prints the condition with ``<``, section 3.1 and Algorithm 1 with ``<=``: the latter is used.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from client.training.measured import Evaluation, Measured
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
+from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.protocol.rounds import share_of_rounds
+from strategies.fedalign.alignment import AlignedSum, Statement, epsilon_schedule, loss_of, rho, theta
+from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.members import Member, Members
+from strategies.rounds.round import Instructions, Round
+from strategies.rounds.strategy import Strategy
+from strategies.rounds.weighted_sum import WeightedSum
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, MetricRecord
+
+    from strategies.rounds.replies import Reply
+
+log = logging.getLogger("fedappeal")
+
+EPSILON = "epsilon-now"
+"""What TRAIN tells: epsilon_t."""
+GLOBAL_LOSS = "global-loss-now"
+"""What TRAIN tells: F(w) of the model that is sent, as ``match-on`` says."""
+MATCH_ON = "match-on"
+PRIORITY = "priority"
+"""TRAIN: whether the server grants priority to this client; a joined reply: as granted."""
+_CARRIED = "fedalign"
+
+
+def warmup_rounds(share: float, rounds: int) -> int:
+    """Return the number of warm-up rounds: a share of the rounds, rounded up."""
+    return math.ceil(share_of_rounds(share, rounds))
+
+
+def matched(evaluation: Evaluation, told: Mapping[str, Scalar]) -> float:
+    """Return what ``match-on`` compares: the loss, or ``1 - accuracy`` (section 3.1)."""
+    return evaluation.error if told.get(MATCH_ON) == "error" else evaluation.loss
+
+
+@dataclass
+class AlignedRound:
+    """One round: its sum, and what the priority clients said of the model before training."""
+
+    aligned: AlignedSum
+    surveyed: list[Statement] = field(default_factory=list)
+    answers: "list[MetricRecord]" = field(default_factory=list)
+
+
+class FedALIGN(Strategy):
+    """FedALIGN (anonymous, under review): serves priority clients; others help while their losses match.
+
+    Memory is O(d), whatever the number of clients, but for one case: where a round's clients were told no F(w)
+    (Flower's four methods; nothing known yet), the models of non-priority clients are held until the round's end
+    and compared with F of its priority replies. With a limit of p_k they are held, too, where no roll call says how
+    much data the priority clients have.
+
+    Args:
+        epsilon: epsilon_t, a number or a function of the round (from 1). Infinite: FedAvg over all clients; below
+            0: FedAvg over the priority clients.
+        priority_ids: client-ids with priority, as a text or one by one.
+        settings: the others of ``Settings``, and the shared ones.
+    """
+
+    name = "fedalign"
+    policy = "match"
+    needs_losses = True
+    asks_on = False
+    """The paper samples once; clients that stay silent are not replaced."""
+    may_refuse = True
+    untold = frozenset({"priority-ids"})
+
+    class Settings(StrategySettings):
+        """FedALIGN's settings."""
+
+        priority_clients: Annotated[int, Field(ge=-1)] = Field(
+            -1, description="the first clients, this many of them, ask for priority; -1: half of them"
+        )
+        priority_ids: str = Field(
+            "", description="client-ids with priority, by commas; empty: clients that ask for it"
+        )
+        epsilon: float = Field(
+            0.2, description="how close a non-priority client's loss must be to F; below 0: none is"
+        )
+        epsilon_schedule: Literal["constant", "linear", "exponential", "step"] = Field(
+            "constant", description="epsilon over the rounds; linear: to 0 at the last one"
+        )
+        epsilon_decay: Annotated[float, Field(gt=0, le=1)] = Field(
+            0.99, description="factor a round, for epsilon-schedule = exponential"
+        )
+        epsilon_drop: Share = Field(
+            0.5, description="share of the rounds after which epsilon is 0, for epsilon-schedule = step"
+        )
+        warmup_share: Share = Field(0.1, description="share of the rounds with priority clients only")
+        warmup_rounds: CountOrZero | None = Field(None, description="their number; not set: by the share")
+        match_on: Literal["loss", "error"] = Field("loss", description="what is compared; error: 1 - accuracy")
+        global_loss: Literal["fresh", "stale"] = Field(
+            "fresh", description="F of the model that is sent (one more exchange), or of the one before"
+        )
+        max_non_priority_weight: NonNegative = Field(
+            0.0, description="most a non-priority client's p_k may be; 0: no limit, as in the paper"
+        )
+
+    settings: Settings
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | Callable[[int], float] | None = None,
+        priority_ids: str | Iterable[str] = (),
+        max_non_priority_weight: float | None = None,
+        **settings: Any,
+    ) -> None:
+        ids = priority_ids if isinstance(priority_ids, str) else ",".join(priority_ids)
+        number = {} if epsilon is None or callable(epsilon) else {"epsilon": epsilon}
+        super().__init__(
+            priority_ids=ids, max_non_priority_weight=max_non_priority_weight or 0.0, **number, **settings
+        )
+        self._epsilon = epsilon if callable(epsilon) else None
+        self._priority_ids = frozenset(filter(None, map(str.strip, self.settings.priority_ids.split(","))))
+        self._last_loss: float | None = None
+        self._thetas, self._updates = 0.0, 0
+
+    @classmethod
+    def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:
+        """Refuse more priority clients than there are, and an unfit epsilon.
+
+        Raises:
+            ConfigError: names the setting.
+        """
+        own = cls.Settings.model_validate(settings)
+        if own.priority_clients > config.clients:
+            raise ConfigError(
+                f"fedalign.priority-clients = {own.priority_clients} is not allowed: "
+                f"at most clients = {config.clients}"
+            )
+        if not math.isfinite(own.epsilon):
+            raise ConfigError(f"fedalign.epsilon = {own.epsilon} is not allowed: a finite number")
+
+    @classmethod
+    def notes(cls, config: RunConfig, settings: PluginSettings) -> list[str]:
+        """Return how long the run warms up."""
+        own = cls.Settings.model_validate(settings)
+        known = own.warmup_rounds
+        rounds = warmup_rounds(own.warmup_share, config.rounds) if known is None else known
+        return [f"{rounds} of warm-up"]
+
+    # -- what is carried from round to round ---------------------------------------------------------
+
+    def carried(self) -> dict[str, Any]:
+        """Return F of the last model, and the sum behind theta's mean."""
+        known = {} if self._last_loss is None else {"global-loss": self._last_loss}
+        return {_CARRIED: {"thetas": self._thetas, "updates": self._updates, **known}}
+
+    def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take up what was carried."""
+        own = carried[_CARRIED]
+        self._thetas, self._updates = float(own["thetas"]), int(own["updates"])
+        self._last_loss = float(own["global-loss"]) if "global-loss" in own else None
+
+    # -- which clients have priority, and which are asked --------------------------------------------
+
+    def asks_priority(self, client: int, clients: int) -> bool:
+        """Whether a client of a task asks for priority: the first ``priority-clients`` do."""
+        asked = self.settings.priority_clients
+        return 0 <= client < (-(-clients // 2) if asked < 0 else asked)
+
+    def has_priority(self, member: Member) -> bool | None:
+        """Whether a client has priority: as listed, else as it asked; None: not known."""
+        if self._priority_ids:
+            return member.client_id in self._priority_ids
+        return member.priority if member.enrolled else None
+
+    def epsilon_of(self, number: int) -> float:
+        """Return epsilon_t.
+
+        Raises:
+            ConfigError: where it is not a number.
+        """
+        own = self.settings
+        epsilon_t = self._epsilon or epsilon_schedule(
+            own.epsilon_schedule, own.epsilon, self.num_rounds, own.epsilon_decay, own.epsilon_drop
+        )
+        epsilon = float(epsilon_t(number))
+        if math.isnan(epsilon):
+            raise ConfigError(f"epsilon = {epsilon} in round {number} is not allowed: a number")
+        return epsilon
+
+    def warms_up(self, number: int) -> bool:
+        """Whether only priority clients count in a round.
+
+        Raises:
+            ConfigError: for a share of a number of rounds that is not known.
+        """
+        share, known = self.settings.warmup_share, self.settings.warmup_rounds
+        if known is not None:
+            return number <= known
+        if share and not self.num_rounds:
+            raise ConfigError(
+                f"warmup-share = {share} is not allowed without start, which knows the number of rounds: "
+                "0, or warmup_rounds"
+            )
+        return number <= warmup_rounds(share, self.num_rounds)
+
+    def pool(self, number: int, members: Members) -> list[Member]:
+        """Return the clients that the round may ask; in warm-up: with priority."""
+        clients = super().pool(number, members)
+        if not self.warms_up(number):
+            return clients
+        return [member for member in clients if self.has_priority(member) is not False]
+
+    def moves_model(self, member: Member) -> bool:
+        """Whether a client has priority: without one, no round can move the model."""
+        return self.has_priority(member) is not False
+
+    def begin(self, round: Round) -> None:
+        """Begin a round.
+
+        Raises:
+            ConfigError: where clients have enrolled and none of them has priority: no round could move the model.
+        """
+        known = [round.members.of_client(client) for client in round.members.of_role(keys.SEEN)]
+        enrolled = [member for member in known if member and member.enrolled]
+        if enrolled and not any(self.has_priority(member) for member in enrolled):
+            ids, none = ",".join(sorted(self._priority_ids)), f"none of the {len(enrolled)} clients that enrolled"
+            if ids:
+                raise ConfigError(f"fedalign.priority-ids = '{ids}' is not allowed: {none} has such a client-id")
+            raise ConfigError(f"fedalign.priority-clients: {none} asks for priority; at least one has to")
+        most = self.settings.max_non_priority_weight or None
+        sums = WeightedSum(round.model), WeightedSum(round.model)
+        round.carry = AlignedRound(
+            AlignedSum(*sums, self.epsilon_of(round.number), self.warms_up(round.number), most)
+        )
+
+    # -- F(w), and what clients are told -------------------------------------------------------------
+
+    def survey(self, round: Round, order: Sequence[Member]) -> Sequence[Member]:
+        """Return the priority clients, where F(w) has to be known."""
+        asked = order[: self.wanted(len(order))]
+        if self.settings.global_loss == "stale" or all(self.has_priority(member) for member in asked):
+            return []
+        return [member for member in order if self.has_priority(member)]
+
+    def surveyed(self, round: Round, member: Member, metrics: "MetricRecord") -> None:
+        """Take in one F_k."""
+        from strategies.rounds.replies import claim
+
+        on_error = self.settings.match_on == "error"
+        loss = 1.0 - claim(metrics, keys.ACCURACY, 0, 1) if on_error else claim(metrics, keys.LOSS)
+        round.carry.surveyed.append(Statement(loss, int(claim(metrics, keys.NUM_EXAMPLES))))
+        round.carry.answers.append(metrics)
+
+    def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
+        """Settle F(w) and the priority clients' data; tell F(w), epsilon_t and priority."""
+        now: AlignedSum = round.carry.aligned
+        if not now.warming:  # in warm-up there is no client that F(w) concerns
+            now.told = self._last_loss if self.settings.global_loss == "stale" else loss_of(round.carry.surveyed)
+        now.expected += sum(m.num_examples for m in members if m.enrolled and self.has_priority(m))
+        known = {} if now.told is None else {GLOBAL_LOSS: now.told}
+        granted = {m.client_id: self.has_priority(m) for m in members}
+        return Instructions(
+            all=self.under_name({EPSILON: now.epsilon, **known}),
+            each={
+                client: self.under_name({PRIORITY: int(has)}) for client, has in granted.items() if has is not None
+            },
+        )
+
+    def report(self, measured: Measured) -> Claims:
+        """Return F_k of the model that was sent, and whether the client has priority."""
+        return {keys.LOSS: matched(measured.evaluation, measured.told), PRIORITY: int(measured.priority)}
+
+    # -- what comes back -----------------------------------------------------------------------------
+
+    def add(self, round: Round, reply: "Reply") -> None:
+        """Take a priority client's update in; match another's.
+
+        Raises:
+            Refused: for a claim that is not allowed, or another layout.
+        """
+        priority = self.has_priority(reply.member)
+        if priority is None:
+            priority = reply.claim(PRIORITY, 0, 1) == 1
+        bounds = (0.0, 1.0) if self.settings.match_on == "error" else (-math.inf, math.inf)
+        said = Statement(reply.claim(keys.LOSS, *bounds), reply.num_examples)
+        if priority:
+            round.carry.aligned.add_priority(reply.arrays, said)
+        else:
+            round.carry.aligned.add_other(reply.member.client_id, reply.arrays, said)
+
+    def summarise(self, answers: "Sequence[tuple[Member, MetricRecord]]") -> dict[str, float]:
+        """Return the averages over all clients, and over the priority clients' pooled data."""
+        from strategies.rounds.evaluation import pooled
+
+        served = [metrics for member, metrics in answers if member.role == keys.SEEN and self.has_priority(member)]
+        found = {"priority_accuracy": pooled(served, keys.ACCURACY), "priority_loss": pooled(served, keys.LOSS)}
+        return super().summarise(answers) | {name: value for name, value in found.items() if value is not None}
+
+    def finish(self, round: Round) -> "ArrayRecord | None":
+        """Return Algorithm 1's next model, None where no priority client joined."""
+        from strategies.rounds.evaluation import pooled
+
+        now: AlignedSum = round.carry.aligned
+        record, numbers = round.record, round.metrics
+        model, accepted = now.close()
+        sat_out = [round.members.of_client(client) for client, was in record.decisions.items() if was == "sat-out"]
+        numbers |= {
+            "priority_joined": len(now.priority),
+            "accepted": len(now.accepted),
+            "silent": sum(not (member and self.has_priority(member)) for member in sat_out),
+            "refused": len(now.refused),
+            "epsilon": now.epsilon,
+        }
+        measured = loss_of(now.priority)
+        if (known := measured if now.told is None else now.told) is not None:
+            numbers["global_loss"] = known
+        if (training := pooled(round.carry.answers, keys.LOSS)) is not None:
+            numbers["priority_train_loss"] = training
+        if measured is None:
+            log.warning("round %d: no priority client joined, the model stays as it is", round.number)
+        else:
+            self._last_loss = measured
+            self._thetas, self._updates = self._thetas + theta(accepted), self._updates + 1
+            mean = self._thetas / self._updates
+            numbers |= {"theta": theta(accepted), "rho": rho(accepted), "theta_mean": mean, "rho_mean": 1.0 - mean}
+        record.decisions |= dict.fromkeys(now.refused, "refused")
+        return model

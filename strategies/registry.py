@@ -1,0 +1,69 @@
+"""The plug-ins that come with fedappeal, by kind and name, and how others are found."""
+
+from typing import Any
+
+from client.participation.policy import Policy
+from client.requirement import RequirementKind
+from client.training.rule import LocalRule
+from fedappeal.protocol.plugins import Registry
+from strategies.rounds.strategy import Strategy
+
+STRATEGIES = Registry(
+    "strategy",
+    "fedappeal.strategies",
+    Strategy,
+    {
+        "maxfl": "strategies.maxfl:MaxFL",
+        "fedalign": "strategies.fedalign.strategy:FedALIGN",
+        "adagd": "strategies.adagd.strategy:AdaGD",
+        "maxfl-adagd": "strategies.maxfl_adagd:MaxFLAdaGD",
+        "fedavg": "strategies.fedavg:FedAvg",
+        "fedprox": "strategies.fedprox:FedProx",
+        "scaffold": "strategies.scaffold:Scaffold",
+        "qfedavg": "strategies.qfedavg:QFedAvg",
+        "mwfed": "strategies.mwfed:MWFed",
+        "perfedavg": "strategies.perfedavg:PerFedAvg",
+        "pfedme": "strategies.pfedme:PFedMe",
+    },
+)
+
+LOCAL_RULES = Registry(
+    "local-rule",
+    "fedappeal.local_rules",
+    LocalRule,
+    {
+        "sgd": "client.training.sgd:SGD",
+        "prox": "strategies.fedprox:FedProx.LocalRule",
+        "scaffold": "strategies.scaffold:Scaffold.LocalRule",
+        "maml": "strategies.perfedavg:PerFedAvg.LocalRule",
+        "moreau": "strategies.pfedme:PFedMe.LocalRule",
+        "gradient": "strategies.adagd.strategy:AdaGD.LocalRule",
+        "weighted-gradient": "strategies.maxfl_adagd:MaxFLAdaGD.LocalRule",
+    },
+)
+
+POLICIES = Registry(
+    "participation",
+    "fedappeal.policies",
+    Policy,
+    {
+        "always": "client.participation.policies:Always",
+        "appeal": "client.participation.policies:Appeal",
+        "match": "strategies.fedalign.match:Match",
+        "defect": "strategies.adagd.defect:Defect",
+    },
+)
+
+REQUIREMENTS = Registry(
+    "requirement",
+    "fedappeal.requirements",
+    RequirementKind,
+    {
+        "solo": "client.requirement:Solo",
+        "fixed": "client.requirement:Fixed",
+        "accuracy": "client.requirement:Accuracy",
+    },
+)
+
+REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, LOCAL_RULES, POLICIES, REQUIREMENTS)
+"""All kinds of plug-ins but tasks."""

@@ -1,0 +1,1 @@
+"""What all strategies share: the base class, rounds, messages, members, replies and sums."""

@@ -1,0 +1,90 @@
+"""The replies of a round as they come: survey, training in waves, evaluation."""
+
+from collections.abc import Iterator, Sequence
+
+from flwr.app import MetricRecord
+
+from fedappeal.protocol.packing import content_bytes
+from strategies.rounds.exchange import NO_ANSWER, NOT_SENT, Addressed, Channel, Exchange
+from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.members import Member
+from strategies.rounds.replies import read_evaluate
+from strategies.rounds.round import Round
+from strategies.rounds.weighted_sum import Refused
+
+
+def train_replies(
+    round: Round, channel: Channel, deadline: float, wanted: int, waves: Iterator[Sequence[Addressed]]
+) -> Iterator[Addressed]:
+    """Ask wave after wave until enough clients have joined; yield each reply.
+
+    It ends early where time is up or no client is left to ask. A wave is asked as soon as the clients that have not answered yet could not make up for what is missing, so
+    while they still train. Clients that missed a deadline have as long to answer as the others take.
+
+    Args:
+        round: says how many have joined so far; counts failures and bytes.
+        channel: the run's.
+        deadline: of the round, on the channel's clock.
+        wanted: number of joiners that the round is looking for.
+        waves: the messages to clients that are asked together, made when a wave is due.
+    """
+    record, exchange = round.record, Exchange(channel, deadline, content_bytes(round.model))
+    while not exchange.over:
+        expected = exchange.expected
+        while wanted - record.count("joined") > expected and exchange.seconds_left > 0:
+            if not (messages := next(waves, ())):
+                break
+            reached, unreached = exchange.send(messages)
+            for member in unreached:
+                record.fail(member.client_id, NOT_SENT)
+            if any(exchange.waits_for(member) for member in reached):
+                expected += len(reached)
+        if not exchange.open:
+            break
+        yield from exchange.poll(window=wanted - record.count("joined"))
+    for member in exchange.close():
+        record.fail(member.client_id, NO_ANSWER)
+    record.count_traffic(exchange.bytes_up, exchange.bytes_down)
+
+
+def survey_answers(
+    record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed]
+) -> Iterator[tuple[Member, MetricRecord]]:
+    """Send the questions of a survey, and yield each answer; arguments as in `evaluation_answers`."""
+    exchange = Exchange(channel, deadline)
+    _, unreached = exchange.send(messages)
+    yield from _checked(exchange, record, "survey")
+    for reason, failed in ((NOT_SENT, unreached), (NO_ANSWER, exchange.close())):
+        record.failures |= {member.client_id: f"survey: {reason}" for member in failed}
+    record.count_traffic(exchange.bytes_up, exchange.bytes_down)
+
+
+def evaluation_answers(
+    record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed]
+) -> list[tuple[Member, MetricRecord]]:
+    """Send the EVALUATE messages that end a round; return the answers by client-id.
+
+    Args:
+        record: counts clients, answers that are left out, and bytes.
+        channel: the run's.
+        deadline: on the channel's clock.
+        messages: what is asked.
+    """
+    exchange = Exchange(channel, deadline)
+    exchange.send(messages)
+    answers = list(_checked(exchange, record, "evaluation"))
+    exchange.close()
+    record.count_traffic(exchange.bytes_up, exchange.bytes_down)
+    record.expected, record.evaluated = len(messages), len(answers)
+    return sorted(answers, key=lambda answer: answer[0].client_id)
+
+
+def _checked(exchange: Exchange, record: RoundRecord, purpose: str) -> Iterator[tuple[Member, MetricRecord]]:
+    """Yield each answer to EVALUATE that is allowed; record why others are left out."""
+    for member, message in exchange.replies():
+        try:
+            metrics = read_evaluate(message)
+        except Refused as error:
+            record.add_failure(member.client_id, f"{purpose}: {error}")
+        else:
+            yield member, metrics

@@ -1,0 +1,67 @@
+"""What evaluation replies say together: GM-Appeal and unweighted averages over clients, seen and unseen apart."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from flwr.app import MetricRecord
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.keys import SEEN
+from strategies.rounds.members import Member
+from strategies.rounds.replies import claim
+
+WORST_SHARE = 10
+"""The worst decile is one client in ten, rounded up."""
+
+_AVERAGED = {
+    "gm_appeal": keys.APPEALED,
+    "gm_appeal_train": keys.APPEALED_TRAIN,
+    "accuracy": keys.ACCURACY,
+    "loss": keys.LOSS,
+    "train_loss": keys.TRAIN_LOSS,
+    "preferred_accuracy": keys.PREFERRED_ACCURACY,
+    "adapted_accuracy": keys.ADAPTED_ACCURACY,
+    "adapted_loss": keys.ADAPTED_LOSS,
+}
+
+
+def summarise(replies: Iterable[tuple[Member, MetricRecord]]) -> dict[str, float]:
+    """Average evaluation replies over clients, unweighted (MaxFL, Definition 1 and section 5).
+
+    Returns:
+        ``gm_appeal`` (share of clients with test loss < rho_k), ``gm_appeal_train``, ``accuracy``, ``loss``,
+        ``train_loss``, ``preferred_accuracy``, ``adapted_accuracy`` and ``adapted_loss`` over the seen clients that
+        reported each of them; of their accuracies also the mean over the tenth of the clients where it is lowest
+        (``worst_decile_accuracy``), the lowest and the highest (``lowest_accuracy``, ``highest_accuracy``); the same
+        with ``unseen_`` in front over the unseen ones.
+    """
+    values: dict[str, list[float]] = {}
+    for member, metrics in replies:
+        prefix = "" if member.role == SEEN else "unseen_"
+        for name, key in _AVERAGED.items():
+            if key in metrics:
+                values.setdefault(prefix + name, []).append(claim(metrics, key))
+    summary = {name: _mean(v) for name, v in values.items()}
+    for prefix in ("", "unseen_"):
+        if accuracies := sorted(values.get(f"{prefix}accuracy", ())):
+            worst = accuracies[: math.ceil(len(accuracies) / WORST_SHARE)]
+            summary[f"{prefix}worst_decile_accuracy"] = _mean(worst)
+            summary[f"{prefix}lowest_accuracy"] = accuracies[0]
+            summary[f"{prefix}highest_accuracy"] = accuracies[-1]
+    return summary
+
+
+def pooled(answers: Iterable[MetricRecord], key: str) -> float | None:
+    """Return a measure on all clients' examples together; None where no client reports it."""
+    told = [(claim(metrics, key), claim(metrics, keys.NUM_EXAMPLES)) for metrics in answers if key in metrics]
+    examples = sum(count for _, count in told)
+    return sum(value * (count / examples) for value, count in told) if told else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean of finite values; finite, though their sum may not be."""
+    mean = sum(values) / len(values)
+    if math.isfinite(mean):
+        return mean
+    # Divided first: less exact (ten times 0.1 is not 1), so for absurd claims only.
+    return min(max(sum(v / len(values) for v in values), min(values)), max(values))

@@ -1,0 +1,108 @@
+"""The clients of a federation, by their stable ids.
+
+Node ids are random and change when a client comes back without a key; a client-id stays.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedappeal.protocol.keys import SEEN
+
+
+@dataclass(frozen=True)
+class Member:
+    """One client.
+
+    Attributes:
+        client_id: stable id.
+        node_id: where messages to it go.
+        role: seen (trains and evaluates) or unseen (evaluates only).
+        priority: whether it asks to be served with priority.
+        num_examples: training examples it holds, at least 1.
+        left: whether it says that it has left the run for good.
+        version: of its fedappeal; empty where it does not say.
+    """
+
+    client_id: str
+    node_id: int
+    role: str = SEEN
+    priority: bool = False
+    num_examples: int = 1
+    left: bool = False
+    version: str = ""
+
+    @classmethod
+    def bare(cls, node_id: int) -> "Member":
+        """Return the member behind a node that is known by its id alone."""
+        return cls(str(node_id), node_id)
+
+    @property
+    def enrolled(self) -> bool:
+        """Whether the client answered the roll call."""
+        return self.client_id != str(self.node_id)
+
+
+class Members:
+    """The clients of a run: which are online, and which have left.
+
+    Attributes:
+        left: client-ids that have left the run for good.
+        bare: whether nodes are known by their ids alone, so that one that is gone comes back as another.
+    """
+
+    def __init__(self, left: Iterable[str] = ()) -> None:
+        self._by_client: dict[str, Member] = {}
+        self._online: set[int] = set()
+        self.left: set[str] = set(left)
+        self.bare = False
+
+    def enrol(self, member: Member) -> Member | None:
+        """Add a client, or give it a new node id; return the member that it replaces."""
+        previous = self._by_client.get(member.client_id)
+        self._by_client[member.client_id] = member
+        self._online.add(member.node_id)
+        return previous
+
+    def enrol_bare(self, node_ids: Iterable[int]) -> None:
+        """Enrol nodes by their ids, without a roll call; they alone are online."""
+        self.bare = True
+        nodes = list(node_ids)
+        for node in nodes:
+            if self.of_node(node) is None:
+                self.enrol(Member.bare(node))
+        self.set_online(nodes)
+
+    def set_online(self, node_ids: Iterable[int]) -> None:
+        """Set which nodes are connected now."""
+        self._online = set(node_ids)
+
+    def online(self, role: str | None = None) -> list[Member]:
+        """Return the connected clients (of one role), sorted by client-id."""
+        return sorted(
+            (m for m in self._by_client.values() if m.node_id in self._online and (role is None or m.role == role)),
+            key=lambda m: m.client_id,
+        )
+
+    def of_role(self, role: str) -> list[str]:
+        """Return the client-ids of a role, connected or not, sorted."""
+        return sorted(m.client_id for m in self._by_client.values() if m.role == role)
+
+    def remaining(self) -> list[Member]:
+        """Return the seen clients that have not left, connected or not, sorted by client-id."""
+        known = (self._by_client[client_id] for client_id in self.of_role(SEEN))
+        return [member for member in known if member.client_id not in self.left]
+
+    def available(self) -> list[Member]:
+        """Return the connected seen clients that have not left, sorted by client-id."""
+        return [member for member in self.online(SEEN) if member.client_id not in self.left]
+
+    def of_client(self, client_id: str) -> Member | None:
+        """Return the client with an id, or None."""
+        return self._by_client.get(client_id)
+
+    def of_node(self, node_id: int) -> Member | None:
+        """Return the client behind a node id, or None."""
+        return next((m for m in self._by_client.values() if m.node_id == node_id), None)
+
+    def __len__(self) -> int:
+        return len(self._by_client)

@@ -1,0 +1,61 @@
+"""The messages of a run: roll call, TRAIN and EVALUATE."""
+
+from collections.abc import Mapping, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import Scalar
+from strategies.rounds.exchange import Addressed
+from strategies.rounds.members import Member
+from strategies.rounds.round import Instructions
+
+
+def roll_call_message(node_id: int, initial: ArrayRecord, config: ConfigRecord, ttl: float) -> Message:
+    """Return the roll call for one node; it carries w_0. ``ttl`` in seconds."""
+    content = RecordDict({keys.ARRAYS: initial, keys.CONFIG: config})
+    return Message(content, node_id, MessageType.QUERY, ttl=ttl, group_id="0")
+
+
+def train_messages(
+    members: Sequence[Member],
+    arrays: ArrayRecord,
+    told: Mapping[str, Scalar],
+    instructions: Instructions,
+    ttl: float,
+) -> list[Addressed]:
+    """Return one TRAIN message for each client.
+
+    Args:
+        members: the clients.
+        arrays: the global model.
+        told: general settings; those of the instructions count before them, but for the round's own keys.
+        instructions: what the strategy tells.
+        ttl: seconds until the deadline.
+    """
+    last = {key: told[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
+    to_all = {**told, **instructions.all, **last}
+    shared = ConfigRecord(dict(to_all))
+    records = {keys.ARRAYS: arrays, **instructions.records}
+    messages = []
+    for member in members:
+        own = instructions.each.get(member.client_id)
+        config = ConfigRecord({**to_all, **own}) if own else shared
+        messages.append((member, _message(member, MessageType.TRAIN, records, config, ttl)))
+    return messages
+
+
+def evaluate_messages(
+    members: Sequence[Member], arrays: ArrayRecord, told: Mapping[str, Scalar], ttl: float
+) -> list[Addressed]:
+    """Return one EVALUATE message for each client; ``told``: their config, ``ttl``: seconds."""
+    config = ConfigRecord(dict(told))
+    return [(m, _message(m, MessageType.EVALUATE, {keys.ARRAYS: arrays}, config, ttl)) for m in members]
+
+
+def _message(
+    member: Member, kind: str, records: Mapping[str, ArrayRecord], config: ConfigRecord, ttl: float
+) -> Message:
+    content = RecordDict({**records, keys.CONFIG: config})
+    group = str(config[keys.SERVER_ROUND])
+    return Message(content, member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)

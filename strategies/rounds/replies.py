@@ -1,0 +1,153 @@
+"""What the server checks before it believes a reply."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.keys import Decision
+from strategies.rounds.members import Member
+from strategies.rounds.weighted_sum import NotFinite, Refused
+
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+
+MOST_EXAMPLES = 10**12
+"""What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
+_SHARES = (keys.ACCURACY, keys.APPEALED, keys.APPEALED_TRAIN, keys.PREFERRED_ACCURACY, keys.ADAPTED_ACCURACY)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A checked reply to TRAIN.
+
+    Attributes:
+        member: the client.
+        decision: what it decided.
+        num_examples: training examples that it claims, at least 1.
+        metrics: all that it reported; every number is finite.
+        arrays: its model or gradient; empty where it did not join.
+        records: the further ArrayRecords that were asked for, where it joined.
+    """
+
+    member: Member
+    decision: Decision
+    num_examples: int
+    metrics: Mapping[str, Any]
+    arrays: ArrayRecord
+    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
+
+    def claim(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
+        """Return a number that the client reported, if it is there and inside its bounds.
+
+        Raises:
+            Refused: otherwise.
+        """
+        return claim(self.metrics, key, low, high)
+
+
+def _record(message: Message, name: str, kind: type[R]) -> R | None:
+    # Not `content.array_records[name]`: that ties the content into a reference cycle, so that each model would
+    # stay in memory until the garbage collector comes by.
+    record = message.content.get(name)
+    return record if isinstance(record, kind) else None
+
+
+def _content(message: Message) -> MetricRecord:
+    if message.has_error():
+        raise Refused(message.error.reason or f"error code {message.error.code}")
+    if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
+        raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
+    for key, value in metrics.items():
+        if isinstance(value, list):
+            raise Refused(f"{key} = {value!r} is not a finite number")
+        if not math.isfinite(value):
+            raise NotFinite(f"{key} = {value!r} is not a finite number")
+    return metrics
+
+
+def _num_examples(metrics: MetricRecord) -> int:
+    count = claim(metrics, keys.NUM_EXAMPLES)
+    if not 1 <= count <= MOST_EXAMPLES or count != int(count):
+        raise Refused(f"{keys.NUM_EXAMPLES} = {count} is not allowed: a whole number, 1 to {MOST_EXAMPLES}")
+    return int(count)
+
+
+def claim(metrics: Mapping[str, Any], key: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return a number that a client reported, if it is there and inside its bounds.
+
+    Raises:
+        Refused: otherwise.
+    """
+    if key not in metrics:
+        raise Refused(f"reply has no '{key}'")
+    value = float(metrics[key])
+    if not low <= value <= high:
+        raise Refused(f"{key} = {value} is not allowed: {low} to {high}")
+    return value
+
+
+def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Reply:
+    """Check a reply to TRAIN.
+
+    Args:
+        member: the client that answers.
+        message: the reply. Without a decision it joins: a ClientApp that knows no volunteers sends none.
+        also: ArrayRecords that a joined reply carries besides the model.
+
+    Raises:
+        Refused: an error reply, an unknown decision, a number that is not finite, a join without a model.
+    """
+    metrics = _content(message)
+    number = claim(metrics, keys.DECISION) if keys.DECISION in metrics else int(Decision.JOINED)
+    if number not in set(Decision):
+        raise Refused(f"{keys.DECISION} = {number} is not allowed: {', '.join(str(int(d)) for d in Decision)}")
+    decision = Decision(int(number))
+    records: dict[str, ArrayRecord] = {}
+    if decision is Decision.JOINED:
+        for name in (keys.ARRAYS, *also):
+            if (found := _record(message, name, ArrayRecord)) is None:
+                raise Refused(f"reply joins without the ArrayRecord '{name}'")
+            records[name] = found
+    arrays = records.pop(keys.ARRAYS, None)
+    return Reply(member, decision, _num_examples(metrics), metrics, arrays or ArrayRecord(), records)
+
+
+def read_evaluate(message: Message) -> MetricRecord:
+    """Check a reply to EVALUATE.
+
+    Raises:
+        Refused: an error reply, a number that is not finite, a share outside [0, 1].
+    """
+    metrics = _content(message)
+    _num_examples(metrics)
+    for key in _SHARES:
+        if key in metrics:
+            claim(metrics, key, 0, 1)
+    return metrics
+
+
+def read_roll_call(message: Message) -> Member:
+    """Check a reply to the roll call.
+
+    Raises:
+        Refused: an error reply (a client that does not fit the run says why), or a reply without an id.
+    """
+    metrics = _content(message)
+    info = _record(message, keys.INFO, ConfigRecord)
+    if info is None or not str(info.get(keys.CLIENT_ID, "")):
+        raise Refused(f"reply has no '{keys.CLIENT_ID}'")
+    role = info.get(keys.ROLE, keys.SEEN)
+    if role not in (keys.SEEN, keys.UNSEEN):
+        raise Refused(f"{keys.ROLE} = {role!r} is not allowed: {keys.SEEN}, {keys.UNSEEN}")
+    return Member(
+        client_id=str(info[keys.CLIENT_ID]),
+        node_id=message.metadata.src_node_id,
+        role=str(role),
+        priority=bool(info.get(keys.PRIORITY, 0)),
+        num_examples=_num_examples(metrics),
+        left=bool(info.get(keys.LEFT_RUN, 0)),
+        version=str(info.get(keys.VERSION, "")),
+    )

@@ -1,0 +1,64 @@
+"""One round as an object, and what the strategy tells its clients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.protocol.config import Scalar
+from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.members import Members
+from strategies.rounds.weighted_sum import WeightedSum
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """What messages tell clients besides the model and the general settings.
+
+    Attributes:
+        all: told to every client, by key.
+        each: told to one client alone, by client-id; counts before ``all``.
+        records: further ArrayRecords for every client, by name.
+    """
+
+    all: Mapping[str, Scalar] = field(default_factory=dict)
+    each: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    records: Mapping[str, "ArrayRecord"] = field(default_factory=dict)
+
+
+NOTHING = Instructions()
+
+
+@dataclass
+class Round:
+    """One round.
+
+    Attributes:
+        model: the global model that is sent.
+        members: the clients of the run.
+        record: what has happened so far.
+        sum: the joined clients' models, each times its weight.
+        carry: what the strategy gathers of this round besides.
+        end: why the run is over with this round; empty while it is not.
+    """
+
+    model: "ArrayRecord"
+    members: Members
+    record: RoundRecord
+    carry: Any = None
+    end: str = ""
+
+    def __post_init__(self) -> None:
+        self.sum = WeightedSum(self.model)
+
+    @property
+    def number(self) -> int:
+        """The number of the round, from 1."""
+        return self.record.server_round
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers for the history."""
+        return self.record.metrics

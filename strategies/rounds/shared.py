@@ -1,0 +1,25 @@
+"""Settings that every strategy shares."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedappeal.protocol.config import Count, CountOrZero, Positive, Settings
+
+
+class SharedSettings(Settings):
+    """Settings of the rounds, the same for every strategy; all have a default."""
+
+    clients_per_round: Count | None = Field(None, description="joiners that a round aggregates; None: all")
+    min_clients: Count = Field(1, description="clients to wait for before round 1")
+    start_timeout: Positive = Field(300.0, description="seconds to wait for them")
+    round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
+    seed: CountOrZero = Field(0, description="seed of the sampling")
+    mandatory_rounds: CountOrZero | None = Field(
+        None, description="rounds in which clients are asked not to opt out; None: max(10, 5 % of the rounds)"
+    )
+    on_empty_round: Literal["ask-all", "keep"] = Field(
+        "ask-all", description="after a round without a joiner: the next is mandatory, or nothing changes"
+    )
+    evaluate_every: CountOrZero = Field(1, description="rounds between evaluations; 0: after the last only")
+    measure_leavers: bool = Field(True, description="whether clients that left are still evaluated")

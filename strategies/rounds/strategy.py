@@ -1,0 +1,356 @@
+"""The base class of all strategies: an algorithm, and the rounds around it.
+
+Roll call, sampling in waves, waiting, checking, evaluation, state and hooks are here once. It works in two ways:
+``start`` runs the whole loop, and Flower's own four methods (``configure_train`` and so on) work with any `Grid` that
+only knows node ids.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.rounds import default_mandatory_rounds
+from strategies.rounds.algorithm import Algorithm
+from strategies.rounds.divergence import DIVERGED, Divergence
+from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.members import Member, Members
+from strategies.rounds.round import Round
+from strategies.rounds.sampling import sampling_order, waves
+from strategies.rounds.weighted_sum import NotFinite, Refused, finite
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result
+
+    from strategies.rounds.exchange import Channel
+
+log = logging.getLogger("fedappeal")
+
+_LOOP = "volunteers"
+"""Name of what the rounds themselves carry, in a checkpoint."""
+
+
+class Strategy(Algorithm):
+    """Base of all strategies; see `Algorithm` for what one may override.
+
+    Attributes:
+        members: the clients of the run.
+        record: what happened in the latest round.
+        finished: why the run is over before its last round; empty while it is not.
+        pool_empty: whether the last round had no joiner.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+        # A virtual subclass of Flower's: deriving from it would load Flower where only settings are read.
+        FlowerStrategy.register(Strategy)
+        super().__init__(**settings)
+        self.members = Members()
+        self.record = RoundRecord(0)
+        self.finished = ""
+        self.pool_empty = False
+        self._divergence = Divergence()
+        self._opened: Round | None = None
+
+    # -- what is carried from round to round ---------------------------------------------------------
+
+    def state(self) -> "RecordDict":
+        """Return all that is carried from round to round, for a checkpoint."""
+        from strategies.rounds.carry import packed
+
+        rounds, clients = self._divergence.state()
+        loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
+        loop |= {"diverging-rounds": rounds, "diverging-clients": clients}
+        return packed({_LOOP: loop, **self.carried()})
+
+    def restore(self, state: "RecordDict") -> None:
+        """Take up what `state` returned."""
+        from strategies.rounds.carry import unpacked
+
+        carried = unpacked(state)
+        loop = carried.pop(_LOOP)
+        self.members.left = set(loop["gone"])
+        self.pool_empty, self.finished = bool(loop["pool-empty"]), str(loop["finished"])
+        self._divergence.restore(int(loop["diverging-rounds"]), loop["diverging-clients"])
+        self.take_up(carried)
+
+    # -- Flower's methods ----------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: "ArrayRecord", config: "ConfigRecord", grid: "Grid"
+    ) -> "Iterable[Message]":
+        """Open a round and return the messages of its first wave."""
+        self.members.enrol_bare(grid.get_node_ids())
+        round = self._opened = self.open_round(server_round, arrays)
+        order = self.order(server_round)
+        messages = self.train_messages(round, order[: self.wanted(len(order))], config, self.shared.round_timeout)
+        return [message for _, message in messages]
+
+    def aggregate_train(
+        self, server_round: int, replies: "Iterable[Message]"
+    ) -> "tuple[ArrayRecord | None, MetricRecord | None]":
+        """Add up the replies of a round; the model is None where no client joined."""
+        from flwr.app import MetricRecord
+
+        round, self._opened = self._opened, None
+        if round is None or round.number != server_round:
+            raise ConfigError(f"server-round = {server_round} is not allowed: configure_train did not open it")
+        for message in replies:
+            self.take(round, self._sender(message), message)
+        arrays = self.close_round(round)
+        numbers = {k: round.record.count(k) for k in ("joined", "sat-out", "left", "failed", "surplus")}
+        return arrays, MetricRecord({**numbers, **round.metrics})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: "ArrayRecord", config: "ConfigRecord", grid: "Grid"
+    ) -> "Iterable[Message]":
+        """Return the messages that ask every client how the model serves it."""
+        self.members.enrol_bare(grid.get_node_ids())
+        messages = self.evaluate_messages(server_round, arrays, config, self.shared.round_timeout)
+        return [message for _, message in messages]
+
+    def aggregate_evaluate(self, server_round: int, replies: "Iterable[Message]") -> "MetricRecord | None":
+        """Average what clients measured, unweighted; None where none answered."""
+        from flwr.app import MetricRecord
+
+        from strategies.rounds.replies import read_evaluate
+
+        answers = []
+        for message in replies:
+            member = self._sender(message)
+            try:
+                answers.append((member, read_evaluate(message)))
+            except Refused as error:
+                log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
+        return MetricRecord(dict(self.summarise(answers))) if answers else None
+
+    def summary(self) -> None:
+        """Log the settings that differ between runs."""
+        asked, timeout, seed = self.shared.clients_per_round or "all", self.shared.round_timeout, self.shared.seed
+        log.info("%s: clients-per-round %s, round-timeout %g s, seed %d", type(self).__name__, asked, timeout, seed)
+
+    def start(
+        self,
+        grid: "Grid",
+        initial_arrays: "ArrayRecord",
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: "ConfigRecord | None" = None,
+        evaluate_config: "ConfigRecord | None" = None,
+        evaluate_fn: object = None,
+        *,
+        hooks: Hooks | None = None,
+        roll_call_config: "ConfigRecord | None" = None,
+        arrays: "ArrayRecord | None" = None,
+        first_round: int = 1,
+    ) -> "Result":
+        """Run the federation.
+
+        Args:
+            grid: Flower's grid.
+            initial_arrays: w_0; clients warm up their requirement from it.
+            num_rounds: number of the last round.
+            timeout: not used; ``round_timeout`` is the deadline of each exchange.
+            train_config: the local rule's settings, sent with every TRAIN.
+            evaluate_config: sent with every EVALUATE.
+            evaluate_fn: not supported: the clients evaluate.
+            hooks: told what happens.
+            roll_call_config: what the roll call carries besides w_0.
+            arrays: the model to go on from (a resumed run); None: ``initial_arrays``.
+            first_round: the first round to run.
+
+        Returns:
+            Flower's result: the last model and the metrics by round.
+
+        Raises:
+            RollCallError: if too few clients came.
+        """
+        from flwr.app import ConfigRecord, MetricRecord
+        from flwr.serverapp.strategy import Result
+
+        from strategies.rounds.collect import evaluation_answers
+        from strategies.rounds.exchange import Channel
+        from strategies.rounds.roll_call import RollCall
+
+        if evaluate_fn is not None:
+            raise ConfigError("evaluate_fn is not supported: clients evaluate; use hooks for anything else")
+        self.summary()
+        self.members, self.num_rounds = Members(self.members.left), num_rounds
+        hooks, shared, result = hooks or Hooks(), self.shared, Result()
+        training, evaluation = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        model = initial_arrays if arrays is None else arrays
+        channel = Channel(grid)
+        roll_call = RollCall(
+            channel, self.members, initial_arrays, roll_call_config or ConfigRecord(), hooks, shared.start_timeout
+        )
+        if first_round <= num_rounds and not self.finished:  # else there is nothing left to do
+            roll_call.wait_for(shared.min_clients, shared.start_timeout, shared.round_timeout)
+        for number in range(first_round, num_rounds + 1):
+            if self.finished:
+                break
+            started = channel.clock()
+            hooks.on_round_start(number)
+            roll_call.update_until(partial(self._can_begin, number), shared.round_timeout)
+            round = self.open_round(number, model)
+            updated = self._train(round, channel, training)
+            model = round.model if updated is None else updated
+            result.train_metrics_clientapp[number] = MetricRecord(dict(round.metrics))
+            every, last = shared.evaluate_every, number == num_rounds or bool(self.finished)
+            if last or (every and number % every == 0):
+                told: dict[str, Any] = {**evaluation, keys.FINAL: int(last)}
+                messages = self.evaluate_messages(number, model, told, shared.round_timeout)
+                until = channel.clock() + shared.round_timeout
+                metrics = self.summarise(evaluation_answers(round.record, channel, until, messages))
+                round.record.metrics |= metrics
+                result.evaluate_metrics_clientapp[number] = MetricRecord(dict(metrics))
+            round.record.seconds = channel.clock() - started
+            hooks.on_round_end(round.record, model)
+        result.arrays = model
+        return result
+
+    # -- one round -----------------------------------------------------------------------------------
+
+    def order(self, number: int) -> list[Member]:
+        """Return the clients of the pool in the order in which a round asks them."""
+        pool = {member.client_id: member for member in self.pool(number, self.members)}
+        available = [member.client_id for member in self.members.available()]
+        # All are drawn and the pool's are asked: a client's turn does not depend on the rest of the pool.
+        return [pool[client] for client in sampling_order(self.shared.seed, number, available) if client in pool]
+
+    def wanted(self, available: int) -> int:
+        """Number of joiners a round is looking for, where ``available`` clients can be asked."""
+        return min(self.shared.clients_per_round or available, available)
+
+    def open_round(self, number: int, arrays: "ArrayRecord") -> Round:
+        """Begin a round.
+
+        Args:
+            number: counted from 1.
+            arrays: the global model that is sent.
+        """
+        first = self.shared.mandatory_rounds
+        first = default_mandatory_rounds(self.num_rounds) if first is None else first
+        mandatory = number <= first or (self.pool_empty and self.shared.on_empty_round == "ask-all")
+        self.record = RoundRecord(number, mandatory=mandatory)
+        round = Round(arrays, self.members, self.record)
+        self.begin(round)
+        return round
+
+    def train_messages(
+        self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
+    ) -> "list[tuple[Member, Message]]":
+        """Return one wave's TRAIN messages; ``config``: general settings, ``ttl``: seconds."""
+        from strategies.rounds.messages import train_messages
+
+        told = {
+            keys.LOCAL_RULE: self.rule_name,
+            **config,
+            **self.told(),
+            keys.SERVER_ROUND: round.number,
+            keys.MANDATORY: int(round.record.mandatory),
+        }
+        return train_messages(members, round.model, told, self.wave(round, members), ttl)
+
+    def evaluate_messages(
+        self, number: int, arrays: "ArrayRecord", config: Mapping[str, Any], ttl: float
+    ) -> "list[tuple[Member, Message]]":
+        """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
+        from strategies.rounds.messages import evaluate_messages
+
+        left = set() if self.shared.measure_leavers else self.members.left
+        members = [member for member in self.members.online() if member.client_id not in left]
+        told = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **self.evaluation_settings()}
+        return evaluate_messages(members, arrays, {**told, keys.SERVER_ROUND: number}, ttl)
+
+    def take(self, round: Round, member: Member, message: "Message") -> None:
+        """Check one reply and add it, or count why not."""
+        from strategies.rounds.replies import read_train
+
+        record = round.record
+        try:
+            reply = read_train(member, message, self.reply_records)
+            decision = reply.decision.label
+            if reply.decision is Decision.LEFT:
+                self.members.left.add(member.client_id)
+            elif reply.decision is Decision.JOINED:
+                most = self.shared.clients_per_round
+                if most and record.count("joined") >= most:
+                    decision = "surplus"
+                else:
+                    self.add(round, reply)
+            record.decisions[member.client_id] = decision
+            self._divergence.note(member.client_id, finite=True)
+        except Refused as error:
+            record.fail(member.client_id, str(error))
+            if isinstance(error, NotFinite):
+                self._divergence.note(member.client_id, finite=False)
+
+    def close_round(self, round: Round) -> "ArrayRecord | None":
+        """End the round; return the next global model, None where it stays."""
+        record = round.record
+        self.pool_empty = record.count("joined") == 0
+        arrays = self.finish(round)
+        self.finished = self.finished or round.end
+        # All clients are listed only where it matters: of a large federation that takes time, in every round.
+        remaining = {member.client_id for member in self.members.remaining()} if self._divergence.suspected else set()
+        if self._divergence.close_round(record.count("joined"), remaining):
+            self.finished = self.finished or DIVERGED
+        if arrays is not None and not finite(arrays):
+            # Finite claims can still be absurd: the federation must not be lost to one of them.
+            log.warning("round %d: the new model is not finite; the old one stays", round.number)
+            round.metrics["not_finite"] = 1.0
+            return None
+        return arrays
+
+    def _sender(self, message: "Message") -> Member:
+        node = message.metadata.src_node_id
+        return self.members.of_node(node) or Member.bare(node)
+
+    def _can_begin(self, number: int) -> bool:
+        """Whether there are clients to ask, or none could come back."""
+        # An outage must not use up the rounds.
+        return bool(self.order(number)) or not any(map(self.moves_model, self.members.remaining()))
+
+    def _train(self, round: Round, channel: "Channel", config: "ConfigRecord") -> "ArrayRecord | None":
+        """Have clients train; return the next global model, None where it stays."""
+        from strategies.rounds.collect import train_replies
+
+        deadline = channel.clock() + self.shared.round_timeout
+        order = self.order(round.number)
+        if self.waits_for_all or all(member.client_id in channel.absent for member in order):
+            channel.absent.clear()  # an outage of all clients must not use up the rounds: wait again
+        self._survey(round, order, channel, deadline, config)
+        wanted = self.wanted(len(order))
+        coming = waves(order, max(1, wanted))
+        if not self.asks_on:
+            coming = iter([next(coming, ())])
+        # Made when a wave is due: what is told may depend on the replies so far.
+        messages = (self.train_messages(round, wave, config, deadline - channel.clock()) for wave in coming)
+        for member, message in train_replies(round, channel, deadline, wanted, messages):
+            self.take(round, member, message)
+            del message  # its model is not to stay in memory while the next ones are pulled
+        return self.close_round(round)
+
+    def _survey(
+        self, round: Round, order: Sequence[Member], channel: "Channel", deadline: float, config: "ConfigRecord"
+    ) -> None:
+        """Have the strategy's questions answered before any client trains."""
+        from strategies.rounds.collect import survey_answers
+        from strategies.rounds.messages import evaluate_messages
+
+        if not (members := self.survey(round, order)):
+            return
+        half = (deadline - channel.clock()) / 2  # one silent client must not use up the round
+        told: dict[str, Any] = {**config, keys.SPLIT: keys.TRAIN_SPLIT, keys.SERVER_ROUND: round.number}
+        messages = evaluate_messages(members, round.model, told, half)
+        for member, metrics in survey_answers(round.record, channel, deadline - half, messages):
+            try:
+                self.surveyed(round, member, metrics)
+            except Refused as error:
+                round.record.add_failure(member.client_id, f"survey: {error}")

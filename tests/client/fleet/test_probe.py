@@ -1,0 +1,142 @@
+"""Why a SuperLink cannot be reached, asked of real gRPC servers (a SuperLink's Fleet API is one)."""
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from client.fleet.probe import probe, split_address
+from client.settings import Connection
+from fedappeal.federation.superlink import TLS
+from tests.client import certificates
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TLS:
+    return certificates.make(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def servers(tls: TLS) -> Iterator[tuple[int, int]]:
+    """Ports of a gRPC server in plaintext and of one with TLS."""
+    plain, secure = grpc.server(ThreadPoolExecutor(1)), grpc.server(ThreadPoolExecutor(1))
+    credentials = grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.certificate.read_bytes())])
+    ports = plain.add_insecure_port("127.0.0.1:0"), secure.add_secure_port("127.0.0.1:0", credentials)
+    plain.start()
+    secure.start()
+    yield ports
+    plain.stop(None)
+    secure.stop(None)
+
+
+def test_what_works_is_not_complained_about(servers: tuple[int, int], tls: TLS) -> None:
+    plain, secure = servers
+    assert probe(Connection(superlink=f"127.0.0.1:{plain}", insecure=True)) is None
+    assert probe(Connection(superlink=f"127.0.0.1:{secure}", root_certificates=str(tls.ca))) is None
+
+
+def test_plaintext_and_tls_are_told_apart(servers: tuple[int, int], tls: TLS) -> None:
+    plain, secure = servers
+    reason = probe(Connection(superlink=f"127.0.0.1:{secure}", insecure=True))
+    assert reason == f"the SuperLink at 127.0.0.1:{secure} speaks TLS: give root-certificates instead of insecure"
+    reason = probe(Connection(superlink=f"127.0.0.1:{plain}", root_certificates=str(tls.ca)))
+    assert reason == f"what listens at 127.0.0.1:{plain} does not speak TLS (plaintext needs insecure)"
+
+
+def test_a_certificate_is_refused_for_its_issuer_name_or_date(
+    servers: tuple[int, int], tls: TLS, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{servers[1]}"
+    other = certificates.make(tmp_path / "other")
+    reason = probe(Connection(superlink=address, root_certificates=str(other.ca)))
+    assert reason is not None
+    assert f"of {address} is not trusted by root-certificates = '{other.ca}'" in reason
+    reason = probe(Connection(superlink=address))
+    assert reason is not None
+    assert "is not trusted by this system's certificates (no root-certificates given)" in reason
+    reason = probe(Connection(superlink=f"localhost:{servers[1]}", root_certificates=str(tls.ca)))
+    assert reason is not None
+    assert reason == f"the certificate of localhost:{servers[1]} is not for the name 'localhost'; it is for 127.0.0.1"
+    no_certificate = tmp_path / "empty.crt"
+    no_certificate.write_text("hello")
+    reason = probe(Connection(superlink=address, root_certificates=str(no_certificate)))
+    assert reason == f"root-certificates = '{no_certificate}' holds no certificate in PEM format"
+
+    old = certificates.make(tmp_path / "old", days=-3)
+    server = grpc.server(ThreadPoolExecutor(1))
+    credentials = grpc.ssl_server_credentials([(old.key.read_bytes(), old.certificate.read_bytes())])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    reason = probe(Connection(superlink=f"127.0.0.1:{port}", root_certificates=str(old.ca)))
+    server.stop(None)
+    assert reason is not None
+    assert "is not valid now: certificate has expired; this clock says 20" in reason
+
+
+def test_nothing_there_nobody_known_and_nobody_answering() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        reason = probe(Connection(superlink=f"127.0.0.1:{port}", insecure=True))
+        assert reason == f"nothing listens at 127.0.0.1:{port}: is the SuperLink running?"
+        silent.listen()
+        reason = probe(Connection(superlink=f"127.0.0.1:{port}", insecure=True), timeout=0.3)
+        assert reason == f"127.0.0.1:{port} does not answer (a firewall, or the wrong host?)"
+    reason = probe(Connection(superlink="no.such.host.invalid:9092", insecure=True))
+    assert reason == "the host name 'no.such.host.invalid' is not known"
+
+
+def test_another_server_is_not_taken_for_a_superlink() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            peer.recv(100)
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            peer.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        port = server.getsockname()[1]
+        reason = probe(Connection(superlink=f"127.0.0.1:{port}", insecure=True), timeout=0.5)
+    assert reason is not None
+    assert "is no Fleet API in plaintext" in reason
+
+
+def test_a_server_with_tls_that_is_no_grpc_server_is_not_taken_for_a_superlink(tls: TLS) -> None:
+    """As the SuperLink's own port 8000, which speaks HTTP over the same certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.certificate, tls.key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with contextlib.suppress(OSError), context.wrap_socket(peer, server_side=True) as secure:
+                secure.recv(1)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        port = server.getsockname()[1]
+        reason = probe(Connection(superlink=f"127.0.0.1:{port}", root_certificates=str(tls.ca)))
+        thread.join(5)
+    assert reason == f"what listens at 127.0.0.1:{port} is no Fleet API: is the port the right one?"
+
+
+def test_addresses_are_split_at_the_last_colon() -> None:
+    assert split_address("host.example:9092") == ("host.example", 9092)
+    assert split_address("[::1]:9092") == ("::1", 9092)
+
+
+def test_the_ca_is_found_in_the_home_folder_and_missed_by_its_own_name(
+    servers: tuple[int, int], tls: TLS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tls.ca.parent))
+    connection = Connection(superlink=f"127.0.0.1:{servers[1]}", root_certificates="~/ca.crt")
+    assert probe(connection) is None
+    gone = connection.model_copy(update={"root_certificates": "~/gone.crt"})  # since the settings were checked
+    assert probe(gone) == "root-certificates = '~/gone.crt' cannot be read: No such file or directory"

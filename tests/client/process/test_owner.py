@@ -1,0 +1,86 @@
+"""What a client's owner can do: look, rest, come back."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.process.owner import PAUSED, describe, pause, reset
+from client.state import DiskStore, Record
+from fedappeal.protocol.config import ConfigError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = DiskStore(tmp_path)
+    store.write("identity", Record({"client-id": "anna"}))
+    store.write("requirement-1", Record({"rho": 0.12345, "of": "loss", "solo-accuracy": 0.875}, {"w": np.ones(2)}))
+    store.write("requirement-2", Record({"rho": 0.5, "of": "loss", "solo-accuracy": float("nan")}))
+    store.write("requirement-3", Record({"rho": 0.7, "of": "accuracy", "solo-accuracy": float("nan")}))
+    store.write("run-abc", Record({"requirement": "requirement-1", "left-round": 4}))
+    store.write("run-def", Record({"requirement": "requirement-2", "left-round": 0}))
+    store.write("preferred", Record({"which": "solo", "run-key": "abc"}, {"w": np.ones(2)}))
+    return tmp_path
+
+
+def test_status_lists_what_the_client_remembers(folder: Path) -> None:
+    assert describe(folder) == [
+        f"client     anna ({folder})",
+        "paused     no",
+        "requires   training loss below 0.1235 (from a model of its own, test accuracy alone 87.5 %)",
+        "requires   training loss below 0.5000 (from a fixed number)",
+        "requires   accuracy of 0.7000 or more (from a fixed number)",
+        "run        abc: left for good in round 4",
+        "run        def: takes part",
+        f"prefers    the solo model (run abc): {folder / 'preferred.safetensors'}",
+    ]
+
+
+def test_a_pause_lasts_until_it_is_ended(folder: Path) -> None:
+    before = DiskStore(folder).names()
+    pause(folder)
+    pause(folder)
+    assert (folder / PAUSED).exists()
+    assert describe(folder)[1].startswith("paused     yes")
+    assert DiskStore(folder).names() == before
+    reset(folder)
+    assert not (folder / PAUSED).exists()
+
+
+def test_reset_brings_back_a_client_that_left_and_keeps_the_rest(folder: Path) -> None:
+    assert "1 run(s)" in reset(folder)
+    store = DiskStore(folder)
+    run = store.read("run-abc")
+    assert run is not None
+    assert dict(run.values) == {"requirement": "requirement-1", "left-round": 0}
+    assert store.names() == [
+        "identity",
+        "preferred",
+        "requirement-1",
+        "requirement-2",
+        "requirement-3",
+        "run-abc",
+        "run-def",
+    ]
+    assert "0 run(s)" in reset(folder)
+
+
+def test_reset_can_forget_all_but_the_id(folder: Path) -> None:
+    store = DiskStore(folder)
+    store.write("control-abc", Record({"round": 3}, {"before/w": np.ones(2), "after/w": np.ones(2)}))
+    store.write("noise-key", Record({"key": "secret"}))
+    reset(folder)
+    assert store.read("control-abc") is not None
+    assert "the client-id and the noise key stay" in reset(folder, forget=True)
+    assert store.names() == ["identity", "noise-key"]
+    key = store.read("noise-key")
+    assert key is not None
+    assert key.values["key"] == "secret"
+    assert describe(folder) == [f"client     anna ({folder})", "paused     no"]
+
+
+def test_a_folder_without_a_client_is_one_line(tmp_path: Path) -> None:
+    for command in (describe, pause, reset):
+        with pytest.raises(ConfigError, match="no client has kept state there"):
+            command(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()

@@ -1,0 +1,177 @@
+"""The long-lived client as a real process: what its owner and the server see of it."""
+
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from client.fleet.connection import connect
+from client.process.serve import Event, run_client
+from client.settings import Connection, NodeSettings
+from fedappeal.federation.submit import stop_run
+from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.fleet import MessageDropped
+
+pytestmark = pytest.mark.e2e
+
+Start = Callable[..., Any]
+MODEL = np.arange(1000, dtype=np.float32)
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_it_answers_says_so_and_outlives_an_app_that_fails(
+    run: Any, superlink: Any, start_client: Start, tmp_path: Path
+) -> None:
+    client = start_client(superlink.fleet_address, tmp_path / "state")
+    node = client.connected()
+
+    reply = run.ask(node, **{"server-round": 3})
+    assert "error" not in reply, reply
+    np.testing.assert_array_equal(reply["model"], MODEL)
+    expected = {
+        "node-id": node,
+        "messages": 1,
+        "partition-id": 4,
+        "num-partitions": 9,
+        "allow": "",  # of a long-lived client that says nothing, nothing is allowed
+        "run.lr": 0.5,
+        "run.maxfl.server-lr": 2.0,
+    }
+    assert {key: reply["config"][key] for key in expected} == expected
+    client.wait_for("round 3: joined (0.0")
+
+    assert run.ask(node, **{"server-round": 4, "do": "raise"})["error"] == (2, "ValueError: no data for this")
+    client.wait_for("round 4: failed, ValueError: no data for this")
+    assert run.ask(node, do="leave")["error"] == (2, "SystemExit: 3")
+    assert "not a message" in run.ask(node, do="nothing")["error"][1]
+
+    assert run.ask(node, decision=0, **{"server-round": 5})["config"]["messages"] == 2  # its state was kept
+    client.wait_for("round 5: sat out")
+    run.ask(node, decision=-1, **{"server-round": 6})
+    client.wait_for("round 6: left for good")
+    run.ask(node, kind="evaluate", **{"server-round": 6})
+    client.wait_for("round 6: evaluated")
+
+    client.signal(signal.SIGTERM)
+    since = time.monotonic()
+    assert client.exit_code() == 0
+    assert time.monotonic() - since < 2.5
+    client.wait_for("ended, offline")
+    assert node not in run.nodes()
+
+
+def test_it_rests_while_paused_and_stays_online(
+    run: Any, superlink: Any, start_client: Start, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    client = start_client(superlink.fleet_address, state)
+    node = client.connected()
+    (state / "paused").touch()
+    client.wait_for("paused")
+    sent = run.push(node)
+    assert run.pull(sent, deadline=1.0) is None
+    assert node in run.nodes()
+    (state / "paused").unlink()
+    client.wait_for("resumed")
+    assert run.pull(sent)["model"] is not None
+
+
+def test_an_answer_that_comes_too_late_is_dropped_and_said_to_be(
+    run: Any, superlink: Any, start_client: Start, tmp_path: Path
+) -> None:
+    client = start_client(superlink.fleet_address, tmp_path / "state")
+    node = client.connected()
+    late = run.push(node, ttl=1.0, sleep=1.5, **{"server-round": 8})
+    client.wait_for("round 8: dropped, its time was over before the answer, which took 1.5")
+    assert not any("round 8: joined" in line for line in client.lines)
+    assert "error" in run.pull(late)  # the SuperLink's own word: there will be no reply
+    assert run.ask(node, **{"server-round": 9})["config"]["messages"] == 2
+
+
+def test_a_killed_client_comes_back_and_a_state_has_one_client(
+    run: Any, superlink: Any, start_client: Start, tmp_path: Path
+) -> None:
+    first = start_client(superlink.fleet_address, tmp_path)
+    first.connected()
+    second = start_client(superlink.fleet_address, tmp_path)
+    assert second.exit_code(20) == 2
+    second.wait_for(f"state-dir = '{tmp_path}' is in use by another client (process {first.pid})")
+    assert len(second.lines) == 1
+    first.kill()
+    third = start_client(superlink.fleet_address, tmp_path)
+    node = third.connected()
+    assert run.ask(node)["model"] is not None
+
+    sent = run.push(node, sleep=60.0)
+    assert run.pull(sent, deadline=0.5) is None
+    third.signal(signal.SIGINT)  # in the midst of work
+    since = time.monotonic()
+    assert third.exit_code() == 0
+    assert time.monotonic() - since < 2.5
+    assert node not in run.nodes()
+
+
+def test_a_run_of_another_package_version_is_served_and_a_stopped_one_dropped(
+    foreign_run: Any, superlink: Any, start_client: Start, tmp_path: Path
+) -> None:
+    client = start_client(superlink.fleet_address, tmp_path)
+    node = client.connected()
+    np.testing.assert_array_equal(foreign_run.ask(node, **{"server-round": 2})["model"], MODEL)
+    client.wait_for("round 2: joined")
+    with connect(Connection(superlink=superlink.fleet_address, insecure=True)) as fleet:
+        assert fleet.run_settings(foreign_run.run_id).version == "9.9.9"
+        foreign_run.push(fleet.node_id)
+        while (message := fleet.receive()) is None:
+            time.sleep(0.05)
+        assert stop_run(superlink.control_address, foreign_run.run_id)
+        answer = RecordDict({"metrics": MetricRecord({"loss": 1.0})})
+        with pytest.raises(MessageDropped, match="run has ended"):
+            fleet.reply(Message(answer, reply_to=message), 0.0)
+        assert fleet.receive() is None
+
+
+def test_it_outlasts_the_loss_of_the_superlink(start_client: Start, tmp_path: Path) -> None:
+    with SuperLink(tmp_path / "superlink") as first:
+        address = first.fleet_address
+        client = start_client(address, tmp_path / "state")
+        node = client.connected()
+    client.wait_for(f"{address} does not answer any more (trying again)")
+    with SuperLink(tmp_path / "superlink", fleet_port=int(address.rsplit(":", 1)[1])):
+        client.wait_for("does not know this node any more")
+        assert client.connected() != node
+        client.signal(signal.SIGTERM)
+        assert client.exit_code() == 0
+
+
+def test_it_gives_up_after_the_connect_timeout_with_one_reason() -> None:
+    events: list[Event] = []
+    connection = Connection(superlink=f"127.0.0.1:{closed_port()}", insecure=True)
+    since = time.monotonic()
+    code = run_client(NodeSettings(), connection, ClientApp(), connect_timeout=1.5, on_event=events.append)
+    assert code == 2
+    assert 1.0 < time.monotonic() - since < 5.0
+    assert [event.kind for event in events] == ["given-up"]
+    assert events[-1].text.startswith("gave up after 1.5 s: nothing listens at 127.0.0.1:")
+
+
+def test_an_unfit_key_ends_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("nonsense")
+    (tmp_path / "ca").write_text("nonsense")
+    events: list[Event] = []
+    connection = Connection(
+        superlink="127.0.0.1:9", key=str(tmp_path / "key"), root_certificates=str(tmp_path / "ca")
+    )
+    assert run_client(NodeSettings(), connection, ClientApp(), on_event=events.append) == 2
+    assert "it must hold an ECDSA key without a passphrase" in events[0].text

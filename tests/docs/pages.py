@@ -1,0 +1,30 @@
+"""The files that a page of docs prints: each code block whose first line is a comment with a path."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+_BLOCK = re.compile(r"^```(?:python|toml)\n# (?P<path>[\w./-]+)\n(?P<rest>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def files(page: str) -> dict[str, str]:
+    """The files of a page by their paths, as they are printed there, first line included."""
+    text = (DOCS / page).read_text()
+    return {found["path"]: f"# {found['path']}\n{found['rest']}" for found in _BLOCK.finditer(text)}
+
+
+def write_files(page: str, folder: Path) -> Path:
+    """Write the files of a page into a folder, and an empty ``__init__.py`` into each package; return the folder."""
+    for path, text in files(page).items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.parent != folder:
+            (file.parent / "__init__.py").touch()
+        file.write_text(text)
+    return folder
+
+
+def pages() -> list[Path]:
+    """The pages that are written by hand: the README and all of docs but the reproductions."""
+    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]

@@ -1,0 +1,69 @@
+"""The tables of the README that say what strategies, policies and the like are: their classes' summary lines.
+
+    python -m tests.docs.tables
+
+prints them; a test compares them with the README.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedappeal.protocol.plugins import Registry
+from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+
+PAGES = {
+    "maxfl": "[MaxFL](docs/maxfl.md)",
+    "fedalign": "[FedALIGN](docs/fedalign.md)",
+    "adagd": "[ADA-GD](docs/adagd.md)",
+    "maxfl-adagd": "[ADA-GD](docs/adagd.md#under-maxfls-weights)",
+    "fedavg": "",
+    "fedprox": "[baselines](docs/baselines.md#fedprox)",
+    "scaffold": "[baselines](docs/baselines.md#scaffold)",
+    "qfedavg": "[baselines](docs/baselines.md#q-ffl-q-fedavg)",
+    "mwfed": "[baselines](docs/baselines.md#mw-fed)",
+    "perfedavg": "[personalised](docs/personalised.md)",
+    "pfedme": "[personalised](docs/personalised.md)",
+}
+
+
+def strategies() -> Iterator[str]:
+    """The rows of the table of strategies."""
+    yield "| `--strategy` | | page |"
+    yield "|---|---|---|"
+    for name in STRATEGIES.built_in:
+        yield f"| `{name}` | {STRATEGIES.load(name).summary_line()} | {PAGES[name]} |"
+
+
+def policies() -> Iterator[str]:
+    """The rows of the table of policies."""
+    yield from _table("--participation", POLICIES)
+
+
+def requirements() -> Iterator[str]:
+    """The rows of the table of requirements."""
+    yield from _table("--requirement", REQUIREMENTS)
+
+
+def local_rules() -> Iterator[str]:
+    """The rows of the table of local rules."""
+    yield "| `--local-rule` | | in `fedappeal simulate` |"
+    yield "|---|---|---|"
+    for name in LOCAL_RULES.built_in:
+        rule = LOCAL_RULES.load(name)
+        yield f"| `{name}` | {_escaped(rule.summary_line())} | {'batched' if rule.batched else 'sequential'} |"
+
+
+def _table(option: str, registry: Registry[Any]) -> Iterator[str]:
+    yield f"| `{option}` | |"
+    yield "|---|---|"
+    for name in registry.built_in:
+        yield f"| `{name}` | {_escaped(registry.load(name).summary_line())} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for rows in (strategies(), policies(), requirements(), local_rules()):
+        print("\n".join(rows), end="\n\n")

@@ -1,0 +1,358 @@
+"""docs/extending.md: each file on the page, exactly as printed, does what the page says."""
+
+import importlib
+import math
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, RecordDict
+from numpy.typing import NDArray
+
+from client.participants import Participants
+from client.participation.policy import Past, Situation
+from client.training.measured import Evaluation
+from client.training.rule import LocalProblem
+from client.training.settings import LocalTrainingSettings
+from fedappeal.cli.simulate import plan
+from fedappeal.protocol.config import ConfigError, RunConfig, plugin_settings
+from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.packing import Arrays
+from fedappeal.protocol.plugins import Allowed
+from fedappeal.simulation.engine import Simulation, choose_mode, simulate
+from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
+from fedappeal.tasks import TASKS, load_task
+from server.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.members import Members
+from strategies.rounds.round import Round
+from tests.docs.pages import DOCS, ROOT, files, write_files
+
+PAGE = "extending.md"
+PLUGINS = ("fedadam:FedAdam", "stubborn:Stubborn", "sam:SAM", "ambitious:Ambitious", "moons:Moons")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_files(PAGE, tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture
+def mine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a module of the page's package by its name."""
+    monkeypatch.syspath_prepend(str(folder))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(f"mine.{name}")
+
+    yield load
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+
+
+def test_each_plugin_is_one_file_of_less_than_60_lines() -> None:
+    printed = files(PAGE)
+    assert {f"mine/{plugin.partition(':')[0]}.py" for plugin in PLUGINS} <= set(printed)
+    assert all(len(text.splitlines()) < 60 for text in printed.values())
+
+
+# -- the strategy --------------------------------------------------------------------------------------
+
+
+def model(*values: float) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.array(values, dtype=np.float32))})
+
+
+def values(record: ArrayRecord) -> list[float]:
+    return [float(value) for value in record["w"].numpy()]
+
+
+def round_from(before: ArrayRecord, *replies: tuple[ArrayRecord, float]) -> Round:
+    """A round with these models and numbers of examples."""
+    made = Round(before, Members(), RoundRecord(1))
+    for arrays, examples in replies:
+        made.sum.add(arrays, examples)
+    return made
+
+
+def test_fedadam_takes_the_steps_of_the_paper(mine: Any) -> None:
+    # beta1 = beta2 = 1/2, tau = 1, eta = 2. Round 1: the mean update is D = (1, 7), from examples 1 and 3.
+    # m = D/2, v = (1 + D^2)/2 = (1, 25), w = 2 m / (sqrt v + 1) = (1/2, 7/6).
+    strategy = mine("fedadam").FedAdam(server_lr=2.0, beta1=0.5, beta2=0.5, tau=1.0)
+    first = strategy.update(round_from(model(0, 0), (model(4, 1), 1), (model(0, 9), 3)))
+    assert values(first) == pytest.approx([1 / 2, 7 / 6])
+    # Round 2: D = (7, 5), m = (1/4 + 7/2, 7/4 + 5/2), v = ((1 + 49)/2, (25 + 25)/2): both roots are 5.
+    second = strategy.update(round_from(first, (model(1 / 2 + 7, 7 / 6 + 5), 1)))
+    assert values(second) == pytest.approx([1 / 2 + 2 * 3.75 / 6, 7 / 6 + 2 * 4.25 / 6])
+
+
+def test_fedadams_moments_are_in_the_checkpoint(mine: Any) -> None:
+    make = mine("fedadam").FedAdam
+    one, other = make(), make()
+    assert values(one.update(round_from(model(0), (model(1), 1)))) != [0.0]
+    other.restore(one.state())
+    third = make()
+    third.restore(make().state())
+    again = (model(1.0), (model(3.0), 1.0))
+    expected = values(one.update(round_from(*again)))
+    assert values(other.update(round_from(*again))) == expected
+    assert values(third.update(round_from(*again))) != expected
+
+
+def test_a_step_that_is_not_finite_leaves_fedadams_moments_alone(mine: Any) -> None:
+    strategy = mine("fedadam").FedAdam(server_lr=1e38, beta1=0.0, beta2=0.0)
+    huge = np.finfo(np.float32).max
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert not np.isfinite(values(strategy.update(round_from(model(-huge), (model(huge), 1))))).all()
+    assert strategy.carried() == {"m": {}, "v": {}}
+
+
+# -- the policy ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("losses", "joins"),
+    [
+        ([3.0], True),
+        ([3.0, 4.0], True),
+        ([3.0, 2.0, 1.0], True),
+        ([3.0, 1.0, 2.0], False),
+        ([1.0, 3.0, 2.0], False),
+        ([2.0, 2.0, 1.0], False),
+        ([1.0, 4.0, 3.0, 2.0], True),
+        ([4.0, 3.0, math.nan], False),
+    ],
+)
+def test_stubborn_joins_where_the_loss_fell_twice(mine: Any, losses: list[float], joins: bool) -> None:
+    past = tuple(Past(n, Decision.JOINED, loss) for n, loss in enumerate(losses[:-1], start=1))
+    now = {"server_round": len(losses), "evaluation": Evaluation(losses[-1], 0.5), "history": past}
+    policy = mine("stubborn").Stubborn()
+    assert policy.decide(Situation(**now)) is (Decision.JOINED if joins else Decision.SAT_OUT)
+    assert policy.decide(Situation(**now, mandatory=True)) is Decision.JOINED
+
+
+# -- the local rule ------------------------------------------------------------------------------------
+
+
+def test_sam_is_the_papers_step(mine: Any) -> None:
+    """Least squares in NumPy: grad L(w) = 2/n X^T (X w - y), on a minibatch a step."""
+    rng, rho, rate = np.random.default_rng(0), 0.3, 0.05
+    x, y = rng.normal(size=(20, 4)), rng.normal(size=20)
+    batches = np.stack([rng.permutation(20)[:8] for _ in range(6)])
+    start = rng.normal(size=4)
+
+    def gradient(w: NDArray[np.float64], batch: NDArray[np.int64]) -> NDArray[np.float64]:
+        result: NDArray[np.float64] = 2 / len(batch) * x[batch].T @ (x[batch] @ w - y[batch])
+        return result
+
+    expected = start.copy()
+    for batch in batches:
+        up = gradient(expected, batch)
+        expected = expected - rate * gradient(expected + rho * up / np.linalg.norm(up), batch)
+
+    net = torch.nn.Linear(4, 1, bias=False).double()
+    with torch.no_grad():
+        net.weight.copy_(torch.from_numpy(start)[None])
+    rule = mine("sam").SAM(mine("sam").SAM.Settings(rho=rho))
+    training = LocalTrainingSettings(learning_rate=rate, batch_size=8, local_steps=len(batches))
+
+    def loss(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return ((out[:, 0] - target) ** 2).mean()
+
+    rule.train(net, LocalProblem(loss, torch.from_numpy(x), torch.from_numpy(y), batches, training))
+    assert net.weight.detach().numpy()[0] == pytest.approx(expected, abs=1e-12)
+    plain = start.copy()
+    for batch in batches:
+        plain = plain - rate * gradient(plain, batch)
+    assert np.abs(plain - expected).max() > 1e-3, "the test would not tell SAM from SGD"
+
+
+def test_sam_refuses_momentum(mine: Any) -> None:
+    with pytest.raises(ConfigError, match=r"momentum = 0\.9 is not allowed with local-rule = 'sam'"):
+        mine("sam").SAM().check(LocalTrainingSettings(learning_rate=0.1, batch_size=1, momentum=0.9))
+
+
+# -- the requirement -----------------------------------------------------------------------------------
+
+
+class Alone:
+    """A client whose solo model has a loss of 2 and an accuracy of 0.75."""
+
+    def train(self, steps: int, learning_rate: float) -> Arrays:
+        self.asked = (steps, learning_rate)
+        return {"w": np.zeros(1)}
+
+    def train_loss(self, arrays: Arrays) -> float:
+        return 2.0
+
+    def test_accuracy(self, arrays: Arrays) -> float:
+        return 0.75
+
+
+def test_ambitious_asks_for_a_share_of_the_solo_loss(mine: Any) -> None:
+    kind, client = mine("ambitious").Ambitious, Alone()
+    requirement = kind(kind.Settings(share=0.9, steps=7)).make(client)
+    assert requirement.rho == pytest.approx(1.8)
+    assert requirement.solo_accuracy == 0.75
+    assert client.asked == (7, 0.1)
+
+
+# -- the task ------------------------------------------------------------------------------------------
+
+
+def test_moons_turns_its_clients_by_the_angle(mine: Any) -> None:
+    settings = {"task": "mine.moons:Moons", "clients": 3, "unseen-clients": 1, "moons.examples": 50}
+    straight = load_task(RunConfig.parse(settings | {"moons.angle": 0.0}).task_settings())
+    turned = load_task(RunConfig.parse(settings | {"moons.angle": math.pi / 2}).task_settings())
+    assert straight.fingerprint != turned.fingerprint
+    for client in range(4):
+        a, b = straight.load(client).train.x.double(), turned.load(client).train.x.double()
+        cos, sin = math.cos(math.pi / 2 * client), math.sin(math.pi / 2 * client)
+        assert torch.allclose(a @ torch.tensor([[cos, -sin], [sin, cos]]).double(), b, atol=1e-5)
+        assert len(a) + len(straight.load(client).test) == 50
+    with pytest.raises(ConfigError, match=r"unknown setting 'moons.angel'; did you mean"):
+        load_task(RunConfig.parse(settings | {"moons.angel": 1}).task_settings())
+
+
+# -- runs ----------------------------------------------------------------------------------------------
+
+
+def commands(start: str) -> list[list[str]]:
+    """The page's commands that start so, as words."""
+    return [line.split() for line in (DOCS / PAGE).read_text().splitlines() if line.startswith(start)]
+
+
+def given(words: list[str]) -> dict[str, Any]:
+    """The settings of a printed command."""
+    settings: dict[str, Any] = {}
+    for option, value in zip(words[2::2], words[3::2], strict=True):
+        settings |= plugin_settings(value) if option == "--set" else {option.removeprefix("--"): value}
+    return settings
+
+
+@pytest.mark.usefixtures("mine")
+def test_every_printed_run_can_be_started_and_uses_all_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = commands("fedappeal simulate ")
+    assert len(printed) == len(PLUGINS)
+    for words in printed:
+        assert len(plan(given(words), [], "")) == 1
+    assert capsys.readouterr().err == "", "a setting that is not used would be reported"
+
+
+@pytest.mark.usefixtures("mine")
+def test_fedadam_is_the_same_in_both_modes(tmp_path: Path) -> None:
+    settings = {"strategy": "mine.fedadam:FedAdam", "task": "mine.moons:Moons", "clients": 3, "rounds": 3, "seed": 1}
+    config = RunConfig.parse(settings)
+    accuracy = []
+    for mode in ("batched", "sequential"):
+        run = RunFolder.create(tmp_path / mode, config)
+        simulate(config, run, Simulation(mode, threads=1))
+        accuracy.append([line["loss"] for line in read_lines(run.path / HISTORY)])
+    assert accuracy[0] == pytest.approx(accuracy[1], rel=1e-4)
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_rule_without_a_batched_form_is_named(tmp_path: Path) -> None:
+    config = RunConfig.parse({"strategy": "fedavg", "local-rule": "mine.sam:SAM"})
+    mode, why = choose_mode(config, Simulation())
+    assert mode == "sequential"
+    assert "sam" in why
+
+
+def run_in(folder: Path, *words: str) -> str:
+    """Run a command of this Python in a folder; return what it prints."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_all_five_together_on_the_command_line(folder: Path, tmp_path: Path) -> None:
+    options = "--strategy mine.fedadam:FedAdam --participation mine.stubborn:Stubborn=0.5,always=0.5 "
+    options += "--local-rule mine.sam:SAM --requirement mine.ambitious:Ambitious --task mine.moons:Moons "
+    options += "--set fedadam.server-lr=0.05 --set sam.rho=0.1 --clients 4 --rounds 3 --mandatory-rounds 0"
+    out = tmp_path / "run"
+    run_in(folder, str(Path(sys.executable).parent / "fedappeal"), "simulate", *options.split(), "--out", str(out))
+    rounds = read_lines(out / HISTORY)
+    assert len(rounds) == 3
+    assert rounds[0]["joined"] == 4
+    assert not any("failures" in line for line in rounds)
+    assert (out / MODEL).exists()
+
+
+def test_the_program_that_starts_a_run(folder: Path) -> None:
+    printed = run_in(folder, "run_fedadam.py").splitlines()
+    assert [line.split()[:2] for line in printed] == [[str(n), "4"] for n in range(1, 6)]
+
+
+def test_the_server_app_runs_with_the_plain_client_app(mine: Any, folder: Path) -> None:
+    write_files("protocol.md", folder)
+    server, client = (importlib.import_module(name) for name in ("server_app", "plain_client"))
+    try:
+        nodes = InProcessGrid(client.app, 5, lambda k: Context(RUN, FIRST_NODE + k, {}, RecordDict(), {}))
+        server.app(nodes, Context(RUN, 1, {}, RecordDict(), {}))
+    finally:
+        del sys.modules["server_app"], sys.modules["plain_client"]
+
+
+# -- names, and who allows them ------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("mine")
+def test_entry_points_give_short_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = tomllib.loads(files(PAGE)["pyproject.toml"])["project"]["entry-points"]
+    info = tmp_path / "mine-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0.1.0\n")
+    groups = [
+        [f"[{group}]", *(f"{name} = {value}" for name, value in names.items())] for group, names in points.items()
+    ]
+    lines = [line for group in groups for line in group]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = []
+    for registry in (STRATEGIES, POLICIES, LOCAL_RULES, REQUIREMENTS, TASKS):
+        (name,) = points[registry.group]
+        assert name in registry.names()
+        found.append(registry.load(name, Allowed.of(["mine"])))  # type: ignore[attr-defined]
+        with pytest.raises(ConfigError, match="has not allowed the package 'mine'"):
+            registry.load(name, Allowed.of([]))  # type: ignore[attr-defined]
+    assert [f"{each.__module__.removeprefix('mine.')}:{each.__name__}" for each in found] == list(PLUGINS)
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_client_that_does_not_allow_the_package_says_so_as_printed() -> None:
+    run = RunConfig.parse({"strategy": "mine.fedadam:FedAdam", "clients": 1}).as_config()
+    context = Context(1, 2, {"partition-id": 0, "device": "cpu"}, RecordDict(), run)
+    with pytest.raises(ConfigError) as refused:
+        Participants().of(context)
+    assert f"\n{refused.value}\n" in (DOCS / PAGE).read_text()
+
+
+def test_what_the_tables_name_is_there() -> None:
+    from client.participation.policy import Policy
+    from client.training.rule import LocalRule
+    from strategies.rounds.strategy import Strategy
+
+    text = (DOCS / PAGE).read_text()
+    sections = {
+        Strategy: text[text.index("## A strategy") : text.index("## A policy")],
+        Policy: text[text.index("## A policy") : text.index("## A local rule")],
+        LocalRule: text[text.index("## A local rule") : text.index("## A kind of requirement")],
+    }
+    for base, section in sections.items():
+        rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        names = [name for row in rows for name in re.findall(r"`([A-Za-z_]+)(?:\(.*?\))?`", row)]
+        assert names
+        assert [name for name in names if not hasattr(base, name)] == []
+    assert ROOT.joinpath("strategies/rounds/algorithm.py").exists()

@@ -1,0 +1,272 @@
+"""README and docs: what they name is there, what they print can be typed, and the words are plain."""
+
+import ast
+import importlib
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+import typer
+
+import strategies
+from fedappeal.cli.commands import cli
+from fedappeal.cli.options import plugin_options
+from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.plugins import Plugin
+from fedappeal.tasks import TASKS
+from server.build import check_settings
+from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from strategies.rounds.shared import SharedSettings
+from tests.docs import tables
+from tests.docs.pages import DOCS, ROOT, pages
+
+PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages()}
+ROOMS = ("strategies", "client", "server", "fedappeal", "tests", "docs", "docker", "benchmarks")
+OLD_WORDS = re.compile(
+    r"\b(nobody|somebody|anybody|everybody|someone|anyone|whoever|those (who|that)|so many|(go|goes|gone) on)\b",
+    re.IGNORECASE,
+)
+GENERAL = frozenset(RunConfig.keys())
+FENCE = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def each_page(test: object) -> object:
+    return pytest.mark.parametrize("page", PAGES)(test)
+
+
+# -- what is named is there ----------------------------------------------------------------------------
+
+
+@cache
+def names_of(path: Path) -> frozenset[str]:
+    """The names that a module has at its top, and of its classes, as ``Class.name``."""
+    found: set[str] = set()
+
+    def collect(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                collect(node.body, f"{prefix}{node.name}.")
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+    collect(ast.parse(path.read_text()).body, "")
+    return frozenset(found)
+
+
+@each_page
+def test_every_file_and_name_of_the_code_is_there(page: str) -> None:
+    missing = []
+    for quoted in re.findall(r"`([^`\n]+)`", PAGES[page]):
+        path, _, name = quoted.partition(": ")
+        if not re.fullmatch(rf"({'|'.join(ROOMS)})/[\w./-]*", path) or "NAME" in path:
+            continue
+        file = ROOT / path if (ROOT / path).exists() else (ROOT / path).with_suffix(".py")
+        if not file.exists() or (name and file.suffix == ".py" and name not in names_of(file)):
+            missing.append(quoted)
+    assert missing == []
+
+
+def test_the_picture_of_a_round_names_functions_that_are_there() -> None:
+    text = PAGES["docs/architecture.md"]
+    picture = text[text.index("## One round") : text.index("A star marks")]
+    calls = re.findall(r"^ *(?:\([abc]\) )?([A-Za-z]\w*(?:\.\w+)?).*?\s{2,}([\w/]+\.py)", picture, re.MULTILINE)
+    assert len(calls) > 40
+    assert [(name, path) for name, path in calls if not (ROOT / path).exists()] == []
+    assert [(name, path) for name, path in calls if name not in names_of(ROOT / path)] == []
+
+
+@each_page
+def test_every_link_leads_to_a_page_and_a_heading(page: str) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def anchors(file: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", file.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/\w+\.md)", PAGES["README.md"]))
+    assert {page for page in PAGES if page.startswith("docs/")} - linked == set()
+
+
+# -- what is printed can be typed ----------------------------------------------------------------------
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The commands of fedappeal in a page's code blocks, without comments beside them."""
+    for block in FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            found = re.match(r"^(?:[$#] )?(?:[\w~./-]*/)?fedappeal ((?:client|\w+)\b.*)$", line)
+            if found and not line.startswith("fedappeal: "):
+                words = re.split(r"\s{3,}", found[1])[0]
+                yield from (shlex.split(option) for option in alternatives(words))
+
+
+def alternatives(words: str) -> Iterator[str]:
+    """``client status | pause`` is two commands, and ``certs | key`` too."""
+    first, *others = words.split(" | ")
+    yield first
+    before = first.split()[:-1]
+    yield from (" ".join([*before, other]) for other in others)
+
+
+@each_page
+def test_every_printed_command_has_these_options(page: str) -> None:
+    wrong = []
+    for words in commands(PAGES[page]):
+        command, left = typer.main.get_command(cli), words
+        while left and isinstance(command, click.Group) and left[0] in command.commands:
+            command, left = command.commands[left[0]], left[1:]
+        try:
+            given, _, _ = command.make_parser(click.Context(command)).parse_args(list(left))
+            if words[0] in ("local", "simulate", "submit") and "mine." not in " ".join(words):
+                own = {name.replace("_", "-"): value for name, value in given.items()}
+                run = {key: value for key, value in own.items() if key in GENERAL}
+                check_settings(RunConfig.parse(run | plugin_options(given.get("set") or ())))
+        except Exception as error:
+            wrong.append(f"{' '.join(words)}: {error}")
+    assert wrong == []
+
+
+def plugins() -> dict[str, type[Plugin]]:
+    registries = (STRATEGIES, POLICIES, LOCAL_RULES, REQUIREMENTS)
+    found: dict[str, type[Plugin]] = {}
+    for registry in registries:
+        found |= {name: registry.load(name) for name in registry.built_in if name not in found}  # type: ignore[attr-defined]
+    return found | {name: TASKS.find(name) for name in TASKS.built_in}
+
+
+def settings() -> set[str]:
+    return {f"{name}.{key}" for name, plugin in plugins().items() for key in plugin.Settings.keys()}  # noqa: SIM118
+
+
+ON_THE_WIRE = {"fedalign.epsilon-now", "fedalign.global-loss-now", "fedalign.priority", "scaffold.control-round"}
+OF_THE_EXAMPLES = ("fedadam.", "stubborn.", "sam.", "ambitious.", "moons.", "two-lines.")
+
+
+@each_page
+def test_every_setting_of_a_plugin_is_there(page: str) -> None:
+    names = "|".join([*plugins(), *(name.rstrip(".") for name in OF_THE_EXAMPLES)])
+    named = set(re.findall(rf"(?<![\w./`])`?((?:{names})\.(?!md\b|py\b)[a-z][a-z0-9-]*)\b(?![.(/])", PAGES[page]))
+    known = settings() | ON_THE_WIRE
+    assert {key for key in named - known if not key.startswith(OF_THE_EXAMPLES)} == set()
+
+
+def test_every_setting_of_a_strategy_is_on_its_page() -> None:
+    text = "".join(PAGES.values())
+    unwritten = {key for key in settings() if key.split(".")[0] in STRATEGIES.built_in and f"`{key}`" not in text}
+    assert {key for key in unwritten if not key.startswith("maxfl-adagd.")} == set(), "maxfl-adagd's are ADA-GD's"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/protocol.md"])
+def test_the_defaults_in_the_tables_are_those_of_the_code(page: str) -> None:
+    known = {key: str(value) for key, value in RunConfig().as_config().items()}
+    for name, plugin in plugins().items():
+        known |= {f"{name}.{key}": str(value) for key, value in plugin.Settings.parse({}).as_config().items()}
+    wrong = []
+    for key, cells in re.findall(r"^\| `([a-z.-]+)` \|(.*)\|$", PAGES[page], re.MULTILINE):
+        if key in known and not any(told(cell.strip(), known[key]) for cell in cells.split("|")):
+            wrong.append((key, known[key], cells))
+    assert wrong == []
+
+
+def told(cell: str, value: str) -> bool:
+    """Whether a cell gives a default, possibly with what it stands for."""
+    first = re.match(r"`?([^\s`(:]+)`?", cell)
+    if first is None:
+        return value == ""
+    try:
+        return float(first[1]) == float(value)
+    except ValueError:
+        return first[1] in (value, value.lower()) or (value == "" and first[1] == "empty")
+
+
+# -- tables read off the classes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "page"),
+    [
+        (tables.strategies, "README.md"),
+        (tables.policies, "README.md"),
+        (tables.requirements, "README.md"),
+        (tables.local_rules, "docs/simulation.md"),
+    ],
+)
+def test_the_tables_of_plugins_are_their_summary_lines(rows: object, page: str) -> None:
+    assert callable(rows)
+    assert "\n".join(rows()) in PAGES[page], "python -m tests.docs.tables prints them"
+
+
+# -- words ---------------------------------------------------------------------------------------------
+
+
+@each_page
+def test_the_words_are_plain(page: str) -> None:
+    found = [line for line in PAGES[page].splitlines() if OLD_WORDS.search(line)]
+    assert found == []
+
+
+def test_the_pages_are_all_of_docs() -> None:
+    assert {DOCS / name for name in ("architecture.md", "protocol.md", "extending.md", "glossary.md")} <= set(pages())
+
+
+# -- contracts -----------------------------------------------------------------------------------------
+
+
+def contracts() -> dict[str, list[str]]:
+    """The dotted names of the table of contracts, with the names of the arguments as printed."""
+    text = PAGES["docs/architecture.md"]
+    table = text[text.index("## Contracts") : text.index("Promises that a test keeps")]
+    found = re.findall(r"`((?:strategies|client|fedappeal)(?:\.\w+)+)(?:\(([^`]*)\))?`", table)
+    return {
+        name: [part.partition("=")[0].strip() for part in given.split(",") if part.strip()] for name, given in found
+    }
+
+
+def test_the_contracts_are_importable_with_these_arguments() -> None:
+    assert len(contracts()) > 10
+    for name, arguments in contracts().items():
+        module, _, rest = name.partition(".")
+        found: object = importlib.import_module(module)
+        for part in rest.split("."):
+            if not hasattr(found, part):
+                assert isinstance(found, ModuleType), name
+                importlib.import_module(f"{found.__name__}.{part}")
+            found = getattr(found, part)
+        if inspect.isfunction(found) and arguments and arguments != ["..."]:
+            assert list(inspect.signature(found).parameters)[-len(arguments) :] == arguments or (
+                list(inspect.signature(found).parameters)[: len(arguments)] == arguments
+            ), name
+
+
+def test_strategies_take_these_keywords() -> None:
+    shared = {"clients_per_round": None, "min_clients": 1, "round_timeout": 60.0, "seed": 0}
+    assert vars(strategies.MaxFL(server_lr=1.0, stabilizer=1e-3, **shared).shared).items() >= shared.items()
+    assert strategies.MaxFL().settings.model_dump() == {"server_lr": 1.0, "stabilizer": 1e-3, "tuning_steps": None}
+    for epsilon in (0.2, lambda number: 1 / number):
+        strategies.FedALIGN(epsilon=epsilon, warmup_rounds=2)
+    assert strategies.FedALIGN(epsilon=0.2, warmup_share=0.1).settings == strategies.FedALIGN().settings
+    assert strategies.AdaGD(step_size=0.1, precision=0.3, slack=2.0).settings == strategies.AdaGD().settings
+    text = PAGES["docs/architecture.md"]
+    assert all(f"`{name}" in text for name in ("MaxFLAdaGD", "FedAvg", "FedProx", "Scaffold", "QFedAvg", "MWFed"))
+    row = next(line for line in text.splitlines() if line.startswith("| shared keywords"))
+    assert set(re.findall(r"`(\w+)", row)) == set(SharedSettings.model_fields)

@@ -1,0 +1,90 @@
+"""A ClientApp written for Flower's FedAvg, which knows no volunteers, takes part under stock SuperNodes."""
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from fedappeal.federation.superlink import SuperLink
+from fedappeal.files import read_safetensors, write_safetensors
+from server.run_folder import EVENTS, HISTORY, MODEL, PARTICIPATION, read_lines
+from tests.e2e.conftest import BIN, Marked, each
+from tests.e2e.test_flower_runtimes import free_port
+
+pytestmark = pytest.mark.e2e
+
+APP = """
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    own = int(context.node_config["partition-id"])
+    arrays = {name: array.numpy() + (own + 1) for name, array in message.content["arrays"].items()}
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({name: Array(values.astype(np.float32)) for name, values in arrays.items()}),
+            "metrics": MetricRecord({"num-examples": 10 * (own + 1), "train_loss": 1.0}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    metrics = MetricRecord({"num-examples": 5, "accuracy": 0.5})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
+"""
+
+
+def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Path) -> None:
+    package, folder = tmp_path / "code" / "foreignapp", tmp_path / "run"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "app.py").write_text(textwrap.dedent(APP))
+    initial = tmp_path / "initial.safetensors"
+    arrays = {"layer.weight": np.zeros((2, 3), np.float32), "layer.bias": np.ones(2, np.float32)}
+    write_safetensors(initial, arrays, {})
+    with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
+        env = {"PYTHONPATH": f"{marked.env['PYTHONPATH']}:{package.parent}"}
+        nodes = [
+            marked.start(
+                str(BIN / "flower-supernode"),
+                *("--insecure", "--superlink", superlink.fleet_address, "--host", "127.0.0.1"),
+                *("--port", str(free_port()), "--node-config", f"partition-id={k} num-partitions=2"),
+                log=tmp_path / f"supernode{k}.log",
+                env=env,
+            )
+            for k in range(2)
+        ]
+        done = marked.run(
+            str(BIN / "fedappeal"),
+            *("submit", "--superlink", superlink.control_address, "--clientapp", "foreignapp.app:app"),
+            *("--strategy", "fedavg", "--participation", "always", "--clients", "2", "--rounds", "1", "--no-pack"),
+            *("--initial-model", str(initial), "--out", str(folder)),
+        )
+        executors = [child for node in nodes for child in psutil.Process(node.pid).children(recursive=True)]
+        for node in nodes:
+            node.terminate()
+        each(executors, psutil.Process.terminate)
+        for node in nodes:
+            node.wait(20)
+        psutil.wait_procs(executors, timeout=20)
+        assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "supernode0.log").read_text()[-2000:]
+    rounds = read_lines(folder / HISTORY)
+    assert [(r["joined"], r["failed"], r["evaluated"], r["accuracy"]) for r in rounds] == [(2, 0, 2, 0.5)]
+    # They are known by their node ids.
+    enrolled = {e["client"] for e in read_lines(folder / EVENTS) if e["event"] == "enrolled"}
+    assert len(enrolled) == 2
+    assert all(client.isdigit() for client in enrolled)
+    assert {line["client-id"] for line in read_lines(folder / PARTICIPATION)} == enrolled
+    # Weighted by examples, a round moves every value by (10 * 1 + 20 * 2) / 30.
+    model, _ = read_safetensors(folder / MODEL)
+    for name, start in arrays.items():
+        np.testing.assert_allclose(model[name], start + 50 / 30, rtol=1e-6)

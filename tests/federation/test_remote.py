@@ -1,0 +1,203 @@
+"""Runs on a long-running SuperLink with real client processes: one after another, resumed, after a restart."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from client.state import DiskStore
+from fedappeal.federation.nodes import PublicKey
+from fedappeal.files import read_safetensors
+from server.run_folder import HISTORY, PARTICIPATION, read_config, read_lines
+from tests.federation.conftest import ENVIRONMENT, Client, Federation
+
+pytestmark = pytest.mark.e2e
+SHORT = ["--clients", "2", "--local-steps", "5", "--set", "solo.steps=5", "--round-timeout", "30"]
+
+
+@pytest.fixture(scope="module")
+def clients(federation: Federation) -> list[Client]:
+    done = federation.register("0", "1")
+    assert done.code == 0, done.err
+    return [federation.client(number) for number in range(2)]
+
+
+@pytest.fixture(scope="module")
+def whole(federation: Federation, clients: list[Client]) -> Path:
+    """The folder of a run that nothing disturbed."""
+    folder = federation.folder / "runs" / "whole"
+    done = federation.fedappeal("submit", *SHORT, "--rounds", "8", "--seed", "3", "--out", str(folder))
+    assert done.code == 0, done.out + done.err
+    assert "2 clients enrolled" in done.out
+    assert "after round 8" in done.out
+    return folder
+
+
+def wait_until(true: Callable[[], object], timeout: float = 60) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def waiting(federation: Federation, log: Path, *options: str) -> "subprocess.Popen[bytes]":
+    """Start a `fedappeal submit` that waits, and do not wait for it."""
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            federation.command("submit", *SHORT, *options),
+            env=ENVIRONMENT,
+            cwd=federation.folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _runs_a_server_app(process: psutil.Process) -> bool:
+    try:
+        return any("serverapp" in part for part in process.cmdline())
+    except psutil.Error:  # one that has just ended
+        return False
+
+
+def server_app(federation: Federation) -> psutil.Process:
+    below = psutil.Process(federation.superlink.pid).children(recursive=True)
+    return next(p for p in below if _runs_a_server_app(p))
+
+
+def run_id(log: Path) -> str:
+    wait_until(lambda: ": running" in log.read_text())
+    return log.read_text().split("run ", 1)[1].split(":", 1)[0]
+
+
+def test_the_run_folder_calls_clients_by_the_keys_that_were_registered(federation: Federation, whole: Path) -> None:
+    ids = {PublicKey.read(federation.key(name).with_suffix(".pub")).client_id for name in "01"}
+    assert {line["client-id"] for line in read_lines(whole / PARTICIPATION)} == ids
+    listed = json.loads(federation.fedappeal("federation", "list", "--json").out)
+    assert {node["client-id"]: node["status"] for node in listed} == dict.fromkeys(ids, "online")
+
+
+def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened(
+    federation: Federation, clients: list[Client], whole: Path
+) -> None:
+    folder, log = federation.folder / "runs" / "killed", federation.folder / "killed.log"
+    submit = waiting(federation, log, "--rounds", "8", "--seed", "3", "--out", str(folder))
+    wait_until(lambda: len(read_lines(folder / HISTORY)) >= 2, 120)
+    server_app(federation).send_signal(signal.SIGKILL)
+    assert 2 <= len(read_lines(folder / HISTORY)) < 8
+    # Flower finds out within a minute; the operator need not wait for that.
+    stop = federation.fedappeal("federation", "stop", run_id(log))
+    assert stop.code == 0, stop.err
+    assert submit.wait(30) == 1
+    assert "the run was stopped" in log.read_text()
+
+    done = federation.fedappeal("resume", str(folder))
+    assert done.code == 0, done.out + done.err
+    assert "continued after round" in done.out
+    assert read_lines(folder / PARTICIPATION) == read_lines(whole / PARTICIPATION)
+    ours, theirs = (read_safetensors(each / "model.safetensors")[0] for each in (folder, whole))
+    for name in theirs:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+    again = federation.fedappeal("resume", str(folder))
+    assert again.code == 2
+    assert "has finished" in again.err
+
+
+def test_interrupting_the_wait_leaves_the_run_and_says_how_to_stop_it(
+    federation: Federation, clients: list[Client], whole: Path
+) -> None:
+    folder, log = federation.folder / "runs" / "long", federation.folder / "long.log"
+    submit = waiting(federation, log, "--rounds", "500", "--out", str(folder))
+    wait_until(lambda: read_lines(folder / HISTORY), 120)
+    submit.send_signal(signal.SIGTERM)
+    assert submit.wait(20) == 130
+    number = run_id(log)
+    assert f"run {number} continues; to stop it: fedappeal federation stop {number} --superlink" in log.read_text()
+    rounds = len(read_lines(folder / HISTORY))
+    wait_until(lambda: len(read_lines(folder / HISTORY)) > rounds)
+    for told in ("was stopped", "had already ended"):
+        stop = federation.fedappeal("federation", "stop", number)
+        assert stop.out == f"run {number} {told}\n", stop.err
+
+
+def test_a_superlink_that_was_killed_and_restarted_keeps_its_nodes(
+    federation: Federation, clients: list[Client], whole: Path
+) -> None:
+    before = json.loads(federation.fedappeal("federation", "list", "--json").out)
+    os.kill(federation.superlink.pid, signal.SIGKILL)
+    federation.superlink.start()
+    after = json.loads(federation.fedappeal("federation", "list", "--json").out)
+    assert [(n["client-id"], n["node-id"], n["name"]) for n in after] == [
+        (n["client-id"], n["node-id"], n["name"]) for n in before
+    ]
+    assert [n["name"] for n in after] == ["0", "1"]
+    folder = federation.folder / "runs" / "after"
+    detached = federation.fedappeal("submit", *SHORT, "--rounds", "2", "--out", str(folder), "--detach")
+    assert detached.code == 0, detached.err
+    assert detached.out.strip().isdigit()
+    wait_until(lambda: (folder / "model.safetensors").exists(), 120)
+    assert [line["joined"] for line in read_lines(folder / HISTORY)] == [2, 2]
+
+
+def test_a_run_that_fails_ends_the_wait_with_its_reason(federation: Federation, whole: Path) -> None:
+    done = federation.fedappeal("submit", *SHORT, "--initial-model", "/no/such/file", "--out", "relative")
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert "the run failed: " in done.err
+    assert "file '/no/such/file' cannot be read" in done.err
+    done = federation.fedappeal("submit", "--out", str(whole))
+    assert done.code == 2
+    assert "already holds a run" in done.err
+    done = federation.fedappeal("submit", "--task", "nothing")
+    assert done.code == 2
+    assert "task = 'nothing' is not allowed" in done.err
+    done = federation.fedappeal("resume", str(federation.folder))
+    assert done.code == 2
+    assert "is not the folder of a run" in done.err
+
+
+def test_a_client_gets_a_new_key_and_stays_who_it_is(federation: Federation, whole: Path) -> None:
+    """Its requirement and its having left are in its state; as who it goes on is up to its owner."""
+    options = [*SHORT, "--strategy", "fedavg", "--participation", "defect", "--set", "defect.leave-below=2.25"]
+    folder = federation.folder / "runs" / "left"
+    done = federation.fedappeal("submit", *options, "--rounds", "3", "--out", str(folder))
+    assert done.code == 0, done.out + done.err
+    old = PublicKey.read(federation.key("0").with_suffix(".pub")).client_id
+    left = [line["client-id"] for line in read_lines(folder / PARTICIPATION) if line["decision"] == "left"]
+    assert old in left
+
+    state = federation.folder / "clients" / "0"
+    remembered = {name: DiskStore(state).read(name) for name in DiskStore(state).names()}
+    runs = {name: r.values for name, r in remembered.items() if name.startswith(("run-", "requirement-"))}
+    key = read_config(folder)["run-key"]
+    assert runs[f"run-{key}"]["left-round"] > 0
+
+    next(c for c in federation._clients if c.log.parent == state).end()
+    assert federation.register("2").code == 0
+    client = federation.client(0, "--client-id", old, key="2")
+    client.wait_for("connected to")
+    gone = federation.fedappeal("federation", "unregister", old)
+    assert gone.out == f"{old}  unregistered for good  (0)\n", gone.err
+
+    again = federation.folder / "runs" / "rotated"
+    done = federation.fedappeal("submit", *options, "--rounds", "3", "--out", str(again))
+    assert done.code == 0, done.out + done.err
+    assert read_lines(again / PARTICIPATION) == read_lines(folder / PARTICIPATION)
+    store = DiskStore(state)
+    for name, values in runs.items():
+        record = store.read(name)
+        assert record is not None
+        assert record.values == values
+    # The requirement was not made again under another name.
+    assert {n for n in store.names() if n.startswith("requirement-")} == {
+        n for n in runs if n.startswith("requirement-")
+    }
+    refused = federation.register("0")
+    assert refused.code == 1
+    assert f"{old} (0) was unregistered once, and this SuperLink never takes a key back" in refused.err

@@ -1,0 +1,111 @@
+"""Flower's own server side in this process: the Fleet API's real servicer over the real in-memory state."""
+
+import hashlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Message
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import NodeAuthServerInterceptor
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.superlink.cli.flower_superlink import _run_fleet_api_grpc_rere
+from flwr.superlink.federation import NoOpFederationManager
+
+from fedappeal.flower.fleet import FleetApi
+from fedappeal.flower.messages import be_server
+from fedappeal.flower.objects import Parcel, inflate
+from fedappeal.flower.transport import open_fleet
+
+
+@dataclass
+class Server:
+    """A Fleet API, and what the server's side does with it."""
+
+    address: str
+    states: LinkStateFactory
+    fleets: list[FleetApi] = field(default_factory=list)
+
+    @property
+    def state(self) -> Any:
+        return self.states.state()
+
+    def fleet(self) -> FleetApi:
+        """Return calls that are signed with a key of their own."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        self.fleets.append(open_fleet(self.address, key, insecure=True, root_certificates=None))
+        return self.fleets[-1]
+
+    def node(self) -> tuple[FleetApi, int]:
+        """Return the calls of a node that is online, and its id."""
+        fleet = self.fleet()
+        fleet.register()
+        return fleet, fleet.activate(10.0)
+
+    def start_run(self, overrides: dict[str, Any] | None = None, fab: bytes = b"") -> int:
+        """Return the id of a run that is running; messages made from now on are its server's."""
+        fab_hash = self.state.store_fab(Fab(hashlib.sha256(fab).hexdigest(), fab, {})) if fab else "hash"
+        run_id = int(
+            self.state.create_run(
+                "a/b", "1.0", fab_hash, overrides or {}, NOOP_FEDERATION_ID, None, None, TaskType.SERVER_APP
+            )
+        )
+        [task] = self.state.get_tasks(run_ids=[run_id])
+        assert self.state.claim_task(task.task_id)
+        assert self.state.activate_task(task.task_id)
+        be_server(run_id, SUPERLINK_NODE_ID, task.task_id)
+        return run_id
+
+    def send(self, message: Message, held_back: int = 0) -> str:
+        """Send a message to its node, all objects but the last few; return its id."""
+        parcel, run_id = Parcel.of(message), message.metadata.run_id
+        session = self.state.start_session(run_id)
+        stored, missing = self.state.store_message_and_object_tree(message, parcel.tree, session)
+        assert stored
+        contents = list(parcel.contents(set(missing)).items())
+        for object_id, content in contents[: len(contents) - held_back]:
+            assert self.state.store_object(run_id, session, object_id, content)
+        return message.metadata.message_id
+
+    def reply(self, message_id: str, run_id: int) -> Message | None:
+        """Return the reply to a message, as the server gets it; None if there is none yet."""
+        replies = self.state.get_message_res({message_id}, run_id)
+        if not replies or replies[0].has_error():
+            return replies[0] if replies else None
+        reply_id = replies[0].metadata.message_id
+        tree = self.states.objectstore_factory.store().get_object_tree(reply_id)
+        parts = [node.object_id for node in iterate_object_tree(tree)]
+        return inflate(reply_id, {part: self.state.get_object(run_id, part) for part in parts})
+
+
+def serve(*, enable_supernode_auth: bool = False) -> Iterator[Server]:
+    objects = ObjectStoreFactory()
+    states = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), objects)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    interceptors = [NodeAuthServerInterceptor(states)]
+    running = _run_fleet_api_grpc_rere(address, states, objects, enable_supernode_auth, None, interceptors)
+    server = Server(address, states)
+    yield server
+    for fleet in server.fleets:
+        fleet.close()
+    running.stop(None).wait()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    yield from serve()
+
+
+@pytest.fixture
+def strict_server() -> Iterator[Server]:
+    """A server that admits registered keys only."""
+    yield from serve(enable_supernode_auth=True)

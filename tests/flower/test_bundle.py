@@ -1,0 +1,75 @@
+"""What fedappeal.flower.bundle relies on: bundles of settings alone, and nested settings read by dots."""
+
+import io
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.common.config import get_fused_config_from_dir, get_fused_config_from_fab
+from flwr.supercore.run import Run
+
+from fedappeal.flower import bundle
+
+PROJECT = bundle.Project("someone", "1.2.3", "Settings", "a license\n")
+CONFIG: dict[str, Any] = {"strategy": "maxfl", "lr": 0.1, "maxfl.server-lr": 0.5, "maxfl.on": True, "a.b.c": 3}
+
+
+def built(config: dict[str, Any] = CONFIG) -> bytes:
+    return bundle.build(PROJECT, config, serverapp="server.app:app", clientapp="mine.app:app")
+
+
+def pyproject(fab: bytes) -> dict[str, Any]:
+    with zipfile.ZipFile(io.BytesIO(fab)) as archive:
+        return tomllib.loads(archive.read("pyproject.toml").decode())
+
+
+def test_it_holds_settings_and_no_code_and_is_always_the_same() -> None:
+    assert built() == built()
+    with zipfile.ZipFile(io.BytesIO(built())) as archive:
+        assert sorted(archive.namelist()) == [".info/CONTENT", "LICENSE", "pyproject.toml"]
+        assert archive.read("LICENSE") == b"a license\n"
+
+
+def test_it_names_its_apps() -> None:
+    app = pyproject(built())["tool"]["flwr"]["app"]
+    assert app["components"] == {"serverapp": "server.app:app", "clientapp": "mine.app:app"}
+
+
+def test_a_dotted_key_is_a_table_in_the_bundle_and_comes_back_dotted() -> None:
+    stored = pyproject(built())["tool"]["flwr"]["app"]["config"]
+    assert stored == {"strategy": "maxfl", "lr": 0.1, "maxfl": {"server-lr": 0.5, "on": True}, "a": {"b": {"c": 3}}}
+    assert bundle.read(built(), {}) == bundle.RunSettings(CONFIG, "1.2.3")
+
+
+def test_overrides_win_and_must_name_keys_that_the_bundle_has() -> None:
+    settings = bundle.read(built(), {"lr": 0.5, "maxfl.server-lr": 2.0})
+    assert settings.config == {**CONFIG, "lr": 0.5, "maxfl.server-lr": 2.0}
+    with pytest.raises(ValueError, match=r"Key 'maxfl\.other' is not present"):
+        bundle.read(built(), {"maxfl.other": 1.0})
+
+
+def test_flowers_own_server_reads_the_same_settings(tmp_path: Path) -> None:
+    """A ServerApp's context comes from the unpacked bundle, a stock SuperNode's from the bundle itself."""
+    with zipfile.ZipFile(io.BytesIO(built())) as archive:
+        archive.extractall(tmp_path)
+    assert get_fused_config_from_dir(tmp_path, {"maxfl.server-lr": 2.0}) == {**CONFIG, "maxfl.server-lr": 2.0}
+    assert get_fused_config_from_fab(built(), Run.create_empty(1)) == CONFIG
+
+
+@pytest.mark.parametrize("config", [{"a": 1, "a.b": 2}, {"a.b": 2, "a": 1}])
+def test_a_key_cannot_be_a_setting_and_a_table(config: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="is not allowed"):
+        built(config)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip"])
+def test_what_is_no_bundle_is_one_line(content: bytes) -> None:
+    with pytest.raises(ValueError, match="the bundle cannot be read: "):
+        bundle.read(content, {})
+
+
+def test_settings_are_scalars() -> None:
+    with pytest.raises(ValueError, match="The value for key a needs to be of type"):
+        built({"a": [1, 2]})

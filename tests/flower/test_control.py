@@ -1,0 +1,151 @@
+"""The Control API of a real SuperLink: each call, each of Flower's words that is compared, and each refusal."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.common.constant import Status, SubStatus
+from flwr.supercore.constant import NodeStatus
+
+from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower import bundle, control
+from fedappeal.flower.signing import public_key_bytes
+from fedappeal.flower.transport import open_fleet
+from tests.client import certificates
+
+PROJECT = bundle.Project("someone", "1.2.3", "Settings", "a license\n")
+
+
+@pytest.fixture(scope="module")
+def superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
+    folder = tmp_path_factory.mktemp("control")
+    (folder / "apps").mkdir()
+    (folder / "apps" / "waiting_app.py").write_text(
+        "import time\nfrom flwr.serverapp import ServerApp\napp = ServerApp()\n"
+        "@app.main()\ndef main(grid, context):\n    time.sleep(context.run_config['seconds'])\n"
+    )
+    tls = certificates.make(folder / "tls")
+    path = {"PYTHONPATH": str(folder / "apps")}
+    with SuperLink(folder / "superlink", tls=tls, node_auth=True, environment=path) as running:
+        yield running
+
+
+@pytest.fixture
+def api(superlink: SuperLink) -> Iterator[control.Control]:
+    with control.control(superlink.control_address, superlink.root_certificates) as calls:
+        yield calls
+
+
+def fab(serverapp: str = "waiting_app:app") -> bytes:
+    return bundle.build(PROJECT, {"seconds": 4.0}, serverapp=serverapp, clientapp="client.app:app")
+
+
+def wait_for(api: control.Control, run_id: int, status: str) -> control.RunStatus:
+    deadline = time.monotonic() + 30
+    while (found := api.run_status(run_id)).status != status:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found
+
+
+def test_flowers_words_are_those_that_are_written_down() -> None:
+    assert (Status.PENDING, Status.RUNNING, Status.FINISHED) == ("pending", "running", "finished")
+    assert (SubStatus.COMPLETED, SubStatus.FAILED, SubStatus.STOPPED) == ("completed", "failed", "stopped")
+    words = (NodeStatus.REGISTERED, NodeStatus.ONLINE, NodeStatus.OFFLINE, NodeStatus.UNREGISTERED)
+    assert words == ("registered", "online", "offline", "unregistered")
+
+
+@pytest.mark.e2e
+def test_a_run_completes_fails_or_is_stopped(api: control.Control) -> None:
+    completing = api.start_run(fab(), {"seconds": 0.0})
+    failing = api.start_run(fab("no_such_module:app"), {})
+    waiting = api.start_run(fab(), {})
+    assert not wait_for(api, waiting, "running").finished
+    assert api.stop_run(waiting)
+    stopped = api.run_status(waiting)
+    assert stopped.finished
+    assert stopped.stopped
+    assert not stopped.completed
+    completed = wait_for(api, completing, "finished")
+    assert completed.completed
+    assert completed.details == ""
+    failed = wait_for(api, failing, "finished")
+    assert failed.sub_status == "failed"
+    assert not failed.completed
+    assert failed.details
+
+
+@pytest.mark.e2e
+def test_a_node_goes_through_all_of_flowers_states(superlink: SuperLink, api: control.Control) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = public_key_bytes(key.public_key())
+
+    def node() -> control.KnownNode:
+        [known] = [each for each in api.nodes() if each.public_key == pem]
+        assert known.name == "one"
+        assert known.since
+        return known
+
+    api.register_node(pem, "one")
+    assert node().status == "registered"
+    fleet = open_fleet(superlink.fleet_address, key, insecure=False, root_certificates=superlink.root_certificates)
+    node_id = fleet.activate(10.0)
+    assert (node().status, node().node_id) == ("online", node_id)
+    fleet.deactivate(node_id, 5.0)
+    fleet.close()
+    assert node().status == "offline"
+    api.unregister_node(node_id)
+    assert node().status == control.UNREGISTERED
+
+
+@pytest.mark.e2e
+def test_a_key_that_is_known_or_was_unregistered_is_in_use(superlink: SuperLink) -> None:
+    pem = public_key_bytes(ec.generate_private_key(ec.SECP256R1()).public_key())
+
+    def register() -> None:
+        with control.control(superlink.control_address, superlink.root_certificates) as api:
+            api.register_node(pem, "two")
+
+    register()
+    with pytest.raises(control.KeyInUse, match="refused: Public key already in use"):
+        register()
+    with control.control(superlink.control_address, superlink.root_certificates) as api:
+        [node_id] = [each.node_id for each in api.nodes() if each.public_key == pem]
+        api.unregister_node(node_id)
+    with pytest.raises(control.KeyInUse):
+        register()
+
+
+@pytest.mark.e2e
+def test_refusals_are_one_line(superlink: SuperLink) -> None:
+    ca = superlink.root_certificates
+    with (
+        pytest.raises(control.ControlError, match="refused: Invalid run configuration") as refused,
+        control.control(superlink.control_address, ca) as api,
+    ):
+        api.start_run(fab(), {"unknown": 1})
+    assert not refused.value.unreachable
+    assert "\n" not in str(refused.value)
+    with (
+        pytest.raises(control.ControlError, match="refused: Run ID not found"),
+        control.control(superlink.control_address, ca) as api,
+    ):
+        api.run_status(12)
+    with (
+        pytest.raises(control.ControlError, match=r"\(if it speaks TLS: give root-certificates\)") as unreachable,
+        control.control(superlink.control_address, None) as api,
+    ):
+        api.nodes()
+    assert unreachable.value.unreachable
+
+
+def test_a_superlink_that_is_not_there_is_not_reachable() -> None:
+    with (
+        pytest.raises(control.ControlError, match=r"127\.0\.0\.1:1 is not reachable") as error,
+        control.control("127.0.0.1:1", None) as api,
+    ):
+        api.nodes()
+    assert error.value.unreachable
+    assert isinstance(error.value.__context__, httpx.ConnectError)

@@ -1,0 +1,58 @@
+"""Nothing but fedappeal/flower uses what Flower does not publish, and that folder imports nothing that imports it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOOR = ROOT / "fedappeal" / "flower"
+PUBLISHED = (
+    "flwr.app",
+    "flwr.clientapp",
+    "flwr.clientapp.mod",
+    "flwr.serverapp",
+    "flwr.serverapp.strategy",
+    "flwr.simulation",
+)
+
+
+def files(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports from, at the top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("folder", ["client", "server", "strategies", "fedappeal"])
+def test_the_rest_uses_what_flower_publishes(folder: str) -> None:
+    outside = [path for path in files(folder) if DOOR not in path.parents]
+    assert outside
+    used = {
+        (str(path.relative_to(ROOT)), name)
+        for path in outside
+        for name in imports(path)
+        if name.partition(".")[0] == "flwr"
+    }
+    assert {(path, name) for path, name in used if name not in PUBLISHED} == set()
+    by_hand = [path for path in outside if '"_message_id"' in path.read_text() or "TaskIdentity" in path.read_text()]
+    assert by_hand == []
+
+
+def test_the_door_imports_nothing_of_the_project_but_the_protocol() -> None:
+    inside = files("fedappeal/flower")
+    ours = {name for path in inside for name in imports(path)}
+    projects = {name for name in ours if name.partition(".")[0] in ("client", "server", "strategies", "fedappeal")}
+    assert all(name.startswith(("fedappeal.flower", "fedappeal.protocol")) for name in projects), projects
+
+
+def test_each_module_has_its_contract_test() -> None:
+    modules = {path.stem for path in files("fedappeal/flower")} - {"__init__", "fleet"}  # fleet: only types
+    assert {f"test_{name}" for name in modules} <= {path.stem for path in files("tests/flower")}

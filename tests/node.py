@@ -1,0 +1,123 @@
+"""One real client that a test hands messages to: no server, no network."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from client.app import client_app
+from client.participants import Participants
+from client.training.models import arrays_of
+from fedappeal.flower.messages import be_server
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.tasks import load_task
+from strategies.registry import STRATEGIES
+
+NODE = 3
+RUN_KEY = "k"
+
+
+def run_config(**settings: Scalar) -> RunConfig:
+    """Return run settings; a double underscore stands for the dot of a plug-in's setting."""
+    return RunConfig.parse({key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()})
+
+
+def changed(config: RunConfig, **settings: Scalar) -> RunConfig:
+    """Return run settings with some replaced; keys as in `run_config`."""
+    more = {key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()}
+    return RunConfig.parse({**config.as_config(), **more})
+
+
+class Node:
+    """One client, with participants of its own unless some are given."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path | None = None,
+        participants: Participants | None = None,
+        **node: Scalar,
+    ) -> None:
+        own: dict[str, Scalar] = {"partition-id": 1, "device": "cpu", "allow": ""}  # as a long-lived client
+        own |= {} if folder is None else {"state-dir": str(folder)}
+        own |= {key.replace("_", "-"): value for key, value in node.items()}
+        self.participants = participants or Participants()
+        self._app = client_app(self.participants)
+        self.config = config
+        self.context = Context(7, NODE, dict(own), RecordDict(), config.as_config())
+
+    @cached_property
+    def initial(self) -> Arrays:
+        """w_0 of the run's task, by name."""
+        return arrays_of(load_task(self.config.task_settings()).initial_model(self.config.seed))
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Its layout."""
+        return Layout.of(self.initial)
+
+    @cached_property
+    def told(self) -> dict[str, Scalar]:
+        """What TRAIN and EVALUATE say of the run's strategy, and TRAIN of its local rule."""
+        strategy = STRATEGIES.load(self.config.strategy).of_run(self.config)
+        named = self.config.local_rule
+        return {**strategy.told(), keys.LOCAL_RULE: strategy.rule_name if named == "auto" else named}
+
+    def __call__(
+        self,
+        kind: str,
+        arrays: ArrayRecord | Arrays | None = None,
+        told: Mapping[str, Scalar | None] | None = None,
+        records: Mapping[str, ArrayRecord] | None = None,
+        **values: Scalar | None,
+    ) -> RecordDict:
+        """Answer a message.
+
+        Args:
+            kind: ``query``, ``train`` or ``evaluate``.
+            arrays: the model that is sent; None: w_0.
+            told: what the message's config says besides, or instead; None takes a key away.
+            records: further records.
+            values: the same as ``told``, with underscores.
+        """
+        return self.reply(kind, arrays, told, records, **values).content
+
+    def reply(
+        self,
+        kind: str,
+        arrays: ArrayRecord | Arrays | None = None,
+        told: Mapping[str, Scalar | None] | None = None,
+        records: Mapping[str, ArrayRecord] | None = None,
+        **values: Scalar | None,
+    ) -> Message:
+        """Return the whole reply; arguments as in `__call__`."""
+        config: dict[str, Scalar | None] = {keys.RUN_KEY: RUN_KEY, keys.LAYOUT: self.layout.hash}
+        config |= {} if kind == "query" else self.told
+        config |= {keys.SERVER_ROUND: 1} if kind == "train" else {}
+        config |= {**(told or {}), **{key.replace("_", "-"): value for key, value in values.items()}}
+        sent = ConfigRecord({key: value for key, value in config.items() if value is not None})
+        model = self.initial if arrays is None else arrays
+        record = model if isinstance(model, ArrayRecord) else self.layout.pack(model)
+        be_server(run_id=7, node_id=1, task_id=9)  # else no message can be made outside of a Flower process
+        content = RecordDict({keys.ARRAYS: record, keys.CONFIG: sent, **(records or {})})
+        return self._app(Message(content, NODE, kind), self.context)
+
+    def metrics(self, kind: str = "train", *arguments: object, **values: Scalar | None) -> dict[str, object]:
+        """Return the metrics of an answer; arguments as in `__call__`."""
+        return metrics_of(self(kind, *arguments, **values))  # type: ignore[arg-type]
+
+    def restarted(self) -> "Node":
+        """Return the same client in a new process, under a new node id: only what is on the disk is left."""
+        other = Node(self.config)
+        other.context = Context(7, 99, self.context.node_config, RecordDict(), self.context.run_config)
+        return other
+
+
+def metrics_of(content: RecordDict) -> dict[str, object]:
+    """Return the metrics of a reply."""
+    record = content[keys.METRICS]
+    assert isinstance(record, MetricRecord)
+    return dict(record)

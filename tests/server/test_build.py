@@ -1,0 +1,340 @@
+"""Which settings go with which strategy: each refusal is one line, and nothing else is refused."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from client.participation.policy import Policy, Situation
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.plugins import PluginSettings
+from server.build import (
+    build_strategy,
+    check_settings,
+    chosen,
+    foreign_plugins,
+    packages_named,
+    resolved_settings,
+    unused_settings,
+)
+from strategies import FedAvg
+from strategies.registry import REQUIREMENTS
+from strategies.registry import STRATEGIES as REGISTRY
+from tests.node import changed, run_config
+
+STRATEGIES = list(REGISTRY.built_in)
+
+# By the papers: whose server needs F_k, whose clients follow a rule of their own, whose reply is not one model.
+NEED_LOSSES = {"fedalign", "adagd", "qfedavg"}
+OWN_RULES = {"adagd", "maxfl-adagd", "fedprox", "scaffold", "perfedavg", "pfedme"}
+NOT_ONE_MODEL = {"adagd", "maxfl-adagd", "scaffold"}
+ALL_CLIENTS = {"adagd", "maxfl-adagd"}
+
+
+def refusal(strategy: str, **settings: Scalar) -> str:
+    """Return the line with which settings are refused, or nothing."""
+    try:
+        check_settings(run_config(strategy=strategy, **settings))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_every_strategy_goes_with_its_defaults() -> None:
+    assert [refusal(name) for name in STRATEGIES] == [""] * 11
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("settings", "by", "line"),
+    [
+        (
+            {"report_loss": False},
+            NEED_LOSSES,
+            "report-loss = False is not allowed with strategy = '{}': it needs the clients' losses",
+        ),
+        (
+            {"local_rule": "prox"},
+            OWN_RULES - {"fedprox"},  # whose own it is
+            "local-rule = 'prox' is not allowed with strategy = '{}': it has a rule of its own",
+        ),
+        (
+            {"local_rule": "sgd"},
+            OWN_RULES,
+            "local-rule = 'sgd' is not allowed with strategy = '{}': it has a rule of its own",
+        ),
+        (
+            {"clients_per_round": 3},
+            ALL_CLIENTS,
+            "clients-per-round = 3 is not allowed with strategy = '{}': every round needs all clients (0)",
+        ),
+        (
+            {"clipping_norm": 0.5},
+            NOT_ONE_MODEL,
+            "clipping-norm = 0.5 is not allowed with strategy = '{}': a reply is not one trained model (0)",
+        ),
+        (
+            {"pfedme__personal_learning_rate": 0.25, "pfedme__moreau_lambda": 10.0},
+            {"pfedme"},
+            "pfedme.personal-learning-rate = 0.25 is not allowed with pfedme.moreau-lambda = 10: less than 0.2 "
+            "(2 / lambda)",
+        ),
+        (
+            {"loss_mode": "training"},
+            {"adagd", "maxfl-adagd"},
+            "loss-mode = 'training' is not allowed with strategy = '{}': evaluation",
+        ),
+        (
+            {"dp_epsilon": 3.0},
+            NOT_ONE_MODEL,
+            "dp-epsilon = 3 is not allowed with strategy = '{}': a reply is not one trained model (0)",
+        ),
+    ],
+)
+def test_a_setting_that_does_not_go_with_the_strategy(
+    strategy: str, settings: dict[str, Scalar], by: set[str], line: str
+) -> None:
+    found = refusal(strategy, **settings)
+    if strategy in by:
+        assert found == line.format(strategy)
+    elif "dp_epsilon" in settings:
+        assert found == "clipping-norm = 0 is not allowed with dp-epsilon = 3: more than 0"
+    else:
+        assert found == ""
+
+
+@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - NOT_ONE_MODEL))
+def test_privacy_goes_with_every_strategy_whose_reply_is_one_model(strategy: str) -> None:
+    assert refusal(strategy, dp_epsilon=3.0, clipping_norm=1.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("fedalin", " (did you mean 'fedalign'?)"), ("scafold", " (did you mean 'scaffold'?)"), ("zzz", "")],
+)
+def test_an_unknown_strategy_is_one_line_that_names_all(name: str, hint: str) -> None:
+    line = f"strategy = '{name}' is not allowed: {', '.join(STRATEGIES)}, or package.module:Name of your own{hint}"
+    assert refusal(name) == line
+    with pytest.raises(ConfigError) as error:
+        chosen(RunConfig(strategy=name))
+    assert str(error.value) == line
+    with pytest.raises(ConfigError) as error:
+        build_strategy(RunConfig(strategy=name))
+    assert str(error.value) == line
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "line"),
+    [
+        ("perfedavg", {"momentum": 0.9}, "momentum = 0.9 is not allowed with local-rule = 'maml': 0"),
+        ("pfedme", {"weight_decay": 0.1}, "weight-decay = 0.1 is not allowed with local-rule = 'moreau': 0"),
+        ("scaffold", {"momentum": 0.9}, "momentum = 0.9 is not allowed with local-rule = 'scaffold': 0"),
+        ("scaffold", {"weight_decay": 0.1}, ""),
+        ("adagd", {"momentum": 0.9}, "momentum = 0.9 is not allowed with local-rule = 'gradient': 0"),
+        ("fedprox", {"momentum": 0.9}, ""),
+        (
+            "mwfed",
+            {"local_steps": 0, "local_epochs": 1},
+            "local-steps = 0 is not allowed with strategy = 'mwfed': it shares out steps, not epochs (at least 1)",
+        ),
+        (
+            "fedalign",
+            {"clients": 3, "fedalign__priority_clients": 4},
+            "fedalign.priority-clients = 4 is not allowed: at most clients = 3",
+        ),
+    ],
+)
+def test_what_a_strategys_own_rule_or_rounds_do_not_take(
+    strategy: str, settings: dict[str, Scalar], line: str
+) -> None:
+    assert refusal(strategy, **settings) == line
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
+    some = {} if name in ALL_CLIENTS else {"clients_per_round": 3}
+    built = build_strategy(
+        RunConfig(
+            strategy=name,
+            clients=5,
+            unseen_clients=2,
+            seed=8,
+            evaluate_every=4,
+            start_timeout=20.0,
+            round_timeout=7.0,
+            measure_leavers=False,
+            on_empty_round="keep",
+            mandatory_rounds=2,
+            **some,
+        )
+    )
+    shared = built.shared
+    assert shared.clients_per_round == some.get("clients_per_round")
+    mandatory = 0 if name in ("fedalign", "adagd", "maxfl-adagd") else 2  # whose clients do not read it
+    assert (shared.min_clients, shared.mandatory_rounds, shared.evaluate_every) == (7, mandatory, 4)
+    assert (shared.start_timeout, shared.round_timeout, shared.seed) == (20.0, 7.0, 8)
+    assert (shared.measure_leavers, shared.on_empty_round, built.finished) == (False, "keep", "")
+
+
+# -- mandatory rounds, by what the run's policies say of themselves --------------------------------------
+
+
+class Heeds(Policy):
+    """A policy of one's own that knows mandatory rounds."""
+
+    mandatory = True
+
+    class Settings(PluginSettings):
+        """The policy's settings."""
+
+        patience: int = Field(3, description="rounds")
+
+    def decide(self, situation: Situation) -> Decision:
+        return Decision.JOINED
+
+
+class Ignores(Heeds):
+    """One that does not."""
+
+    mandatory = False
+
+
+HEEDS, IGNORES = f"{__name__}:Heeds", f"{__name__}:Ignores"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "participation", "heeded"),
+    [
+        ("maxfl", "auto", True),
+        ("maxfl", "always", False),
+        ("fedalign", "auto", False),
+        ("fedalign", "appeal", True),
+        ("adagd", "auto", False),
+        ("maxfl-adagd", "auto", False),
+        ("maxfl", HEEDS, True),
+        ("maxfl", IGNORES, False),
+        # any policy of a mixture
+        ("adagd", "defect=0.9,appeal=0.1", True),
+        ("adagd", f"defect=0.9,{HEEDS}=0.1", True),
+        ("maxfl", f"always=0.5,{IGNORES}=0.5", False),
+    ],
+)
+def test_mandatory_rounds_are_asked_for_only_where_clients_heed_them(
+    strategy: str, participation: str, heeded: bool
+) -> None:
+    """`mandatory` in the history would else say what bound no client."""
+    config = RunConfig(strategy=strategy, participation=participation, rounds=20, mandatory_rounds=2)
+    assert chosen(config).knows_mandatory is heeded
+    shared = build_strategy(config).shared
+    assert (shared.mandatory_rounds, shared.on_empty_round) == ((2, "ask-all") if heeded else (0, "keep"))
+
+
+def test_how_many_rounds_are_mandatory_where_the_run_does_not_say() -> None:
+    assert build_strategy(RunConfig(strategy="maxfl")).shared.mandatory_rounds is None
+    assert build_strategy(RunConfig(strategy="fedalign")).shared.mandatory_rounds == 0
+
+
+# -- settings of plug-ins --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS.built_in)
+@pytest.mark.parametrize("participation", ["auto", "appeal=0.5,defect=0.3,always=0.2", HEEDS])
+def test_every_kind_of_requirement_goes_with_every_policy(requirement: str, participation: str) -> None:
+    assert refusal("fedavg", requirement=requirement, participation=participation) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"maxfl.server-lr": 0.0}, "maxfl.server-lr = 0.0 is not allowed: input should be greater than 0"),
+        ({"maxfl.server-rl": 1.0}, "unknown setting 'maxfl.server-rl'; did you mean 'maxfl.server-lr'?"),
+        ({"maxf.server-lr": 1.0}, "unknown plug-in 'maxf' in the settings; did you mean 'maxfl'?"),
+        ({"solo.steps": 0}, "solo.steps = 0 is not allowed: input should be greater than or equal to 1"),
+        # of plug-ins that the run does not use
+        ({"pfedme.moreau-steps": 0}, "pfedme.moreau-steps = 0 is not allowed: input should be greater than"),
+        ({"defect.leave-bellow": 1}, "unknown setting 'defect.leave-bellow'; did you mean 'defect.leave-below'?"),
+        ({"synth.alpha": -1.0}, "synth.alpha = -1.0 is not allowed: "),
+        ({"heeds.patience": 1}, "unknown plug-in 'heeds' in the settings"),
+    ],
+)
+def test_a_plug_ins_setting_that_is_not_allowed_is_one_line(settings: dict[str, Scalar], line: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_settings(RunConfig.parse(settings))
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_that_the_run_does_not_use_are_accepted_and_named() -> None:
+    config = RunConfig.parse(
+        {"maxfl.server-lr": 0.5, "fixed.loss": 2.0, "defect.leave-below": 0.1, "synth.alpha": 1.0}
+    )
+    check_settings(config)
+    assert unused_settings(config) == [
+        f"{key} is not used by this run" for key in ("defect.leave-below", "fixed.loss", "synth.alpha")
+    ]
+    assert unused_settings(changed(config, requirement="fixed", participation="defect", task="synth")) == []
+    own = RunConfig.parse({"participation": HEEDS, "heeds.patience": 5})
+    check_settings(own)
+    assert unused_settings(own) == []
+
+
+def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> None:
+    found = resolved_settings(run_config(participation=f"defect=0.5,{HEEDS}=0.5", maxfl__server_lr=0.5))
+    own = {key: value for key, value in found.items() if "." in key}
+    assert own == {
+        "maxfl.server-lr": 0.5,
+        "maxfl.stabilizer": 0.001,
+        "heeds.patience": 3,
+        "solo.steps": 100,
+        "solo.learning-rate": 0.1,
+    }
+    assert {key: value for key, value in found.items() if "." not in key} == run_config(
+        participation=f"defect=0.5,{HEEDS}=0.5"
+    ).as_config()
+    # A local rule's stand under its strategy's name, once; a task's under its own.
+    prox = resolved_settings(run_config(strategy="fedavg", local_rule="prox"))
+    assert prox["fedprox.proximal-mu"] == 0.01
+    synth = resolved_settings(run_config(task="synth", synth__alpha=0.5))
+    assert {key: value for key, value in synth.items() if key.startswith("synth.")} == {
+        "synth.alpha": 0.5,
+        "synth.beta": 1.0,
+        "synth.examples": 0,
+        "synth.noisy": 0,
+        "synth.noise": 0.25,
+    }
+    # What is recorded is a run's settings again.
+    assert resolved_settings(RunConfig.parse(found)) == found
+
+
+# -- plug-ins of one's own -------------------------------------------------------------------------------
+
+
+def test_which_plug_ins_are_not_fedappeals() -> None:
+    config = run_config(participation=f"appeal=0.5,{HEEDS}=0.5")
+    assert [(kind, found.name) for kind, found in foreign_plugins(config)] == [("participation", HEEDS)]
+    assert packages_named(config) == [__name__.partition(".")[0]]
+    assert foreign_plugins(RunConfig()) == packages_named(RunConfig()) == []
+
+
+OWN_RULE = """
+from client.training.sgd import SGD
+from strategies import FedAvg
+
+class Mine(FedAvg):
+    class LocalRule(SGD):
+        name = "mine-steps"
+"""
+
+
+def test_a_rule_of_a_strategy_of_ones_own_comes_with_the_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rule_of_its_own.py").write_text(OWN_RULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = run_config(strategy="rule_of_its_own:Mine")
+    # A client finds it where it finds the strategy: no name of its own is announced.
+    assert [(kind, found.name) for kind, found in foreign_plugins(config)] == [("strategy", "rule_of_its_own:Mine")]
+    assert issubclass(chosen(config).strategy, FedAvg)
+    sys.modules.pop("rule_of_its_own")

@@ -1,0 +1,95 @@
+"""Jobs in processes of their own: failures, processes that die, and a parent that dies."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.simulation.jobs import LOST, check_at_once, run_in_parallel, share_threads
+
+ROOT = Path(__file__).parents[2]
+
+
+def write(path: Path, fail: str = "") -> None:
+    path.write_text(str(os.getpid()))
+    if fail == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fail == "config":
+        raise ConfigError("rounds = 0 is not allowed")
+    if fail:
+        raise RuntimeError(fail)
+
+
+def linger(path: Path) -> None:
+    write(path)
+    time.sleep(120)
+
+
+def done(work: list[partial[None]], at_once: int) -> dict[int, str]:
+    ended: dict[int, str] = {}
+    ticks: list[int] = []
+    run_in_parallel(work, at_once, lambda number, reason: ended.update({number: reason}), lambda: ticks.append(1))
+    assert ticks
+    return ended
+
+
+def test_a_failure_is_told_and_the_rest_is_done(tmp_path: Path) -> None:
+    files = [tmp_path / str(n) for n in range(4)]
+    fails = ["", "no\n  luck", "config", ""]
+    ended = done([partial(write, file, fail) for file, fail in zip(files, fails, strict=True)], 2)
+    assert ended == {0: "", 1: "RuntimeError: no luck", 2: "rounds = 0 is not allowed", 3: ""}
+    processes = {int(file.read_text()) for file in files}
+    assert len(processes) <= 2
+    assert os.getpid() not in processes
+
+
+def test_a_process_that_dies_does_not_take_the_rest_along(tmp_path: Path) -> None:
+    files = [tmp_path / str(n) for n in range(3)]
+    ended = done([partial(write, file, "die" if n == 0 else "") for n, file in enumerate(files)], 1)
+    assert ended == {0: LOST, 1: "", 2: ""}
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    return False
+
+
+def test_no_process_outlives_its_parent(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = f"""
+from functools import partial
+from pathlib import Path
+from fedappeal.simulation.jobs import run_in_parallel
+from tests.simulation.test_jobs import linger
+run_in_parallel([partial(linger, Path({str(file)!r}))], 1, print)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        child = int(file.read_text())
+        assert alive(child)
+    finally:
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 20
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert [share_threads(0, jobs) for jobs in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    assert share_threads(5, 2) == 5
+    with pytest.raises(ConfigError, match="jobs = 0 is not allowed: at least 1"):
+        check_at_once(0)

@@ -1,0 +1,85 @@
+"""What a strategy holds between rounds: all of it is in its state, and nothing of an open round."""
+
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.keys import Decision
+from strategies import Strategy
+from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.replies import read_train
+from strategies.rounds.round import Round
+from tests.quadratics import model
+from tests.strategies.made import MADE, crowd, every_strategy, one_round, told
+
+
+def plain(value: object) -> object:
+    """What an object holds, as something that can be compared."""
+    if isinstance(value, ArrayRecord):
+        return {name: (array.dtype, array.numpy().tolist()) for name, array in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return set(value)
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if hasattr(value, "__dict__") and not callable(value):
+        return {key: plain(each) for key, each in vars(value).items()}
+    return value
+
+
+def held(strategy: Strategy, *but: str) -> dict[str, object]:
+    """All that a strategy holds in its attributes."""
+    return {key: plain(value) for key, value in vars(strategy).items() if key not in but}
+
+
+@every_strategy
+def test_an_open_round_is_not_in_the_strategy(name: str) -> None:
+    strategy, grid = MADE[name](), crowd()
+    strategy.members.enrol_bare(grid.get_node_ids())
+    before, order = held(strategy), strategy.order(1)
+    round = Round(model(0.25), strategy.members, RoundRecord(1))
+    strategy.begin(round)
+    for member in strategy.survey(round, order):
+        said = MetricRecord({keys.NUM_EXAMPLES: 3, keys.LOSS: 0.5, keys.ACCURACY: 0.0})
+        strategy.surveyed(round, member, said)
+    messages = [message for _, message in strategy.train_messages(round, order, told(), 60.0)]  # calls `wave`
+    assert held(strategy) == before
+    joined = 0
+    for reply in grid.send_and_receive(messages):
+        if reply.has_content() and reply.content.metric_records[keys.METRICS][keys.DECISION] == Decision.JOINED:
+            strategy.add(round, checked(strategy, reply))
+            joined += 1
+    assert joined == 3
+    assert held(strategy) == before
+    assert strategy.finish(round) is not None
+
+
+def checked(strategy: Strategy, message: Message) -> Any:
+    member = strategy.members.of_node(message.metadata.src_node_id)
+    assert member is not None
+    return read_train(member, message, strategy.reply_records)
+
+
+@every_strategy
+def test_what_a_strategy_carries_is_in_its_state(name: str) -> None:
+    """Another one that is given the state holds the same, but for who is online and what the latest round was."""
+    first, grid, arrays = MADE[name](), crowd(), model(0.25)
+    for number in (1, 2):
+        updated, _ = one_round(first, grid, number, arrays)
+        arrays = arrays if updated is None else updated
+    second = MADE[name]()
+    if name in CARRIES:
+        assert held(second, "members", "record") != held(first, "members", "record")
+    second.restore(first.state())
+    assert held(second, "members", "record") == held(first, "members", "record")
+    assert second.members.left == first.members.left == {"111"}
+    assert plain(dict(second.state())) == plain(dict(first.state()))
+
+
+CARRIES = ("fedalign", "scaffold", "mwfed")
+"""Strategies with a state of their own."""

@@ -1,0 +1,86 @@
+"""What the server believes: the bounds of `num-examples`, and a new model that is not finite."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedappeal.protocol import keys
+from strategies import FedAvg
+from strategies.rounds.members import Member
+from strategies.rounds.replies import read_evaluate, read_roll_call, read_train
+from strategies.rounds.weighted_sum import Refused
+from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
+
+MOST = 10**12
+
+
+def reply(count: float) -> Message:
+    """A reply that would do for every kind of message, but for its claim."""
+    MemoryGrid()
+    metrics = MetricRecord({keys.NUM_EXAMPLES: count, keys.DECISION: 1})
+    info = ConfigRecord({keys.CLIENT_ID: "a"})
+    content = RecordDict({keys.METRICS: metrics, keys.INFO: info, keys.ARRAYS: model(1)})
+    return Message(content, reply_to=Message(RecordDict(), 10, "train"))
+
+
+train = partial(read_train, Member("a", 10))
+
+
+@pytest.mark.parametrize("read", [train, read_evaluate, read_roll_call])
+@pytest.mark.parametrize("count", [0, -1, 1.5, MOST + 1, 1e300, float("inf"), float("nan")])
+def test_a_number_of_examples_that_cannot_be_is_refused(read: Callable[[Message], object], count: float) -> None:
+    line = rf"^num-examples = {re.escape(str(float(count)))} is not (allowed: a whole number|a finite number)"
+    with pytest.raises(Refused, match=line) as error:
+        read(reply(count))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("count", [1, 7, 7.0, MOST, float(MOST)])
+def test_a_number_of_examples_that_can_be_is_a_whole_number(count: float) -> None:
+    for found in (train(reply(count)).num_examples, read_roll_call(reply(count)).num_examples):
+        assert isinstance(found, int)
+        assert found == count
+    assert read_evaluate(reply(count))[keys.NUM_EXAMPLES] == count
+
+
+def test_the_largest_claim_does_not_overflow_the_sum() -> None:
+    # Two weights of 1e12 on values of 1e26: the sum is 2e38, which float32 holds (3.4e38).
+    clients = {10 + k: Volunteer(f"c{k}", local=1e26, examples=MOST) for k in range(2)}
+    _, watch = run(FedAvg(), MemoryGrid(clients), 1)
+    assert watch.records[0].count("joined") == 2
+    assert watch.models[0] == pytest.approx([1e26], rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_new_model_that_is_not_finite_is_kept_out_and_the_run_goes_on() -> None:
+    # Each model of round 2 is finite, their sum is not: 3e38 + 3e38 > 3.4e38, the largest float32.
+    clients = {10 + k: Volunteer(f"c{k}") for k in range(2)}
+    grid = MemoryGrid(clients)
+
+    def grow(local: float) -> None:
+        for client in clients.values():
+            client.local = local
+
+    watch = Watch(before={2: lambda: grow(3e38), 3: lambda: grow(1.0)})
+    result, watch = run(FedAvg(), grid, 3, watch)
+    assert watch.models == [[1.0], [1.0], [2.0]]
+    assert values_of(result.arrays) == [2.0]
+    assert [r.metrics.get("not_finite") for r in watch.records] == [None, 1.0, None]
+    assert [r.as_line().get("not_finite") for r in watch.records] == [None, 1.0, None]
+    assert [r.count("joined") for r in watch.records] == [2, 2, 2]
+    sent = [values_of(m.content.array_records[keys.ARRAYS]) for m in grid.sent("evaluate", 2)]
+    assert sent == [[1.0], [1.0]], "the old model is the one that is evaluated"
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_flowers_own_method_returns_no_model_that_is_not_finite() -> None:
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", local=3e38) for k in range(2)})
+    strategy = FedAvg()
+    replies = grid.send_and_receive(strategy.configure_train(1, model(0), ConfigRecord(), grid))
+    arrays, metrics = strategy.aggregate_train(1, replies)
+    assert arrays is None
+    assert metrics is not None
+    assert (metrics["joined"], metrics["not_finite"]) == (2, 1.0)
