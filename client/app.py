@@ -129,7 +129,7 @@ class _Answers:
             {
                 keys.CLIENT_ID: participant.client_id,
                 keys.ROLE: keys.SEEN if participant.node.is_seen(participant.config.clients) else keys.UNSEEN,
-                keys.PRIORITY: int(participant.priority(None)),
+                keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
                 keys.TASK: participant.config.task,
                 keys.FINGERPRINT: participant.task.fingerprint,
@@ -157,12 +157,11 @@ class _Answers:
         if attacking or participant.policy.needs_loss or algorithm.reports:
             steps = algorithm.tuning_steps()
             evaluation = participant.judge(arrays, model, keys.TRAIN_SPLIT, steps, server_round=server_round)
-        granted = told.get(keys.PRIORITY)
-        decision = Decision.JOINED
+        priority, decision = participant.priority(algorithm.granted(told)), Decision.JOINED
         if not attacking:
             mandatory = bool(config.get(keys.MANDATORY, 0))
             decision = participant.decide(
-                server_round, evaluation, requirement, run_key, mandatory=mandatory, told=told, granted=granted
+                server_round, evaluation, requirement, run_key, mandatory=mandatory, told=told, priority=priority
             )
         if decision is Decision.LEFT:
             participant.memory(run_key).leave(server_round)
@@ -175,14 +174,12 @@ class _Answers:
         rule = told_rule(participant, algorithm, config)
         training = LocalTrainingSettings.of(config, context.run_config)
         rule.check(training)
-        measured = Measured(
-            evaluation, requirement.rho, requirement.met(evaluation), participant.priority(granted), told
-        )
+        measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
         claims = algorithm.report(measured)
         if attacking:
             claims = false_claims(participant.config, algorithm, claims, measured, requirement)
-        metrics |= claims
+        metrics = {**claims, **metrics}  # what every reply says is no strategy's to change
         train_locally = protected(participant, rule, lambda message, _: _reply(message, metrics, rule.reply(turn)))
         reply = train_locally(message, context)
         if attacking and reply.has_content():

@@ -24,8 +24,8 @@ from strategies.rounds.algorithm import Algorithm
 def attackers(seed: int, clients: int, share: float) -> frozenset[int]:
     """Return the partition-ids of the clients that attack: the first ``round(share * clients)`` of a seeded order.
 
-    Only seen clients do. Who attacks at one share attacks at every larger one, so that two runs differ by the further
-    attackers only.
+    Only seen clients do. A client that attacks at one share attacks at every larger one, so that two runs differ by
+    the further attackers only.
     """
     order = generator(seed, "byzantine").permutation(clients)
     return frozenset(int(client) for client in order[: round(share * clients)])

@@ -25,8 +25,7 @@ def policy_of(config: RunConfig, node: NodeSettings, strategy: Algorithm, client
     if name := node.participation:
         kind = POLICIES.load(name)  # named by the owner
         return kind(parse_section(kind, node.own_section(kind.name)))
-    mixture = Mixture.parse(strategy.policy if config.participation == "auto" else config.participation)
-    kind = POLICIES.load(mixture.of(config.seed, client_id), node.allowed)
+    kind = POLICIES.load(Mixture.of_run(config, strategy.policy).of(config.seed, client_id), node.allowed)
     return kind(parse_section(kind, {**config.section(kind.name), **node.own_section(kind.name)}))
 
 

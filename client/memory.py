@@ -40,7 +40,9 @@ class RunMemory:
             ConfigError: for a key that is no part of a file's name.
         """
         if not _RUN_KEY.fullmatch(run_key):
-            raise ConfigError(f"run-key = {run_key[:80]!r} is not allowed: up to 64 letters, digits, '-', '_' and '.'")
+            raise ConfigError(
+                f"run-key = {run_key[:80]!r} is not allowed: up to 64 letters, digits, '-', '_' and '.'"
+            )
         self._store = store
         self._run_key = run_key
 

@@ -13,7 +13,7 @@ from client.choices import policy_of, requirement_kind_of
 from client.data.cache import Cache, pick_device
 from client.memory import RunMemory, client_identity
 from client.participation.policy import Past, Situation
-from client.requirement import Requirement, read_requirement, requirement_key, stored_requirement
+from client.requirement import Requirement, made, read_requirement, requirement_key, stored_requirement
 from client.settings import NodeSettings
 from client.state import Record, Store
 from client.training.measured import Evaluation
@@ -138,7 +138,7 @@ class Participant:
             self.client_id,
         )
         warm_up = _WarmUp(self, initial)
-        requirement = stored_requirement(self.store, key, lambda: self._required.make(warm_up))
+        requirement = stored_requirement(self.store, key, lambda: made(self._required, warm_up))
         self.memory(run_key).requirement = key
         return requirement
 
@@ -192,10 +192,10 @@ class Participant:
         """Return settings of plain steps: those given, and the run's, without momentum and weight decay."""
         return LocalTrainingSettings.of(told, {"momentum": 0.0, "weight-decay": 0.0}, self.config.as_config())
 
-    def priority(self, granted: Scalar | None) -> bool:
-        """Whether this client has priority: as the server says, else as it asks."""
+    def priority(self, granted: bool | None = None) -> bool:
+        """Whether this client has priority: as the server grants it, else as it asks."""
         if granted is not None:
-            return bool(granted)
+            return granted
         return self.node.priority or self.strategy.asks_priority(self.node.partition_id, self.config.clients)
 
     @property
@@ -212,7 +212,7 @@ class Participant:
         *,
         mandatory: bool,
         told: Mapping[str, Scalar],
-        granted: Scalar | None,
+        priority: bool,
     ) -> Decision:
         """Decide by this client's policy, and remember the decision where the policy reads its past.
 
@@ -223,7 +223,7 @@ class Participant:
             run_key: which run.
             mandatory: whether the server asks clients not to opt out.
             told: what the server told about its strategy, by key.
-            granted: whether it grants priority; None: it does not say.
+            priority: whether this client is served with priority.
         """
         memory = self.memory(run_key)
         past = memory.past(server_round) if self.policy.needs_history else ()
@@ -234,11 +234,14 @@ class Participant:
                 requirement=requirement.rho,
                 met=requirement.met(evaluation),
                 mandatory=mandatory and not self.node.refuse_mandatory,
-                priority=self.priority(granted),
+                priority=priority,
                 told=told,
                 history=past,
             )
         )
+        if not isinstance(decision, Decision):
+            name = type(self.policy).__name__
+            raise ConfigError(f"policy {name} returned {decision!r}: Decision.JOINED, SAT_OUT or LEFT is allowed")
         if self.policy.needs_history:
             memory.keep_past((*past, Past(server_round, decision, evaluation.loss)))
         return decision

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from pydantic import Field
 
 from client.training.measured import Evaluation
-from fedappeal.protocol.config import Count, Positive, RunConfig, Scalar, Share
+from fedappeal.protocol.config import ConfigError, Count, Positive, RunConfig, Scalar, Share
 from fedappeal.protocol.plugins import Plugin, PluginSettings
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RequirementKind(Plugin):
 
 
 class Solo(RequirementKind):
-    """The training loss of a model trained alone from w_0 (MaxFL, section 3)."""
+    """The training loss of a model that the client trains alone from w_0 (MaxFL, section 3)."""
 
     name = "solo"
     trains = True
@@ -120,6 +120,25 @@ class Accuracy(RequirementKind):
         return Requirement(self.settings.at_least, of=ACCURACY)
 
 
+def made(kind: RequirementKind, client: WarmUp) -> Requirement:
+    """Return the requirement that a kind makes, checked.
+
+    Args:
+        kind: the kind, with its settings.
+        client: what the kind may ask of its client.
+
+    Raises:
+        ConfigError: where rho_k is not a finite number, as after a warm-up that diverged.
+    """
+    found: object = kind.make(client)
+    if not isinstance(found, Requirement):
+        raise ConfigError(f"requirement {kind.name} returned {found!r}: a Requirement is allowed")
+    if not isinstance(found.rho, int | float) or not math.isfinite(found.rho):
+        hint = "; lower solo.learning-rate" if isinstance(kind, Solo) else ""
+        raise ConfigError(f"requirement {kind.name} ended with rho_k = {found.rho!r}: it has to be finite{hint}")
+    return found
+
+
 def requirement_key(
     kind: RequirementKind, config: RunConfig, task: str, data: str, layout: str, initial: str, client: str
 ) -> str:
@@ -155,15 +174,13 @@ def stored_requirement(store: "Store", key: str, compute: Callable[[], Requireme
     """Return the stored requirement, or compute and store it.
 
     Raises:
-        ValueError: if the computed rho_k is not finite (the warm-up diverged).
+        ConfigError: as `made`.
     """
     from client.state import Record
 
     if (stored := read_requirement(store, key)) is not None:
         return stored
     requirement = compute()
-    if not math.isfinite(requirement.rho):
-        raise ValueError(f"the requirement's warm-up ended with loss {requirement.rho}; lower solo.learning-rate")
     values: dict[str, Scalar] = {
         "rho": requirement.rho,
         "solo-accuracy": requirement.solo_accuracy,

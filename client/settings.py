@@ -24,8 +24,8 @@ class NodeSettings(Settings):
     num_partitions: Annotated[int, Field(ge=-1)] = Field(-1, description="number of clients; -1: not checked")
     allow: str | None = Field(
         None,
-        description="packages, by commas, whose code may run because a run or a message names it; empty: none; not set: "
-        "all, as a stock SuperNode runs whatever bundle it is sent",
+        description="packages, by commas, whose code may run because a run or a message names it; empty: none; "
+        "not set: all, as a stock SuperNode runs whatever bundle it is sent",
     )
     participation: str = Field("", description="how this client decides, a policy; empty: as the run says")
     set: str = Field("", description="settings of that policy: NAME.KEY=VALUE, separated by spaces")
@@ -75,7 +75,7 @@ class NodeSettings(Settings):
             )
 
     def is_seen(self, clients: int) -> bool:
-        """Whether this client trains, in a run of so many ``clients`` that do; else it only evaluates."""
+        """Whether this client trains, in a run with ``clients`` seen ones; else it evaluates."""
         return self.role == "seen" if self.data else self.partition_id < clients
 
     def as_config(self) -> dict[str, Scalar]:

@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
-from torch import nn
 
 from client.participant import Participant
-from client.state import Store
 from client.training.measured import Measured
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
@@ -96,35 +93,10 @@ class Turn:
     told: Mapping[str, Scalar]
     measured: Measured
 
-    @property
-    def seed(self) -> int:
-        """The run's seed."""
-        return self.participant.config.seed
-
-    @property
-    def client_id(self) -> str:
-        """Stable id of the client."""
-        return self.participant.client_id
-
-    @property
-    def examples(self) -> int:
-        """Number of the client's training examples."""
-        return len(self.participant.data.train)
-
-    @property
-    def store(self) -> Store:
-        """The client's memory."""
-        return self.participant.store
-
-    @property
-    def device(self) -> torch.device:
-        """Where the client trains."""
-        return self.participant.device
-
-    @property
-    def model(self) -> nn.Module:
-        """A model of the task, for its structure."""
-        return self.participant.model
+    def __post_init__(self) -> None:
+        client = self.participant
+        self.seed, self.client_id, self.store = client.config.seed, client.client_id, client.store
+        self.examples, self.device, self.model = len(client.data.train), client.device, client.model
 
     @property
     def trainable(self) -> list[str]:

@@ -1,6 +1,7 @@
 """The plug-ins that a run's settings choose, whether its settings go together, and its strategy."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -54,7 +55,7 @@ def chosen(config: RunConfig) -> Chosen:
         ConfigError: for a name that is not known, or cannot be imported.
     """
     strategy = STRATEGIES.load(config.strategy)
-    mixture = Mixture.parse(strategy.policy if config.participation == "auto" else config.participation)
+    mixture = Mixture.of_run(config, strategy.policy)
     own_rule = strategy.LocalRule or SGD
     rule = own_rule if config.local_rule == "auto" else LOCAL_RULES.load(config.local_rule)
     return Chosen(
@@ -120,6 +121,25 @@ def _known(name: str, used: Iterable[str]) -> type[Plugin]:
     raise ConfigError(f"unknown plug-in '{name}' in the settings" + (f"; did you mean '{near[0]}'?" if near else ""))
 
 
+def check_names(plugins: Iterable[type[Plugin]]) -> None:
+    """Check the names under which plug-ins have their settings.
+
+    Raises:
+        ConfigError: one that cannot be written in front of a setting, is a general setting's, or has two meanings.
+    """
+    known: dict[str, type[Plugin]] = {}
+    for plugin in plugins:
+        name = plugin.settings_name()
+        if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
+            raise ConfigError(
+                f"plug-in {plugin.__name__} is called '{name}': small letters, digits and '-' are allowed"
+            )
+        if name in (*RunConfig.keys(), "set"):
+            raise ConfigError(f"plug-in {plugin.__name__} is called '{name}', as a general setting is: rename it")
+        if (other := known.setdefault(name, plugin)).Settings is not plugin.Settings:
+            raise ConfigError(f"plug-ins {other.__name__} and {plugin.__name__} are both called '{name}': rename one")
+
+
 def check_settings(config: RunConfig) -> Chosen:
     """Check that a run's settings go together; return its plug-ins.
 
@@ -128,6 +148,7 @@ def check_settings(config: RunConfig) -> Chosen:
     """
     run = chosen(config)
     strategy, name = run.strategy, run.strategy.name
+    check_names(run.plugins())
     if strategy.needs_losses and not config.report_loss:
         raise ConfigError(
             f"report-loss = False is not allowed with strategy = '{name}': it needs the clients' losses"
@@ -135,6 +156,11 @@ def check_settings(config: RunConfig) -> Chosen:
     if strategy.LocalRule is not None and config.local_rule != "auto" and run.rule is not strategy.LocalRule:
         raise ConfigError(
             f"local-rule = '{config.local_rule}' is not allowed with strategy = '{name}': it has a rule of its own"
+        )
+    if strategy.LocalRule is None and not run.rule.sends_model:
+        raise ConfigError(
+            f"local-rule = '{config.local_rule}' is not allowed with strategy = '{name}': its replies are not one "
+            "trained model, which only the strategy that it belongs to can use"
         )
     if strategy.needs_everybody and config.clients_per_round:
         raise ConfigError(

@@ -38,7 +38,7 @@ class FedProx(FedAvg):
         proximal_mu: NonNegative = Field(0.01, description="mu of the proximal term; 0 is FedAvg")
 
     class LocalRule(SGD):
-        """SGD on ``F_k(w) + mu/2 ||w - w^t||^2``, the norm over all trainable parameters."""
+        """SGD on ``F_k(w) + mu/2 ||w - w^t||^2``: the norm runs over all trainable parameters at once."""
 
         name = "prox"
 

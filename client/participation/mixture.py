@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.draws import generator
 
 TOLERANCE = 1e-9
@@ -37,15 +37,20 @@ class Mixture:
                 share = -1.0
             if not name or not 0 <= share <= 1 or name in shares:
                 raise ConfigError(
-                    f"participation = '{text}' is not allowed: NAME=SHARE,NAME=SHARE,... with shares in [0, 1], "
+                    f"participation = {text!r} is not allowed: NAME=SHARE,NAME=SHARE,... with shares in [0, 1], "
                     "each name once"
                 )
             shares[name] = share
         if abs(sum(shares.values()) - 1) > TOLERANCE:
             raise ConfigError(
-                f"participation = '{text}' is not allowed: its shares add up to {sum(shares.values()):g}, not to 1"
+                f"participation = {text!r} is not allowed: its shares add up to {sum(shares.values()):g}, not to 1"
             )
         return cls(tuple(shares.items()))
+
+    @classmethod
+    def of_run(cls, config: RunConfig, assumed: str) -> "Mixture":
+        """Return a run's policies; ``assumed``: what its strategy's paper assumes."""
+        return cls.parse(assumed if config.participation == "auto" else config.participation)
 
     @property
     def names(self) -> tuple[str, ...]:

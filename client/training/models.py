@@ -52,8 +52,7 @@ def evaluate(task: Task, model: nn.Module, data: Split, training: bool = False) 
 def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
     """Return the gradient of a model's mean loss, one tensor a trainable parameter.
 
-    In evaluation mode.
-    It goes through the data as `evaluate` does, so that memory stays bounded.
+    In evaluation mode; it goes through the data as `evaluate` does, so that memory stays bounded.
     """
     model.eval()
     parameters = [p for p in model.parameters() if p.requires_grad]

@@ -67,6 +67,12 @@ class TrainingJob(Protocol):
         training: how much to train, with which step.
         told: what the server told about the strategy, by key.
         measured: what the client measured of the model that was sent.
+        seed: the run's seed.
+        client_id: stable id of the client.
+        examples: number of the client's training examples.
+        store: the client's memory, which lasts from round to round.
+        device: where the client trains.
+        model: a model of the task, for its structure: its values do not last.
     """
 
     arrays: "Arrays"
@@ -75,30 +81,12 @@ class TrainingJob(Protocol):
     training: LocalTrainingSettings
     told: Mapping[str, Scalar]
     measured: Measured
-
-    @property
-    def seed(self) -> int:
-        """The run's seed."""
-
-    @property
-    def client_id(self) -> str:
-        """Stable id of the client."""
-
-    @property
-    def examples(self) -> int:
-        """Number of the client's training examples."""
-
-    @property
-    def store(self) -> "Store":
-        """The client's memory, which lasts from round to round."""
-
-    @property
-    def device(self) -> "torch.device":
-        """Where the client trains."""
-
-    @property
-    def model(self) -> "nn.Module":
-        """A model of the task, for its structure: its values do not last."""
+    seed: int
+    client_id: str
+    examples: int
+    store: "Store"
+    device: "torch.device"
+    model: "nn.Module"
 
     @property
     def trainable(self) -> list[str]:

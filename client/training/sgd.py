@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class SGD(LocalRule):
-    """Minibatch SGD, with momentum and weight decay as in ``torch.optim.SGD``."""
+    """Minibatch SGD, ``w <- w - eta_l g(w, xi)``, with momentum and weight decay as in ``torch.optim.SGD``."""
 
     name = "sgd"
     batched = True

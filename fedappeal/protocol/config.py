@@ -134,6 +134,10 @@ class WithPlugins(Settings):
         own = {key: value for key, value in values.items() if "." not in key and key not in ("set", "plugins")}
         given = {key.replace("_", "-"): value for key, value in values.items() if "." in key}
         given |= plugin_settings(str(values.get("set", "")))
+        if wrong := [key for key, value in given.items() if not isinstance(value, Scalar)]:
+            raise ConfigError(
+                "\n".join(f"{key} = {given[key]!r} is not allowed: a number, a text, true or false" for key in wrong)
+            )
         if ignore_unknown:
             known = set(cls.keys())
             own = {key: value for key, value in own.items() if key in known}

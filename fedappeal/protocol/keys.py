@@ -1,7 +1,7 @@
 """The names on the wire: message keys, decisions, and the records of a message.
 
 Every name that all algorithms share is spelled here; an algorithm's own keys stand in its file. docs/protocol.md says
-of each who may send it, its type and its unit.
+of each its sender, type and unit.
 """
 
 from enum import IntEnum

@@ -124,7 +124,7 @@ class InProcessGrid(Grid):
     def _answer(self, message: Message) -> Message:
         try:
             return self._app(message, self.context(message.metadata.dst_node_id))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # As a deployed client answers: the round continues, with the reason counted.
-            reason = f"{type(error).__name__}: {error}"
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             return error_reply(reason, message)

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedappeal.protocol.config import ConfigError
 from strategies.adagd.projection import norm, orthogonal_component
-from strategies.rounds.vectors import Vector
+from strategies.adagd.vectors import Vector
 
 
 def theorem_step_size(precision: float, lipschitz: float, smoothness: float, agents: int) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.rounds.vectors import Vector
+from strategies.adagd.vectors import Vector
 
 _SCRATCH = 1 << 18
 """Float64 values a block holds over all rows: two megabytes (measured: 1 << 16 takes a quarter longer)."""

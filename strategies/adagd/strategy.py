@@ -17,11 +17,11 @@ from fedappeal.protocol.config import ConfigError, Count, CountOrZero, Positive
 from strategies.adagd.algorithm import Gathered
 from strategies.adagd.gradient import Gradient
 from strategies.adagd.projection import norm
+from strategies.adagd.vectors import check_floats, flat, moved
 from strategies.rounds.algorithm import Claims, StrategySettings
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.vectors import check_floats, flat, moved
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

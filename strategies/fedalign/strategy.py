@@ -186,6 +186,10 @@ class FedALIGN(Strategy):
 
     # -- which clients have priority, and which are asked --------------------------------------------
 
+    def granted(self, told: Mapping[str, Scalar]) -> bool | None:
+        """Return whether TRAIN grants a client priority; None: no roll call says so."""
+        return bool(told[PRIORITY]) if PRIORITY in told else None
+
     def asks_priority(self, client: int, clients: int) -> bool:
         """Whether a client of a task asks for priority: the first ``priority-clients`` do."""
         asked = self.settings.priority_clients
@@ -254,9 +258,8 @@ class FedALIGN(Strategy):
             raise ConfigError(f"fedalign.priority-clients: {none} asks for priority; at least one has to")
         most = self.settings.max_non_priority_weight or None
         sums = WeightedSum(round.model), WeightedSum(round.model)
-        round.carry = AlignedRound(
-            AlignedSum(*sums, self.epsilon_of(round.number), self.warms_up(round.number), most)
-        )
+        now = AlignedSum(*sums, self.epsilon_of(round.number), self.warms_up(round.number), most)
+        round.carry = AlignedRound(now)
 
     # -- F(w), and what clients are told -------------------------------------------------------------
 
@@ -284,12 +287,8 @@ class FedALIGN(Strategy):
         now.expected += sum(m.num_examples for m in members if m.enrolled and self.has_priority(m))
         known = {} if now.told is None else {GLOBAL_LOSS: now.told}
         granted = {m.client_id: self.has_priority(m) for m in members}
-        return Instructions(
-            all=self.under_name({EPSILON: now.epsilon, **known}),
-            each={
-                client: self.under_name({PRIORITY: int(has)}) for client, has in granted.items() if has is not None
-            },
-        )
+        each = {client: self.under_name({PRIORITY: int(has)}) for client, has in granted.items() if has is not None}
+        return Instructions(self.under_name({EPSILON: now.epsilon, **known}), each)
 
     def report(self, measured: Measured) -> Claims:
         """Return F_k of the model that was sent, and whether the client has priority."""

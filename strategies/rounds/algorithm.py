@@ -5,6 +5,7 @@ FedAvg is one of them: `weight` (n_k). Everything that runs a round is in `strat
 algorithm's settings loads neither Flower nor torch.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,6 +17,7 @@ from fedappeal.protocol.plugins import Plugin, PluginSettings, parse_section
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import NOTHING, Instructions, Round
 from strategies.rounds.shared import SharedSettings
+from strategies.rounds.weighted_sum import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, MetricRecord
@@ -177,10 +179,14 @@ class Algorithm(Plugin):
         Raises:
             Refused: if what the client claims is not allowed; nothing is changed.
         """
-        round.sum.add(reply.arrays, self.weight(reply))
+        if not 0 <= (weight := self.weight(reply)) < math.inf:
+            raise Refused(f"weight = {weight} is not allowed: a finite number, at least 0")
+        round.sum.add(reply.arrays, weight)
 
     def update(self, round: Round) -> "ArrayRecord":
         """Return the next global model from at least one reply: by default the weighted average."""
+        if not round.sum.weight:
+            return round.model
         return round.sum.combine(keep=0.0, scale=1.0 / round.sum.weight)
 
     def finish(self, round: Round) -> "ArrayRecord | None":
@@ -233,6 +239,14 @@ class Algorithm(Plugin):
     def tuning_steps(self) -> int:
         """Return the fine-tuning steps before a client judges the model it is sent."""
         return 0
+
+    def granted(self, told: Mapping[str, Scalar]) -> bool | None:
+        """Return whether a message grants a client priority; None: it does not say.
+
+        Args:
+            told: what the message tells about the strategy, by key.
+        """
+        return None
 
     def asks_priority(self, client: int, clients: int) -> bool:
         """Whether client number ``client`` of ``clients`` asks for priority by default."""

@@ -18,8 +18,9 @@ def train_replies(
 ) -> Iterator[Addressed]:
     """Ask wave after wave until enough clients have joined; yield each reply.
 
-    It ends early where time is up or no client is left to ask. A wave is asked as soon as the clients that have not answered yet could not make up for what is missing, so
-    while they still train. Clients that missed a deadline have as long to answer as the others take.
+    It ends early where time is up or no client is left to ask. A wave is asked as soon as the clients that have not
+    answered yet could not make up for what is missing, so while they still train. Clients that missed a deadline have
+    as long to answer as the others take.
 
     Args:
         round: says how many have joined so far; counts failures and bytes.

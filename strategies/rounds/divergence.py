@@ -1,6 +1,7 @@
 """Divergence: the model is finite, but all training from it ends in NaN or inf."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Mapping, Set
+from typing import Any
 
 DIVERGED = "the model has diverged: every client that trains from it ends in values that are not finite"
 ROUNDS = 3
@@ -15,13 +16,13 @@ class Divergence:
         self._this_round = False
         self._clients: set[str] = set()
 
-    def state(self) -> tuple[int, list[str]]:
+    def state(self) -> dict[str, Any]:
         """Return what is carried from round to round: the rounds so far, and the clients."""
-        return self._rounds, sorted(self._clients)
+        return {"diverging-rounds": self._rounds, "diverging-clients": sorted(self._clients)}
 
-    def restore(self, rounds: int, clients: Iterable[str]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""
-        self._rounds, self._clients = rounds, set(clients)
+        self._rounds, self._clients = int(state["diverging-rounds"]), set(state["diverging-clients"])
 
     @property
     def suspected(self) -> bool:

@@ -57,7 +57,8 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
 
 def _content(message: Message) -> MetricRecord:
     if message.has_error():
-        raise Refused(message.error.reason or f"error code {message.error.code}")
+        reason = " ".join((message.error.reason or "").split())[:500]  # it is the client's text: one line of the log
+        raise Refused(reason or f"error code {message.error.code}")
     if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
     for key, value in metrics.items():

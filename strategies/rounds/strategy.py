@@ -64,10 +64,12 @@ class Strategy(Algorithm):
         """Return all that is carried from round to round, for a checkpoint."""
         from strategies.rounds.carry import packed
 
-        rounds, clients = self._divergence.state()
         loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
-        loop |= {"diverging-rounds": rounds, "diverging-clients": clients}
-        return packed({_LOOP: loop, **self.carried()})
+        if _LOOP in (carried := self.carried()):
+            raise ConfigError(
+                f"strategy {self.name} carries '{_LOOP}', which is the rounds' own: choose another name"
+            )
+        return packed({_LOOP: loop | self._divergence.state(), **carried})
 
     def restore(self, state: "RecordDict") -> None:
         """Take up what `state` returned."""
@@ -77,7 +79,7 @@ class Strategy(Algorithm):
         loop = carried.pop(_LOOP)
         self.members.left = set(loop["gone"])
         self.pool_empty, self.finished = bool(loop["pool-empty"]), str(loop["finished"])
-        self._divergence.restore(int(loop["diverging-rounds"]), loop["diverging-clients"])
+        self._divergence.restore(loop)
         self.take_up(carried)
 
     # -- Flower's methods ----------------------------------------------------------------------------
@@ -132,8 +134,9 @@ class Strategy(Algorithm):
 
     def summary(self) -> None:
         """Log the settings that differ between runs."""
-        asked, timeout, seed = self.shared.clients_per_round or "all", self.shared.round_timeout, self.shared.seed
-        log.info("%s: clients-per-round %s, round-timeout %g s, seed %d", type(self).__name__, asked, timeout, seed)
+        own, name = self.shared, type(self).__name__
+        line = "%s: clients-per-round %s, round-timeout %g s, seed %d"
+        log.info(line, name, own.clients_per_round or "all", own.round_timeout, own.seed)
 
     def start(
         self,
@@ -186,9 +189,8 @@ class Strategy(Algorithm):
         training, evaluation = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         model = initial_arrays if arrays is None else arrays
         channel = Channel(grid)
-        roll_call = RollCall(
-            channel, self.members, initial_arrays, roll_call_config or ConfigRecord(), hooks, shared.start_timeout
-        )
+        asked = roll_call_config or ConfigRecord()
+        roll_call = RollCall(channel, self.members, initial_arrays, asked, hooks, shared.start_timeout)
         if first_round <= num_rounds and not self.finished:  # else there is nothing left to do
             roll_call.wait_for(shared.min_clients, shared.start_timeout, shared.round_timeout)
         for number in range(first_round, num_rounds + 1):
@@ -228,12 +230,7 @@ class Strategy(Algorithm):
         return min(self.shared.clients_per_round or available, available)
 
     def open_round(self, number: int, arrays: "ArrayRecord") -> Round:
-        """Begin a round.
-
-        Args:
-            number: counted from 1.
-            arrays: the global model that is sent.
-        """
+        """Begin round ``number``, counted from 1, from the global model."""
         first = self.shared.mandatory_rounds
         first = default_mandatory_rounds(self.num_rounds) if first is None else first
         mandatory = number <= first or (self.pool_empty and self.shared.on_empty_round == "ask-all")
@@ -347,6 +344,7 @@ class Strategy(Algorithm):
         if not (members := self.survey(round, order)):
             return
         half = (deadline - channel.clock()) / 2  # one silent client must not use up the round
+        # Without the strategy: the model is measured as it is sent, not after an adaptation.
         told: dict[str, Any] = {**config, keys.SPLIT: keys.TRAIN_SPLIT, keys.SERVER_ROUND: round.number}
         messages = evaluate_messages(members, round.model, told, half)
         for member, metrics in survey_answers(round.record, channel, deadline - half, messages):

@@ -20,6 +20,7 @@ from client.requirement import (
     RequirementKind,
     Solo,
     WarmUp,
+    made,
     read_requirement,
     requirement_key,
     stored_requirement,
@@ -154,13 +155,30 @@ def test_the_key_does_not_change_with_what_does_not_matter() -> None:
 def test_a_warm_up_that_diverges_is_an_error_and_stores_nothing(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     good = Requirement(0.5, {"w": np.ones(2, np.float32)}, 0.9)
-    with pytest.raises(ValueError, match=r"lower solo\.learning-rate"):
-        stored_requirement(store, "k", lambda: replace(good, rho=float("nan")))
+    diverged = replace(good, rho=float("nan"))
+    with pytest.raises(ConfigError, match=r"lower solo\.learning-rate"):
+        stored_requirement(store, "k", lambda: made(kind_that_makes(diverged, Solo), NoClient()))
     assert read_requirement(store, "k") is None
     assert stored_requirement(store, "k", lambda: good) is good
     kept = read_requirement(store, "k")
     assert kept is not None
     assert (kept.rho, kept.solo_accuracy, kept.solo["w"].tolist()) == (0.5, 0.9, [1, 1])
+
+
+@pytest.mark.parametrize("found", [None, 0.5, Requirement(math.inf), Requirement("much")])  # type: ignore[arg-type]
+def test_a_kind_of_ones_own_that_makes_no_requirement_is_one_line(found: object) -> None:
+    with pytest.raises(ConfigError, match=r"^requirement made-up (returned|ended with)") as error:
+        made(kind_that_makes(found, RequirementKind), NoClient())
+    assert "\n" not in str(error.value)
+    assert "solo" not in str(error.value).replace("solo=", "").replace("solo_accuracy", "")
+
+
+def kind_that_makes(found: object, base: type[RequirementKind]) -> RequirementKind:
+    """Return a kind of requirement that makes whatever it is given."""
+    kind = type("MadeUp", (base,), {"make": lambda self, client: found})
+    made_up = kind()
+    assert isinstance(made_up, RequirementKind)
+    return made_up
 
 
 # -- kinds of requirement --------------------------------------------------------------------------------

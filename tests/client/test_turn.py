@@ -185,3 +185,12 @@ def test_named_arrays_of_another_model_are_refused() -> None:
         node("train", array_record(wrong))
     with pytest.raises(ValueError, match="array 'flat'"):
         node("train", array_record({"output.bias": node.initial["output.bias"]}))
+
+
+def test_what_a_strategy_reports_does_not_stand_in_for_the_replys_own_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claims = {keys.DECISION: 0.0, keys.NUM_EXAMPLES: 1e9, "mine": 2.0}
+    honest = metrics_of(ask(FEDAVG))
+    monkeypatch.setattr(STRATEGIES.load("fedavg"), "report", lambda self, measured: claims)
+    assert metrics_of(ask(FEDAVG)) == {**honest, "mine": 2.0}

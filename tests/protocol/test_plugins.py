@@ -251,8 +251,23 @@ def test_a_name_does_not_lead_through_one_module_into_another(name: str) -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["client..sgd:SGD", "client.:SGD", ".client:SGD", "client:", ":SGD", ":", "client:SGD.", "client:.SGD"]
-    + ["client/sgd:SGD", "../client:SGD", " client:SGD", "client:SGD\nline", "\0:x", "client.\0:x", "a:b:c"],
+    [
+        "client..sgd:SGD",
+        "client.:SGD",
+        ".client:SGD",
+        "client:",
+        ":SGD",
+        ":",
+        "client:SGD.",
+        "client:.SGD",
+        "client/sgd:SGD",
+        "../client:SGD",
+        " client:SGD",
+        "client:SGD\nline",
+        "\x00:x",
+        "client.\x00:x",
+        "a:b:c",
+    ],
 )
 def test_what_is_no_name_is_not_looked_for(name: str) -> None:
     before = list(sys.path)

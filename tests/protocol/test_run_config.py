@@ -171,3 +171,10 @@ def test_a_missing_setting_is_named_without_the_others_values() -> None:
         Connection.parse({"key": "/secret/place"})
     assert "secret" not in str(error.value)
     assert str(error.value) == "superlink is missing"
+
+
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, b"x"])
+def test_a_plug_ins_setting_is_a_scalar(value: object) -> None:
+    with pytest.raises(ConfigError) as error:
+        RunConfig.parse({"maxfl.server-lr": value})
+    assert str(error.value) == (f"maxfl.server-lr = {value!r} is not allowed: a number, a text, true or false")

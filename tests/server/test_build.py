@@ -7,11 +7,13 @@ import pytest
 from pydantic import Field
 
 from client.participation.policy import Policy, Situation
+from client.requirement import Solo
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.plugins import PluginSettings
 from server.build import (
     build_strategy,
+    check_names,
     check_settings,
     chosen,
     foreign_plugins,
@@ -338,3 +340,39 @@ def test_a_rule_of_a_strategy_of_ones_own_comes_with_the_strategy(
     assert [(kind, found.name) for kind, found in foreign_plugins(config)] == [("strategy", "rule_of_its_own:Mine")]
     assert issubclass(chosen(config).strategy, FedAvg)
     sys.modules.pop("rule_of_its_own")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("momentum", "plug-in Mine is called 'momentum', as a general setting is: rename it"),
+        ("set", "plug-in Mine is called 'set', as a general setting is: rename it"),
+        ("solo", "plug-ins Mine and Solo are both called 'solo': rename one"),
+        ("my_own", "plug-in Mine is called 'my_own': small letters, digits and '-' are allowed"),
+        ("my.own", "plug-in Mine is called 'my.own': small letters, digits and '-' are allowed"),
+        ("", "plug-in Mine is called '': small letters, digits and '-' are allowed"),
+    ],
+)
+def test_a_plug_ins_name_has_one_meaning(name: str, line: str) -> None:
+    class Mine(FedAvg):
+        """Mine."""
+
+        class Settings(PluginSettings):
+            """Its settings."""
+
+            step: float = 1.0
+
+    check_names([Mine, Solo])
+    Mine.name = name
+    with pytest.raises(ConfigError) as error:
+        check_names([Mine, Solo])
+    assert str(error.value) == line
+
+
+@pytest.mark.parametrize("rule", ["scaffold", "gradient", "weighted-gradient"])
+def test_a_rule_whose_replies_only_its_own_strategy_can_use(rule: str) -> None:
+    assert refusal("fedavg", local_rule=rule) == (
+        f"local-rule = '{rule}' is not allowed with strategy = 'fedavg': its replies are not one trained model, "
+        "which only the strategy that it belongs to can use"
+    )
+    assert not refusal("fedavg", local_rule="prox")

@@ -273,8 +273,7 @@ def test_loss_and_accuracy_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["fedappeal.files:replace_file", "fedappeal.tasks:load_task", "fedappeal.tasks:Path", "fedappeal.tasks:TASKS"]
-    + ["client.participation.policies:Always"],
+    ["fedappeal.files:replace_file", "fedappeal.tasks:load_task", "fedappeal.tasks:Path", "client.app:app"],
 )
 def test_only_a_task_of_ours_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedappeal.files.replace_file", lambda *given: pytest.fail("called"))

@@ -108,8 +108,8 @@ def test_settings_for_the_tasks_own_clients_do_not_touch_it(own: str) -> None:
     honest = participant(NodeSettings(data=own, client_id="anna", device="cpu"))
     assert one.data.fingerprint == honest.data.fingerprint
     assert not attacks(config, one.node.partition_id)
-    assert not one.priority(None)
-    assert participant(NodeSettings(data=own, priority=True, device="cpu")).priority(None)
+    assert not one.priority()
+    assert participant(NodeSettings(data=own, priority=True, device="cpu")).priority()
 
 
 def test_few_runs_data_are_held_at_a_time(own: str) -> None:

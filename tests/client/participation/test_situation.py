@@ -7,10 +7,11 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
+from client.participation.policies import Always
 from client.participation.policy import Past, Policy, Situation
 from client.state import ContextStore, DiskStore
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import Scalar
+from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.plugins import PluginSettings
 from tests.node import Node, changed, run_config
@@ -167,3 +168,11 @@ def test_a_policy_that_does_not_need_the_loss_costs_no_measurement(
     # The strategy needs it, whatever the policy does.
     with pytest.raises(AssertionError, match="measured"):
         client(policy="Blind", strategy="maxfl")("train")
+
+
+@pytest.mark.parametrize("answer", [None, True, 1, 7, "joined", Decision])
+def test_a_policy_that_returns_no_decision_is_one_line(answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Always, "decide", lambda self, situation: answer)
+    with pytest.raises(ConfigError) as error:
+        Node(run_config(clients=4, strategy="fedavg", participation="always", solo__steps=1))("train")
+    assert str(error.value) == f"policy Always returned {answer!r}: Decision.JOINED, SAT_OUT or LEFT is allowed"

@@ -168,7 +168,7 @@ def test_a_model_with_more_than_trainable_parameters_is_refused(
     model: nn.Module, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = participant()
-    one._model, one.layout = model, Layout.of(arrays_of(model))
+    one.model, one.layout = model, Layout.of(arrays_of(model))
     with pytest.raises(ConfigError, match=line) as error:
         AdaGD.LocalRule().reply(turn(one, arrays_of(model)))
     assert "\n" not in str(error.value)

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError
 from strategies import FedAvg
 from strategies.rounds.members import Member
-from strategies.rounds.replies import read_evaluate, read_roll_call, read_train
+from strategies.rounds.replies import Reply, read_evaluate, read_roll_call, read_train
 from strategies.rounds.weighted_sum import Refused
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 
@@ -84,3 +85,40 @@ def test_flowers_own_method_returns_no_model_that_is_not_finite() -> None:
     assert arrays is None
     assert metrics is not None
     assert (metrics["joined"], metrics["not_finite"]) == (2, 1.0)
+
+
+def test_the_text_of_a_clients_error_is_one_line_of_the_log() -> None:
+    message = Message(RecordDict(), 10, "train")
+    for text, line in (("first\nsecond", "first second"), ("e" * 9000, "e" * 500), (" \n", "error code 7")):
+        with pytest.raises(Refused) as error:
+            train(Message(Error(7, text), reply_to=message))
+        assert str(error.value) == line
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_cannot_be_is_left_out(weight: float) -> None:
+    class Weighs(FedAvg):
+        def weight(self, reply: Reply) -> float:
+            return weight if reply.member.client_id == "a" else 1.0
+
+    _, watch = run(Weighs(), MemoryGrid({10: Volunteer("a"), 11: Volunteer("b")}), 1)
+    assert watch.records[0].failures == {"a": f"weight = {weight} is not allowed: a finite number, at least 0"}
+    assert watch.records[0].decisions["b"] == "joined"
+
+
+def test_the_model_stays_where_no_weight_counts() -> None:
+    class Weighs(FedAvg):
+        def weight(self, reply: Reply) -> float:
+            return 0.0
+
+    _, watch = run(Weighs(), MemoryGrid({10: Volunteer("a"), 11: Volunteer("b")}), 2)
+    assert watch.models == [[0.0], [0.0]]
+
+
+def test_a_strategy_does_not_carry_under_the_rounds_own_name() -> None:
+    class Carries(FedAvg):
+        def carried(self) -> dict[str, object]:
+            return {"volunteers": {"mine": 1}}
+
+    with pytest.raises(ConfigError, match=r"^strategy carries carries 'volunteers', which is the rounds' own"):
+        Carries().state()
