@@ -127,7 +127,7 @@ def test_tuning_trains_a_copy_before_the_judgement() -> None:
 def test_an_owner_may_refuse_mandatory_rounds() -> None:
     def decide(one: Participant, loss: float, mandatory: bool) -> Decision:
         model, rho = Evaluation(loss, 0.5), Requirement(0.5)
-        return one.decide(1, model, rho, "k", mandatory=mandatory, told={})
+        return one.decide(1, model, rho, "k", mandatory=mandatory, told={}, priority=False)
 
     willing = participant()
     unwilling = participant(node=NodeSettings(partition_id=1, device="cpu", refuse_mandatory=True))

@@ -333,7 +333,7 @@ def test_entry_points_give_short_names(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("mine")
 def test_a_client_that_does_not_allow_the_package_says_so_as_printed() -> None:
     run = RunConfig.parse({"strategy": "mine.fedadam:FedAdam", "clients": 1}).as_config()
-    context = Context(1, 2, {"partition-id": 0, "device": "cpu"}, RecordDict(), run)
+    context = Context(1, 2, {"partition-id": 0, "device": "cpu", "allow": ""}, RecordDict(), run)
     with pytest.raises(ConfigError) as refused:
         Participants().of(context)
     assert f"\n{refused.value}\n" in (DOCS / PAGE).read_text()
