@@ -14,6 +14,7 @@ CLIENTS ?= 10
 ROUNDS ?= 20
 SEED ?= 0
 ARGS ?=
+WORKERS ?= 2
 
 .PHONY: setup demo test test-docker test-reproduce lint types check requirements clean
 
@@ -32,8 +33,9 @@ $(READY): requirements.txt pyproject.toml
 demo: setup
 	@$(BIN)/fedappeal local --strategy $(STRATEGY) --task $(TASK) --clients $(CLIENTS) --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
+# Many tests wait for real processes: two workers take little more than half of the time of one.
 test: setup
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Every experiment in its short form.
 test-reproduce: setup
