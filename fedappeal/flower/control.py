@@ -1,6 +1,6 @@
 """Flower's Control API: the SuperLink's HTTP port, over which runs are started and nodes registered.
 
-Whoever reaches that port can do both, so it belongs to loopback or to a network of one's own.
+A process that reaches that port can do both, so the port belongs to loopback or to a network of one's own.
 """
 
 import hashlib

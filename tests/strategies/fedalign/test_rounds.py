@@ -141,7 +141,7 @@ def test_a_stale_f_is_that_of_the_model_before() -> None:
     assert [r.metrics["global_loss"] for r in watch.records] == pytest.approx([7 / 3, 7 / 3, 3.8 / 3])
     assert len(grid.sent("evaluate")) == 4  # no survey: the end of the run
     run(FedALIGN(warmup_rounds=2, global_loss="stale"), grid_of(*(warm := four())), 2)
-    assert GLOBAL_LOSS not in warm[0].told("train", 2)  # in warm-up it concerns nobody
+    assert GLOBAL_LOSS not in warm[0].told("train", 2)  # no client compares losses in warm-up
 
 
 def test_with_accuracy_as_the_proxy() -> None:
