@@ -111,12 +111,12 @@ def plain(row: str, rounds: int) -> dict[str, Any]:
             own, train = copy.deepcopy(model).train(), data[names[client]].train
             steps = training.steps(len(train))
             batches = batch_indices(config.seed, client, server_round, len(train), steps, training.batch_size)
-            descend(own, LocalProblem(task.loss, train.x, train.y, batches, training))
+            descend(own, LocalProblem(task, train, batches, training))
             for name, p in own.state_dict().items():
                 average[name] += p * (len(train) / total)
         model.load_state_dict(average)
         if config.evaluate_every or server_round == rounds:
-            found = [evaluate(task, model, d.test)[1] for d in data]
+            found = [evaluate(task, model, d.test).score for d in data]
             accuracy = sum(found) / len(found)
         marks.append(time.perf_counter())
         cpu.append(time.process_time())

@@ -205,8 +205,9 @@ class _Answers:
         appealed = requirement.met(on_test)
         metrics: Metrics = {
             keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
-            keys.ACCURACY: measured.accuracy,
+            participant.task.metric.name: measured.score,
             keys.APPEALED: int(appealed),
+            **measured.others,
         }
         tells_train_loss = participant.config.report_train_loss and participant.reports_loss
         if participant.config.evaluate_train or tells_train_loss:
@@ -220,11 +221,11 @@ class _Answers:
             rule, steps = adapting
             adaptation = Adaptation.of(rule, participant.plain_training(steps), "adaptation")
             adapted = judge(split, adaptation=adaptation)
-            metrics[keys.ADAPTED_ACCURACY] = adapted.accuracy
+            metrics[keys.ADAPTED + participant.task.metric.name] = adapted.score
             if participant.reports_loss:
                 metrics[keys.ADAPTED_LOSS] = adapted.loss
-        if (preferred := participant.preferred_accuracy(on_test, requirement)) is not None:
-            metrics[keys.PREFERRED_ACCURACY] = preferred
+        if (preferred := participant.preferred_score(on_test, requirement)) is not None:
+            metrics[keys.PREFERRED + participant.task.metric.name] = preferred
         if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
             which = participant.keep_preferred(arrays, requirement, appealed, run_key)
             kept = (

@@ -29,7 +29,7 @@ from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.protocol.plugins import PluginSettings
-from fedappeal.tasks.task import ClientData
+from fedappeal.tasks.examples import ClientData
 from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 
@@ -286,7 +286,7 @@ class Participant:
     def measured(
         self, arrays: Arrays, split: str, shared: str = "", server_round: int = 0, purpose: str = "loss"
     ) -> Evaluation:
-        """Return a model's loss and accuracy on a split.
+        """Return a model's loss and metrics on a split.
 
         Args:
             arrays: the model.
@@ -316,11 +316,11 @@ class Participant:
         self.store.write("preferred", Record({"which": which, "run-key": run_key}, kept))
         return which
 
-    def preferred_accuracy(self, evaluation: Evaluation, requirement: Requirement) -> float | None:
-        """Test accuracy of the preferred model; None where the client has no solo model."""
+    def preferred_score(self, evaluation: Evaluation, requirement: Requirement) -> float | None:
+        """Test score of the preferred model; None where the client has no solo model."""
         if not requirement.solo:
             return None
-        return evaluation.accuracy if requirement.met(evaluation) else requirement.solo_accuracy
+        return evaluation.score if requirement.met(evaluation) else requirement.solo_score
 
 
 class _WarmUp:
@@ -340,6 +340,6 @@ class _WarmUp:
         """See `client.requirement.WarmUp`."""
         return self._participant.measured(arrays, keys.TRAIN_SPLIT, purpose="requirement").loss
 
-    def test_accuracy(self, arrays: Arrays) -> float:
+    def test_score(self, arrays: Arrays) -> float:
         """See `client.requirement.WarmUp`."""
-        return self._participant.measured(arrays, keys.TEST_SPLIT).accuracy
+        return self._participant.measured(arrays, keys.TEST_SPLIT).score

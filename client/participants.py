@@ -13,7 +13,7 @@ from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore, Store
 from client.training.requests import Arithmetic
 from fedappeal.protocol.config import RunConfig, Scalar
-from fedappeal.tasks.task import ClientData
+from fedappeal.tasks.examples import ClientData
 
 KEPT = 256
 """Participants that are kept; those used longest ago are made again when they are needed."""

@@ -1,6 +1,6 @@
 """A client's requirement rho_k: what the global model must reach to appeal.
 
-Where it comes from is a plug-in: ``solo`` (MaxFL, "Example of rho_k", section 3), ``fixed``, ``accuracy``. A number
+Where it comes from is a plug-in: ``solo`` (MaxFL, "Example of rho_k", section 3), ``fixed``, ``metric``. A number
 that the client's owner has set goes before all of them. It is computed once and stored, so that a client that was
 killed, or got a new node id, keeps the requirement it had.
 """
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from pydantic import Field
 
 from client.training.measured import Evaluation
-from fedappeal.protocol.config import ConfigError, Count, Positive, RunConfig, Scalar, Share
+from fedappeal.protocol.config import ConfigError, Count, Positive, RunConfig, Scalar
 from fedappeal.protocol.plugins import Plugin, PluginSettings
 
 if TYPE_CHECKING:
     from client.state import Store
     from fedappeal.protocol.packing import Arrays
 
-LOSS, ACCURACY = "loss", "accuracy"
+LOSS, METRIC = "loss", "metric"
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,22 @@ class Requirement:
     """What a client requires.
 
     Attributes:
-        rho: the training loss to stay below, or the accuracy to reach; finite.
+        rho: the training loss to stay below, or the value of the task's metric to reach; finite.
         solo: the solo model's arrays by name; empty where there is none.
-        solo_accuracy: its accuracy on the client's test data; NaN where there is none.
-        of: what rho is, ``loss`` or ``accuracy``.
+        solo_score: its value of the task's metric on the client's test data; NaN where there is none.
+        of: what rho is, ``loss`` or ``metric``.
     """
 
     rho: float
     solo: "Arrays" = field(default_factory=dict)
-    solo_accuracy: float = math.nan
+    solo_score: float = math.nan
     of: str = LOSS
 
     def met(self, evaluation: Evaluation) -> bool:
         """Whether a model meets the requirement; one that was not measured (NaN) does not."""
-        return evaluation.accuracy >= self.rho if self.of == ACCURACY else evaluation.loss < self.rho
+        if self.of == METRIC:
+            return evaluation.metric.reaches(evaluation.score, self.rho)
+        return evaluation.loss < self.rho
 
 
 class WarmUp(Protocol):
@@ -54,15 +56,15 @@ class WarmUp(Protocol):
     def train_loss(self, arrays: "Arrays") -> float:
         """Return a model's loss on the client's training data, measured as ``loss-mode`` says."""
 
-    def test_accuracy(self, arrays: "Arrays") -> float:
-        """Return a model's accuracy on the client's test data."""
+    def test_score(self, arrays: "Arrays") -> float:
+        """Return a model's value of the task's metric on the client's test data."""
 
 
 class RequirementKind(Plugin):
     """Base of kinds of requirement: derive from it, and write `make`."""
 
     of: ClassVar[str] = LOSS
-    """What rho_k is: ``loss`` or ``accuracy``."""
+    """What rho_k is: ``loss`` or ``metric``."""
     trains: ClassVar[bool] = False
     """Whether rho_k depends on training alone from w_0."""
 
@@ -86,7 +88,7 @@ class Solo(RequirementKind):
     def make(self, client: WarmUp) -> Requirement:
         """Train alone, and return the loss that this reaches."""
         solo = client.train(self.settings.steps, self.settings.learning_rate)
-        return Requirement(client.train_loss(solo), dict(solo), client.test_accuracy(solo))
+        return Requirement(client.train_loss(solo), dict(solo), client.test_score(solo))
 
 
 class Fixed(RequirementKind):
@@ -104,20 +106,24 @@ class Fixed(RequirementKind):
         return Requirement(self.settings.loss)
 
 
-class Accuracy(RequirementKind):
-    """An accuracy, the same for every client: the model appeals from there on."""
+class MetricReached(RequirementKind):
+    """A value of the task's metric, the same for every client: from there on the model appeals."""
 
-    name = "accuracy"
-    of = ACCURACY
+    name = "metric"
+    of = METRIC
 
     class Settings(PluginSettings):
         """The kind's settings."""
 
-        at_least: Share = Field(0.8, description="accuracy that the model must reach, in [0, 1]")
+        reach: float = Field(
+            0.8,
+            allow_inf_nan=False,
+            description="value to reach: at least, or at most where lower is better",
+        )
 
     def make(self, client: WarmUp) -> Requirement:
         """Return the number."""
-        return Requirement(self.settings.at_least, of=ACCURACY)
+        return Requirement(self.settings.reach, of=METRIC)
 
 
 def made(kind: RequirementKind, client: WarmUp) -> Requirement:
@@ -167,7 +173,7 @@ def read_requirement(store: "Store", key: str) -> Requirement | None:
     if (record := store.read(key)) is None:
         return None
     values = record.values
-    return Requirement(float(values["rho"]), dict(record.arrays), float(values["solo-accuracy"]), str(values["of"]))
+    return Requirement(float(values["rho"]), dict(record.arrays), float(values["solo-score"]), str(values["of"]))
 
 
 def stored_requirement(store: "Store", key: str, compute: Callable[[], Requirement]) -> Requirement:
@@ -183,7 +189,7 @@ def stored_requirement(store: "Store", key: str, compute: Callable[[], Requireme
     requirement = compute()
     values: dict[str, Scalar] = {
         "rho": requirement.rho,
-        "solo-accuracy": requirement.solo_accuracy,
+        "solo-score": requirement.solo_score,
         "of": requirement.of,
     }
     store.write(key, Record(values, dict(requirement.solo)))

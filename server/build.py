@@ -9,7 +9,7 @@ from typing import Any
 
 from client.participation.mixture import Mixture
 from client.participation.policy import Policy
-from client.requirement import ACCURACY, RequirementKind
+from client.requirement import METRIC, RequirementKind
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
@@ -172,7 +172,7 @@ def check_settings(config: RunConfig) -> Chosen:
             f"loss-mode = '{config.loss_mode}' is not allowed with strategy = '{name}': "
             f"{', '.join(strategy.loss_modes)}"
         )
-    if strategy.compares_losses and run.requirement.of == ACCURACY:
+    if strategy.compares_losses and run.requirement.of == METRIC:
         raise ConfigError(
             f"requirement = '{config.requirement}' is not allowed with strategy = '{name}': it compares a client's "
             "loss with rho_k, which has to be a loss (solo, fixed)"

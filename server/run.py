@@ -126,6 +126,8 @@ def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool
 
 def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable: bool) -> None:
     strategy, plugins = build_strategy(config), chosen(config)
+    task = load_task(config.task_settings())
+    strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
     named = initial_arrays(config)
     layout = Layout.of(named)
     strategy.check_model(layout.names)

@@ -61,7 +61,7 @@ REQUIREMENTS = Registry(
     {
         "solo": "client.requirement:Solo",
         "fixed": "client.requirement:Fixed",
-        "accuracy": "client.requirement:Accuracy",
+        "metric": "client.requirement:MetricReached",
     },
 )
 

@@ -13,7 +13,8 @@ from client.participation.policy import Policy
 from client.requirement import Requirement, RequirementKind
 from client.training.sgd import SGD
 from fedappeal.protocol.keys import Decision
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.examples import ClientData, Split
+from fedappeal.tasks.task import Task
 from strategies import FedAvg
 
 pathlib.Path("{IMPORTED}").touch()

@@ -12,7 +12,8 @@ from client.data.own_data import OwnDataError, load_own_data
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.tasks import load_task
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.task import Task
 
 log = logging.getLogger("fedappeal.client")
 
@@ -51,7 +52,7 @@ class Cache:
 
     def _data(self, task: Task, partition_id: int, device: torch.device) -> ClientData:
         """Return one client's share of the task's data, on its device."""
-        return _on(device, task.load(partition_id))
+        return task.load(partition_id).to(device)
 
     def _own_data(self, task: Task, path: str, client_id: str, device: torch.device) -> ClientData:
         """Return a client's own data on its device, read once a run.
@@ -63,7 +64,7 @@ class Cache:
                 owner's files are called and hold is not for it to know.
         """
         try:
-            return _on(device, load_own_data(task, path, client_id))
+            return load_own_data(task, path, client_id).to(device)
         except OwnDataError as error:
             log.error("task %r: %s", task.name, error)
         raise ConfigError(f"this client's own data do not fit task = {task.name!r}: its log says why")
@@ -75,7 +76,3 @@ class Cache:
     def _scratch_model(self, task: Task, seed: int, device: torch.device) -> nn.Module:
         """Return a model of the task on a device; its values do not last."""
         return copy.deepcopy(self.initial(task, seed)).to(device)
-
-
-def _on(device: torch.device, data: ClientData) -> ClientData:
-    return ClientData(*(Split(s.x.to(device), s.y.to(device)) for s in (data.train, data.test)))

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from client.data.image_folder import class_folders, read_images
 from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.partitions.checks import check_enough
 from fedappeal.tasks.partitions.split import split
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.task import Task
 
 log = logging.getLogger("fedappeal.client")
 

@@ -34,7 +34,7 @@ class Situation:
 
     Attributes:
         server_round: the round, from 1.
-        evaluation: loss and accuracy of the model that was sent, on the client's training data; NaN where the policy
+        evaluation: loss and metrics of the model that was sent, on the client's training data; NaN where the policy
             says that it does not need them and nothing else does.
         requirement: rho_k, what the client requires (for a loss: the number to stay below).
         met: whether the model meets the requirement.
@@ -59,9 +59,9 @@ class Situation:
         return self.evaluation.loss
 
     @property
-    def accuracy(self) -> float:
-        """Its accuracy, in [0, 1]."""
-        return self.evaluation.accuracy
+    def score(self) -> float:
+        """Its value of the task's metric; of a classifier the accuracy, in [0, 1]."""
+        return self.evaluation.score
 
 
 class Policy(Plugin):

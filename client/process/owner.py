@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from client.requirement import ACCURACY
+from client.requirement import METRIC
 from client.state import DiskStore, Record
 from fedappeal.protocol.config import ConfigError
 
@@ -36,11 +36,11 @@ def describe(folder: Path) -> list[str]:
             continue
         if name.startswith("requirement-"):
             kind = "a model of its own" if record.arrays else "a fixed number"
-            accuracy = float(record.values["solo-accuracy"])
-            own = f", test accuracy alone {100 * accuracy:.1f} %" if record.arrays else ""
+            score = float(record.values["solo-score"])
+            own = f", alone {score:.4f} on the test data" if record.arrays else ""
             rho = float(record.values["rho"])
-            by_accuracy = record.values["of"] == ACCURACY
-            wanted = f"accuracy of {rho:.4f} or more" if by_accuracy else f"training loss below {rho:.4f}"
+            by_metric = record.values["of"] == METRIC
+            wanted = f"the task's metric at {rho:.4f} or better" if by_metric else f"training loss below {rho:.4f}"
             lines.append(f"requires   {wanted} (from {kind}{own})")
         elif name.startswith("run-"):
             left = int(record.values["left-round"])

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedappeal.protocol.config import Scalar
+from fedappeal.protocol.metric import ACCURACY, Metric
 
 
 @dataclass(frozen=True)
@@ -13,20 +14,24 @@ class Evaluation:
 
     Attributes:
         loss: mean loss on the split.
-        accuracy: on the split, in [0, 1].
+        score: value of the task's primary metric on the split; of a classifier its accuracy, in [0, 1].
+        metric: the primary metric.
+        others: the task's further metrics, by name.
     """
 
     loss: float
-    accuracy: float
+    score: float
+    metric: Metric = ACCURACY
+    others: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
-        """``1 - accuracy``."""
-        return 1.0 - self.accuracy
+        """How far the score is from the best: ``1 - accuracy``."""
+        return self.metric.error(self.score)
 
     def inflated(self, factor: float) -> "Evaluation":
-        """Return the measurement with loss and error (at most 1) times a factor."""
-        return Evaluation(factor * self.loss, 1.0 - min(1.0, factor * self.error))
+        """Return the measurement with loss and error (at most the largest) times a factor."""
+        return replace(self, loss=factor * self.loss, score=self.metric.from_error(factor * self.error))
 
 
 UNMEASURED = Evaluation(math.nan, math.nan)

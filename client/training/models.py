@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedappeal.tasks.task import Split, Task
+from client.training.measured import Evaluation
+from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.examples import Split
+from fedappeal.tasks.task import Task
 
 EVALUATION_BATCH = 4096
 """Examples a forward pass of an evaluation; bounds memory, does not change the result."""
@@ -28,25 +32,57 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
 
 
-def _batches(data: Split) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(data: Split) -> Iterator[Split]:
     for start in range(0, len(data), EVALUATION_BATCH):
-        yield data.x[start : start + EVALUATION_BATCH], data.y[start : start + EVALUATION_BATCH]
+        yield data.take(slice(start, start + EVALUATION_BATCH))
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, data: Split, training: bool = False) -> tuple[float, float]:
-    """Return a model's mean loss and accuracy; ``training``: with dropout on."""
+def evaluate(task: Task, model: nn.Module, data: Split, training: bool = False) -> Evaluation:
+    """Return a model's mean loss and metrics; ``training``: with dropout on."""
     model.eval()
     if training:  # dropout alone: a normalisation by batches would make the loss no mean over examples
         for module in model.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.train()
-    total, correct = 0.0, 0.0
-    for x, y in _batches(data):
-        logits = model(x)
-        total += float(task.loss(logits, y, reduction="sum"))
-        correct += task.metrics(logits, y)["accuracy"] * len(y)
-    return total / len(data), correct / len(data)
+    measured = Sums(task)
+    for batch in _batches(data):
+        measured.add(task.forward(model, batch.x), batch)
+    return measured.evaluation()
+
+
+class Sums:
+    """Loss and metrics of one model, summed over pieces of a client's data.
+
+    Args:
+        task: gives loss and metrics.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._loss, self._examples = 0.0, 0
+        self._metrics: dict[str, float] = {}
+
+    def add(self, outputs: Any, data: Split) -> None:
+        """Take in the model's outputs for a piece of the data."""
+        count = len(data)
+        self._loss += float(self._task.loss(outputs, data.y, reduction="sum"))
+        for name, value in self._task.metrics(outputs, data.y).items():
+            self._metrics[name] = self._metrics.get(name, 0.0) + value * count
+        self._examples += count
+
+    def evaluation(self) -> Evaluation:
+        """Return the means over all examples.
+
+        Raises:
+            ConfigError: the task's ``metrics`` left out one that it names.
+        """
+        task, count = self._task, self._examples
+        names = (task.metric.name, *task.other_metrics)
+        if missing := [name for name in names if name not in self._metrics]:
+            raise ConfigError(f"task = '{task.name}' is not allowed: its metrics do not return '{missing[0]}'")
+        values = {name: self._metrics[name] / count for name in names}
+        return Evaluation(self._loss / count, values.pop(task.metric.name), task.metric, values)
 
 
 def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
@@ -56,7 +92,7 @@ def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
     """
     model.eval()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    losses = (task.loss(model(x), y, reduction="sum") for x, y in _batches(data))
+    losses = (task.loss(task.forward(model, batch.x), batch.y, reduction="sum") for batch in _batches(data))
     total = reduce(
         torch._foreach_add, (torch.autograd.grad(loss, parameters, materialize_grads=True) for loss in losses)
     )

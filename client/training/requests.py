@@ -17,7 +17,8 @@ from client.training.noise import Noise, seeded_noise
 from client.training.rule import LocalProblem, LocalRule
 from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
-from fedappeal.tasks.task import Split, Task
+from fedappeal.tasks.examples import Split
+from fedappeal.tasks.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ class TrainRequest(Request):
 
 @dataclass(frozen=True, eq=False)
 class EvaluateRequest(Request):
-    """The loss and accuracy of a model on one client's data.
+    """The loss and metrics of a model on one client's data.
 
     Attributes:
         split: which of the client's splits the examples are.
@@ -112,36 +113,28 @@ class Arithmetic:
         """Return the locally trained model by name."""
         load_arrays(request.model, request.arrays)
         request.model.train()
-        device = request.data.x.device
+        device = request.data.device
         purpose = f"{request.client_id}/{request.purpose}"
         with seeded_noise(request.seed, purpose, request.server_round, device):
             request.rule.train(
-                request.model,
-                LocalProblem(
-                    lambda logits, y: request.task.loss(logits, y),
-                    request.data.x,
-                    request.data.y,
-                    request.batches,
-                    request.training,
-                ),
+                request.model, LocalProblem(request.task, request.data, request.batches, request.training)
             )
         return arrays_of(request.model)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
-        """Return the model's loss and accuracy, in evaluation mode where no noise is given."""
+        """Return the model's loss and metrics, in evaluation mode where no noise is given."""
         load_arrays(request.model, request.arrays)
         if request.noise is None:
-            return Evaluation(*evaluate(request.task, request.model, request.data))
-        with seeded_noise(*request.noise, request.data.x.device):
-            return Evaluation(*evaluate(request.task, request.model, request.data, training=True))
+            return evaluate(request.task, request.model, request.data)
+        with seeded_noise(*request.noise, request.data.device):
+            return evaluate(request.task, request.model, request.data, training=True)
 
     def gradient(self, request: GradientRequest) -> Arrays:
         """Return the gradient by the names of the trainable parameters."""
         load_arrays(request.model, request.arrays)
         data = request.data
         if request.batch is not None:
-            rows = torch.from_numpy(request.batch).to(data.x.device)
-            data = Split(data.x[rows], data.y[rows])
+            data = data.take(torch.from_numpy(request.batch).to(data.device))
         names = [name for name, p in request.model.named_parameters() if p.requires_grad]
         found = mean_gradient(request.task, request.model, data)
         return {name: g.cpu().numpy() for name, g in zip(names, found, strict=True)}

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from client.state import Store
     from fedappeal.protocol.packing import Arrays
-
-LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
-"""Mean loss of a minibatch, by logits and labels."""
+    from fedappeal.tasks.examples import Split
+    from fedappeal.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -33,16 +32,14 @@ class LocalProblem:
     """What one local training works on.
 
     Attributes:
-        loss: mean loss of a minibatch.
-        x: the client's inputs, shape ``(n, *input_shape)``.
-        y: its labels, shape ``(n,)``.
-        batches: indices into ``x`` and ``y``, shape ``(steps * draws, batch size)``.
+        task: gives the loss.
+        data: the client's training examples.
+        batches: indices into ``data``, shape ``(steps * draws, batch size)``.
         settings: learning rate and so on.
     """
 
-    loss: LossFunction
-    x: "Tensor"
-    y: "Tensor"
+    task: "Task"
+    data: "Split"
     batches: "NDArray[np.int64]"
     settings: LocalTrainingSettings
 
@@ -50,11 +47,12 @@ class LocalProblem:
         """Return ``batches`` on the device of the inputs; a row is a minibatch."""
         import torch
 
-        return torch.from_numpy(self.batches).to(self.x.device)
+        return torch.from_numpy(self.batches).to(self.data.device)
 
     def loss_of(self, model: "nn.Module", minibatch: "Tensor") -> "Tensor":
         """Return a model's mean loss on a minibatch, given its indices."""
-        return self.loss(model(self.x[minibatch]), self.y[minibatch])
+        batch = self.data.take(minibatch)
+        return self.task.loss(self.task.forward(model, batch.x), batch.y)
 
 
 class TrainingJob(Protocol):

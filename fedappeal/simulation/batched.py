@@ -7,6 +7,7 @@ batched product adds in another order, and dropout draws one mask for all client
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from client.training.rule import BatchedTerms
 from client.training.settings import LocalTrainingSettings
 from fedappeal.simulation.layers import Layer, LossGradient, Parameters, batched_layer
+from fedappeal.tasks.examples import Structure, take, tensors_of
 
 
 class NotBatchable(Exception):
@@ -68,14 +70,19 @@ class Examples:
     """The examples of all clients, one after another, on one device.
 
     Attributes:
-        x: inputs, shape ``(n, *input_shape)``.
-        y: labels, shape ``(n,)``.
+        x: inputs: a tensor of shape ``(n, *input_shape)``, or a structure of tensors.
+        y: labels, in the same way.
         start: where each client's examples begin, shape ``(clients + 1,)``; the last is n.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Structure
+    y: Structure
     start: Sequence[int]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(tensors_of(self.x))[1].device
 
 
 @dataclass(frozen=True)
@@ -140,9 +147,8 @@ def _of_logits(
     active = batches.active[step]
     rows, weights = batches.rows[step, :active], batches.weights[step, :active]
     flat = rows.flatten()
-    x = examples.x.index_select(0, flat).view(*rows.shape, *examples.x.shape[1:])  # a third of the time of x[rows]
-    logits = model.forward(x, parameters, training)
-    of_each = loss_gradient(logits.flatten(0, 1), examples.y.index_select(0, flat))
+    logits = model.forward(cast(Tensor, take(examples.x, rows)), parameters, training)
+    of_each = loss_gradient(logits.flatten(0, 1), cast(Tensor, take(examples.y, flat)))
     return of_each.view_as(logits).mul_(weights.unsqueeze(-1))
 
 

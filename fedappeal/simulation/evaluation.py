@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from client.training.measured import Evaluation
-from client.training.models import load_arrays
+from client.training.models import evaluate, load_arrays
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.batched import Examples
+from fedappeal.tasks.examples import Split, only_tensor
 from fedappeal.tasks.task import Task
 
 A = TypeVar("A")
@@ -43,32 +44,34 @@ def evaluate_clients(
         workers: share the forward passes on a CPU, each on one thread; None: one pass after another.
 
     Returns:
-        By client: mean loss and accuracy, in evaluation mode.
+        By client: mean loss and metrics, in evaluation mode.
     """
     load_arrays(model, arrays)
     model.eval()
     each = _each(workers if _known(model) else None)
     model = for_inference(model)
     rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
-    if type(task).loss is not Task.loss or type(task).metrics is not Task.metrics:
-        return {k: _by_the_task(task, model, examples, *span) for k, span in zip(clients, rows, strict=True)}
+    inputs, labels = only_tensor(examples.x), only_tensor(examples.y)
+    if inputs is None or labels is None or not _usual(task):
+        whole = Split(examples.x, examples.y)
+        return {k: evaluate(task, model, whole.take(slice(*span))) for k, span in zip(clients, rows, strict=True)}
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), [stop - start for start, stop in rows]))
-    owner = owner.to(examples.y.device)
+    owner = owner.to(labels.device)
     losses = torch.empty(len(owner), device=owner.device)
     right = torch.empty(len(owner), dtype=torch.bool, device=owner.device)
-    whole = joined(rows)
-    if len(owner) < SHORT * len(whole):
-        index = torch.cat([torch.arange(*span) for span in rows]).to(examples.y.device)
-        examples, whole = Examples(examples.x[index], examples.y[index], []), [(0, len(owner))]
+    spans = joined(rows)
+    if len(owner) < SHORT * len(spans):
+        index = torch.cat([torch.arange(*span) for span in rows]).to(labels.device)
+        inputs, labels, spans = inputs[index], labels[index], [(0, len(owner))]
 
     def measure(piece: tuple[int, int, int]) -> None:
         start, stop, at = piece
-        x, y = examples.x[start:stop], examples.y[start:stop]
+        x, y = inputs[start:stop], labels[start:stop]
         logits = model(x)
         losses[at : at + len(y)] = task.loss(logits, y, reduction="none")
         torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
 
-    list(each(measure, pieces(whole)))
+    list(each(measure, pieces(spans)))
     loss = torch.zeros(len(clients), dtype=torch.float64, device=owner.device).index_add_(0, owner, losses.double())
     correct = torch.zeros_like(loss).index_add_(0, owner, right.double())
     counts = [stop - start for start, stop in rows]
@@ -147,11 +150,7 @@ def pieces(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
             before += last - first
 
 
-def _by_the_task(task: Task, model: nn.Module, examples: Examples, start: int, stop: int) -> Evaluation:
-    """Evaluate with the loss and metrics that a task defines itself."""
-    x: Tensor = examples.x[start:stop]
-    y = examples.y[start:stop]
-    logits = model(x)
-    return Evaluation(
-        float(task.loss(logits, y, reduction="sum")) / len(y), float(task.metrics(logits, y)["accuracy"])
-    )
+def _usual(task: Task) -> bool:
+    """Return whether a task is classification as `Task` has it."""
+    kind = type(task)
+    return kind.loss is Task.loss and kind.metrics is Task.metrics and kind.forward is Task.forward

@@ -1,11 +1,15 @@
 """The data of all virtual clients: loaded once, on one device, one client after another."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
+from torch import Tensor
 
+from fedappeal.protocol.config import ConfigError
 from fedappeal.simulation.batched import Examples
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.examples import ClientData, Split, map_parts
+from fedappeal.tasks.task import Task
 
 
 class Pool:
@@ -32,14 +36,34 @@ class Pool:
 
 
 def _joined(splits: list[Split], device: torch.device) -> Examples:
+    """Return the clients' examples, one after another.
+
+    Raises:
+        ConfigError: clients whose examples differ in form, shape or type.
+    """
     start = [0, *accumulate(len(split) for split in splits)]
-    x = torch.empty((start[-1], *splits[0].x.shape[1:]), device=device)
-    y = torch.empty(start[-1], dtype=torch.int64, device=device)
-    for split, first, after in zip(splits, start, start[1:], strict=False):
-        x[first:after], y[first:after] = split.x, split.y
-    return Examples(x, y, start)
+
+    def merged(parts: Sequence[Tensor]) -> Tensor:
+        if len({_kind(part) for part in parts}) > 1:
+            k, other = next((k, p) for k, p in enumerate(parts) if _kind(p) != _kind(parts[0]))
+            raise ValueError(
+                f"client 0 has {parts[0].dtype} of shape {tuple(parts[0].shape[1:])} an example, client {k} has "
+                f"{other.dtype} of shape {tuple(other.shape[1:])}"
+            )
+        whole = torch.empty((start[-1], *parts[0].shape[1:]), dtype=parts[0].dtype, device=device)
+        for part, first, after in zip(parts, start, start[1:], strict=False):
+            whole[first:after] = part
+        return whole
+
+    try:
+        return Examples(map_parts(merged, [s.x for s in splits]), map_parts(merged, [s.y for s in splits]), start)
+    except ValueError as error:
+        raise ConfigError(f"the clients' data cannot be used together: {error}") from None
+
+
+def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:
+    return tensor.dtype, tensor.shape[1:]
 
 
 def _part(examples: Examples, k: int) -> Split:
-    rows = slice(examples.start[k], examples.start[k + 1])
-    return Split(examples.x[rows], examples.y[rows])
+    return Split(examples.x, examples.y).take(slice(examples.start[k], examples.start[k + 1]))

@@ -185,7 +185,7 @@ class BatchScheduler(Arithmetic):
     def _train(self, requests: Sequence[TrainRequest]) -> list[Arrays]:
         first = requests[0]
         examples = self._pool.train
-        device = examples.x.device
+        device = examples.device
         rows = [torch.from_numpy(r.batches) + examples.start[r.place] for r in requests]
         batches, places = line_up(rows, device)
         lined_up = [requests[k] for k in places]
@@ -205,7 +205,7 @@ class BatchScheduler(Arithmetic):
             whole(*span, EVALUATED) if r.batch is None else _one_step(torch.from_numpy(r.batch) + span[0])
             for r, span in zip(requests, spans, strict=True)
         ]
-        batches, places = line_up([rows for rows, _ in batched], examples.x.device, [w for _, w in batched])
+        batches, places = line_up([rows for rows, _ in batched], examples.device, [w for _, w in batched])
         model, parameters = self._parameters([requests[k] for k in places])
         found = gradients(model, parameters, examples, batches, loss_gradient(requests[0].task))
         return _in_order(found, places)
@@ -214,7 +214,7 @@ class BatchScheduler(Arithmetic):
         self, requests: Sequence[TrainRequest] | Sequence[GradientRequest]
     ) -> tuple[BatchedModel, dict[str, Tensor]]:
         """Return the batched layers, and the clients' parameters one after another."""
-        module, device = requests[0].model, self._pool.train.x.device
+        module, device = requests[0].model, self._pool.train.device
         model = self._batched_model(module)
         assert model is not None
         names = [name for name, _ in module.named_parameters()]

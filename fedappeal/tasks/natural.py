@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Features, Labels
+from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.partitions.checks import check_client
 from fedappeal.tasks.partitions.split import flipped, split
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

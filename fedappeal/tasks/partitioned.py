@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.tasks.arrays import Labels, Pixels, Rows
+from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.partitions.assign import assign
 from fedappeal.tasks.partitions.cache import kept_rows
 from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check, check_client
 from fedappeal.tasks.partitions.split import flipped, split
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -7,61 +7,20 @@ tasks at once.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol.config import TaskSettings
+from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.plugins import Plugin, PluginSettings, parse_section
+from fedappeal.tasks.examples import ClientData, Structure
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-
-@dataclass(frozen=True)
-class Split:
-    """Labelled examples.
-
-    Attributes:
-        x: inputs, float32, shape ``(n, *input_shape)``.
-        y: labels, int64, shape ``(n,)``.
-
-    Raises:
-        ValueError: another dtype, or unequal numbers of inputs and labels.
-    """
-
-    x: "Tensor"
-    y: "Tensor"
-
-    def __post_init__(self) -> None:
-        if (str(self.x.dtype), str(self.y.dtype)) != ("torch.float32", "torch.int64"):
-            raise ValueError(f"a Split is float32 and int64, not {self.x.dtype} and {self.y.dtype}")
-        if self.y.ndim != 1 or len(self.x) != len(self.y):
-            raise ValueError(f"a Split has one label an input: {tuple(self.x.shape)} and {tuple(self.y.shape)}")
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """One client's data: what it trains on and what it keeps for testing."""
-
-    train: Split
-    test: Split
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash of shapes and bytes, 16 hex digits: equal data, equal fingerprint."""
-        digest = hashlib.blake2b(digest_size=8)
-        for tensor in (self.train.x, self.train.y, self.test.x, self.test.y):
-            digest.update(str(tuple(tensor.shape)).encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().data)
-        return digest.hexdigest()
 
 
 class Task(Plugin, ABC):
@@ -74,15 +33,20 @@ class Task(Plugin, ABC):
         settings: the run's settings of its task.
         own: the task's own settings, checked.
         data_dir: folder of the data set, or None.
-        input_shape: shape of one example.
-        num_classes: number of labels C; the labels are 0..C-1.
+        input_shape: shape of one example; empty where the inputs are a structure of tensors, or vary.
+        num_classes: number of labels C, which are 0..C-1; 0 where labels are no classes.
         class_names: what the labels are called, in their order; empty where they have no names.
         auto_partition: what ``partition = auto`` stands for.
+        metric: the task's primary metric: tables show it; a requirement ``metric`` and FedALIGN's
+            ``match-on = error`` compare it.
+        other_metrics: names of further numbers that `metrics` returns and clients report.
     """
 
     own: PluginSettings
-    input_shape: tuple[int, ...]
-    num_classes: int
+    input_shape: tuple[int, ...] = ()
+    num_classes: int = 0
+    metric: Metric = ACCURACY
+    other_metrics: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     auto_partition: str = "natural"
 
@@ -139,21 +103,30 @@ class Task(Plugin, ABC):
             f"task {self.settings.task!r} takes no data of a client's own: it does not say how to scale them"
         )
 
-    def loss(self, logits: "Tensor", y: "Tensor", reduction: str = "mean") -> "Tensor":
+    def forward(self, model: "nn.Module", x: Structure) -> Any:
+        """Return a model's outputs: ``model(x)``; of a dict ``model(**x)``, of a tuple or list ``model(*x)``.
+
+        Override it where a model is called in another way, or returns more than loss and metrics need.
+        """
+        if isinstance(x, Mapping):
+            return model(**x)
+        return model(*x) if isinstance(x, list | tuple) else model(x)
+
+    def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> "Tensor":
         """Return the cross-entropy in nats.
 
         Args:
-            logits: shape ``(n, C)``.
-            y: labels, shape ``(n,)``.
-            reduction: ``"mean"`` or ``"sum"`` for a scalar, ``"none"`` for shape ``(n,)``.
+            outputs: what `forward` returned; here logits of shape ``(n, C)``.
+            y: labels; here of shape ``(n,)``.
+            reduction: ``"mean"`` over the examples, ``"sum"``: n times that mean; here ``"none"`` too: ``(n,)``.
         """
         from torch.nn import functional
 
-        return functional.cross_entropy(logits, y, reduction=reduction)
+        return functional.cross_entropy(outputs, cast("Tensor", y), reduction=reduction)
 
-    def metrics(self, logits: "Tensor", y: "Tensor") -> dict[str, float]:
-        """Return ``accuracy`` in [0, 1] of logits ``(n, C)`` for labels ``(n,)``."""
-        return {"accuracy": (logits.argmax(dim=1) == y).double().mean().item()}
+    def metrics(self, outputs: Any, y: Structure) -> dict[str, float]:
+        """Return the task's metrics as means over the examples: here ``accuracy`` in [0, 1]."""
+        return {"accuracy": (outputs.argmax(dim=1) == y).double().mean().item()}
 
     @property
     def partition(self) -> str:
@@ -168,4 +141,6 @@ class Task(Plugin, ABC):
         agreed = {field: getattr(self.settings, field) for field in general}
         agreed |= {"partition": self.partition, "own": self.own.as_config()}
         agreed |= {"input_shape": list(self.input_shape), "num_classes": self.num_classes}
+        if self.metric != ACCURACY:
+            agreed["metric"] = [self.metric.name, self.metric.higher_is_better, *self.other_metrics]
         return hashlib.blake2b(json.dumps(agreed, sort_keys=True).encode(), digest_size=8).hexdigest()

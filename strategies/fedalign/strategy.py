@@ -60,7 +60,7 @@ def warmup_rounds(share: float, rounds: int) -> int:
 
 
 def matched(evaluation: Evaluation, told: Mapping[str, Scalar]) -> float:
-    """Return what ``match-on`` compares: the loss, or ``1 - accuracy`` (section 3.1)."""
+    """Return what ``match-on`` compares: the loss, or the metric's error ``1 - accuracy`` (section 3.1)."""
     return evaluation.error if told.get(MATCH_ON) == "error" else evaluation.loss
 
 
@@ -119,7 +119,9 @@ class FedALIGN(Strategy):
         )
         warmup_share: Share = Field(0.1, description="share of the rounds with priority clients only")
         warmup_rounds: CountOrZero | None = Field(None, description="their number; not set: by the share")
-        match_on: Literal["loss", "error"] = Field("loss", description="what is compared; error: 1 - accuracy")
+        match_on: Literal["loss", "error"] = Field(
+            "loss", description="what is compared; error: of the task's metric, 1 - accuracy"
+        )
         global_loss: Literal["fresh", "stale"] = Field(
             "fresh", description="F of the model that is sent (one more exchange), or of the one before"
         )
@@ -275,7 +277,9 @@ class FedALIGN(Strategy):
         from strategies.rounds.replies import claim
 
         on_error = self.settings.match_on == "error"
-        loss = 1.0 - claim(metrics, keys.ACCURACY, 0, 1) if on_error else claim(metrics, keys.LOSS)
+        metric = self.metric
+        score = claim(metrics, metric.name, metric.low, metric.high) if on_error else math.nan
+        loss = metric.error(score) if on_error else claim(metrics, keys.LOSS)
         round.carry.surveyed.append(Statement(loss, int(claim(metrics, keys.NUM_EXAMPLES))))
         round.carry.answers.append(metrics)
 
@@ -305,7 +309,7 @@ class FedALIGN(Strategy):
         priority = self.has_priority(reply.member)
         if priority is None:
             priority = reply.claim(PRIORITY, 0, 1) == 1
-        bounds = (0.0, 1.0) if self.settings.match_on == "error" else (-math.inf, math.inf)
+        bounds = self.metric.error_bounds if self.settings.match_on == "error" else (-math.inf, math.inf)
         said = Statement(reply.claim(keys.LOSS, *bounds), reply.num_examples)
         if priority:
             round.carry.aligned.add_priority(reply.arrays, said)
@@ -317,7 +321,8 @@ class FedALIGN(Strategy):
         from strategies.rounds.evaluation import pooled
 
         served = [metrics for member, metrics in answers if member.role == keys.SEEN and self.has_priority(member)]
-        found = {"priority_accuracy": pooled(served, keys.ACCURACY), "priority_loss": pooled(served, keys.LOSS)}
+        score = f"priority_{self.metric.column}"
+        found = {score: pooled(served, self.metric.name), "priority_loss": pooled(served, keys.LOSS)}
         return super().summarise(answers) | {name: value for name, value in found.items() if value is not None}
 
     def finish(self, round: Round) -> "ArrayRecord | None":

@@ -13,6 +13,7 @@ from client.training.measured import Measured
 from client.training.rule import LocalRule as Rule
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.plugins import Plugin, PluginSettings, parse_section
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import NOTHING, Instructions, Round
@@ -67,6 +68,10 @@ class Algorithm(Plugin):
     """Whether clients that sit out are replaced by others, wave after wave."""
     untold: ClassVar[frozenset[str]] = frozenset()
     """Keys of own settings that messages do not carry, because no client needs them."""
+    metric: Metric = ACCURACY
+    """The task's primary metric; the server sets it before a run."""
+    other_metrics: tuple[str, ...] = ()
+    """Names of the task's further metrics; set in the same way."""
     may_refuse: ClassVar[bool] = False
     """Whether the server may have no use for the update of a client that joined."""
 
@@ -155,7 +160,7 @@ class Algorithm(Plugin):
         return []
 
     def surveyed(self, round: Round, member: Member, metrics: "MetricRecord") -> None:
-        """Take in one client's answer to `survey`: loss and accuracy on its training data.
+        """Take in one client's answer to `survey`: loss and metrics on its training data.
 
         Raises:
             Refused: if it is not allowed.
@@ -201,7 +206,7 @@ class Algorithm(Plugin):
         """Return what the answers to a round's EVALUATE say together: numbers for the history."""
         from strategies.rounds.evaluation import summarise
 
-        return summarise(answers)
+        return summarise(answers, self.metric, self.other_metrics)
 
     def carried(self) -> dict[str, Any]:
         """Return what the algorithm carries from round to round.

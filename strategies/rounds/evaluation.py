@@ -7,47 +7,61 @@ from flwr.app import MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
+from fedappeal.protocol.metric import ACCURACY, Metric
 from strategies.rounds.members import Member
 from strategies.rounds.replies import claim
 
 WORST_SHARE = 10
 """The worst decile is one client in ten, rounded up."""
 
-_AVERAGED = {
-    "gm_appeal": keys.APPEALED,
-    "gm_appeal_train": keys.APPEALED_TRAIN,
-    "accuracy": keys.ACCURACY,
-    "loss": keys.LOSS,
-    "train_loss": keys.TRAIN_LOSS,
-    "preferred_accuracy": keys.PREFERRED_ACCURACY,
-    "adapted_accuracy": keys.ADAPTED_ACCURACY,
-    "adapted_loss": keys.ADAPTED_LOSS,
-}
+
+def _averaged(metric: Metric, others: Iterable[str]) -> dict[str, str]:
+    """Return the keys of what is averaged, by the columns of the history."""
+    name, column = metric.name, metric.column
+    return {
+        "gm_appeal": keys.APPEALED,
+        "gm_appeal_train": keys.APPEALED_TRAIN,
+        column: name,
+        "loss": keys.LOSS,
+        "train_loss": keys.TRAIN_LOSS,
+        f"preferred_{column}": keys.PREFERRED + name,
+        f"adapted_{column}": keys.ADAPTED + name,
+        "adapted_loss": keys.ADAPTED_LOSS,
+        **{other.replace("-", "_"): other for other in others},
+    }
 
 
-def summarise(replies: Iterable[tuple[Member, MetricRecord]]) -> dict[str, float]:
+def summarise(
+    replies: Iterable[tuple[Member, MetricRecord]], metric: Metric = ACCURACY, others: Iterable[str] = ()
+) -> dict[str, float]:
     """Average evaluation replies over clients, unweighted (MaxFL, Definition 1 and section 5).
+
+    Args:
+        replies: the clients' answers.
+        metric: the task's primary metric; below it is ``accuracy``.
+        others: names of the task's further metrics.
 
     Returns:
         ``gm_appeal`` (share of clients with test loss < rho_k), ``gm_appeal_train``, ``accuracy``, ``loss``,
-        ``train_loss``, ``preferred_accuracy``, ``adapted_accuracy`` and ``adapted_loss`` over the seen clients that
-        reported each of them; of their accuracies also the mean over the tenth of the clients where it is lowest
-        (``worst_decile_accuracy``), the lowest and the highest (``lowest_accuracy``, ``highest_accuracy``); the same
-        with ``unseen_`` in front over the unseen ones.
+        ``train_loss``, ``preferred_accuracy``, ``adapted_accuracy``, ``adapted_loss`` and the further metrics
+        over the seen clients that reported each of them; of their accuracies also the mean over the tenth of the
+        clients where it is worst (``worst_decile_accuracy``), the lowest and the highest (``lowest_accuracy``,
+        ``highest_accuracy``); the same with ``unseen_`` in front over the unseen ones.
     """
+    averaged = _averaged(metric, others)
     values: dict[str, list[float]] = {}
     for member, metrics in replies:
         prefix = "" if member.role == SEEN else "unseen_"
-        for name, key in _AVERAGED.items():
+        for name, key in averaged.items():
             if key in metrics:
                 values.setdefault(prefix + name, []).append(claim(metrics, key))
     summary = {name: _mean(v) for name, v in values.items()}
     for prefix in ("", "unseen_"):
-        if accuracies := sorted(values.get(f"{prefix}accuracy", ())):
-            worst = accuracies[: math.ceil(len(accuracies) / WORST_SHARE)]
-            summary[f"{prefix}worst_decile_accuracy"] = _mean(worst)
-            summary[f"{prefix}lowest_accuracy"] = accuracies[0]
-            summary[f"{prefix}highest_accuracy"] = accuracies[-1]
+        if scores := metric.worst_first(values.get(prefix + metric.column, ())):
+            worst = scores[: math.ceil(len(scores) / WORST_SHARE)]
+            summary[f"{prefix}worst_decile_{metric.column}"] = _mean(worst)
+            summary[f"{prefix}lowest_{metric.column}"] = min(scores)
+            summary[f"{prefix}highest_{metric.column}"] = max(scores)
     return summary
 
 

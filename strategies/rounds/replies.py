@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.metric import ACCURACY, Metric
 from strategies.rounds.members import Member
 from strategies.rounds.weighted_sum import NotFinite, Refused
 
@@ -16,7 +17,7 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 MOST_EXAMPLES = 10**12
 """What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
-_SHARES = (keys.ACCURACY, keys.APPEALED, keys.APPEALED_TRAIN, keys.PREFERRED_ACCURACY, keys.ADAPTED_ACCURACY)
+_SHARES = (keys.APPEALED, keys.APPEALED_TRAIN)
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,24 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
     return Reply(member, decision, _num_examples(metrics), metrics, arrays or ArrayRecord(), records)
 
 
-def read_evaluate(message: Message) -> MetricRecord:
+def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
     """Check a reply to EVALUATE.
 
+    Args:
+        message: the reply.
+        metric: the task's primary metric.
+
     Raises:
-        Refused: an error reply, a number that is not finite, a share outside [0, 1].
+        Refused: an error reply, a number that is not finite, a share outside [0, 1], a metric out of its bounds.
     """
     metrics = _content(message)
     _num_examples(metrics)
     for key in _SHARES:
         if key in metrics:
             claim(metrics, key, 0, 1)
+    for prefix in ("", keys.PREFERRED, keys.ADAPTED):
+        if prefix + metric.name in metrics:
+            claim(metrics, prefix + metric.name, metric.low, metric.high)
     return metrics
 
 

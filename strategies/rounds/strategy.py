@@ -127,7 +127,7 @@ class Strategy(Algorithm):
         for message in replies:
             member = self._sender(message)
             try:
-                answers.append((member, read_evaluate(message)))
+                answers.append((member, read_evaluate(message, self.metric)))
             except Refused as error:
                 log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
         return MetricRecord(dict(self.summarise(answers))) if answers else None

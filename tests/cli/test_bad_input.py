@@ -56,7 +56,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("--local-rule sdg", "(did you mean 'sgd'?)"),
         ("--local-rule prox --strategy scaffold", "local-rule = 'prox' is not allowed with strategy = 'scaffold'"),
         ("--requirement soloo", "(did you mean 'solo'?)"),
-        ("--requirement accuracy", "requirement = 'accuracy' is not allowed with strategy = 'maxfl'"),
+        ("--requirement metric", "requirement = 'metric' is not allowed with strategy = 'maxfl'"),
         ("--participation apeal", "(did you mean 'appeal'?)"),
         ("--participation appeal=0.5,always=0.4", "its shares add up to 0.9, not to 1"),
         ("--participation appeal=much", "with shares in [0, 1], each name once"),

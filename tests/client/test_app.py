@@ -151,10 +151,10 @@ def test_an_evaluation_by_definition_one(tmp_path: Path) -> None:
         assert told == {
             keys.NUM_EXAMPLES: len(data.test),
             keys.LOSS: pytest.approx(losses[0], rel=1e-5),
-            keys.ACCURACY: pytest.approx(accuracy),
+            "accuracy": pytest.approx(accuracy),
             keys.APPEALED: int(losses[0] < rho),
             keys.APPEALED_TRAIN: 0,
-            keys.PREFERRED_ACCURACY: pytest.approx(accuracy if losses[0] < rho else node.requirement.solo_accuracy),
+            "preferred-accuracy": pytest.approx(accuracy if losses[0] < rho else node.requirement.solo_score),
         }
         assert appealed is None or told[keys.APPEALED] == int(appealed)
 

@@ -85,7 +85,7 @@ def claims(
     return dict(honest), dict(false_claims(config, algorithm, honest, measured, required))
 
 
-HALF = Evaluation(loss=0.5, accuracy=0.75)
+HALF = Evaluation(loss=0.5, score=0.75)
 
 
 def test_what_is_reported_from_an_inflated_loss() -> None:

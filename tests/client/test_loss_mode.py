@@ -64,7 +64,7 @@ def test_the_training_loss_is_that_of_masks_drawn_by_hand_and_the_test_loss_has_
     for server_round in (4, 5):
         expected = by_hand(model, data.train.x, data.train.y, generator("client-0001/loss", server_round))
         found = one.judge(arrays, "m", TRAIN_SPLIT, server_round=server_round)
-        assert (found.loss, found.accuracy) == pytest.approx(expected, rel=1e-5)
+        assert (found.loss, found.score) == pytest.approx(expected, rel=1e-5)
     without = plain.judge(arrays, "m", TRAIN_SPLIT)
     assert found.loss > without.loss + 0.01
     assert one.judge(arrays, "m", TEST_SPLIT, server_round=4) == plain.judge(arrays, "m", TEST_SPLIT)
@@ -109,7 +109,7 @@ def test_the_requirement_is_measured_with_noise_of_its_own() -> None:
     expected, _ = by_hand(model, data.x, data.y, generator("client-0001/requirement", 0))
     assert noisy.rho == pytest.approx(expected, rel=1e-5)
     assert noisy.rho > usual.rho + 0.01
-    assert noisy.solo_accuracy == usual.solo_accuracy, "on test data"
+    assert noisy.solo_score == usual.solo_score, "on test data"
     for name, values in usual.solo.items():
         np.testing.assert_array_equal(noisy.solo[name], values)
 

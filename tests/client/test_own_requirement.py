@@ -61,7 +61,7 @@ def test_the_owners_number_goes_before_the_runs_requirement(run: str, own: float
     assert told[APPEAL_WEIGHT] == pytest.approx(appeal_weight(loss, own), rel=1e-6)
     measured = ask(one, "evaluate", split="test", final=1)
     assert measured[keys.APPEALED] == measured[keys.APPEALED_TRAIN] == int(loss < own)
-    assert keys.PREFERRED_ACCURACY not in measured, "there is no solo model to prefer"
+    assert "preferred-accuracy" not in measured, "there is no solo model to prefer"
     lines = describe(tmp_path)
     assert [line for line in lines if line.startswith("requires")] == [
         f"requires   training loss below {own:.4f} (from a fixed number)"

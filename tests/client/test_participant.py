@@ -98,7 +98,8 @@ def test_a_model_is_judged_without_dropout_on_the_split_that_is_asked_for() -> N
     arrays = arrays_of(model)
     for split, data in ((TRAIN_SPLIT, one.data.train), (TEST_SPLIT, one.data.test)):
         found = one.judge(arrays, "m", split)
-        assert (found.loss, found.accuracy) == pytest.approx(evaluate(one.task, model, data))
+        alone = evaluate(one.task, model, data)
+        assert (found.loss, found.score) == pytest.approx((alone.loss, alone.score))
         model.eval()
         logits = model(data.x)
         assert found.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, data.y).item(), rel=1e-5)
@@ -169,6 +170,6 @@ def test_the_preferred_model_is_the_one_that_serves_this_client_better() -> None
 
 def test_the_accuracy_of_the_preferred_model() -> None:
     one = participant()
-    assert one.preferred_accuracy(Evaluation(0.4, 0.9), SOLO) == 0.9
-    assert one.preferred_accuracy(Evaluation(0.5, 0.9), SOLO) == 0.75
-    assert one.preferred_accuracy(Evaluation(0.4, 0.9), Requirement(0.5)) is None
+    assert one.preferred_score(Evaluation(0.4, 0.9), SOLO) == 0.9
+    assert one.preferred_score(Evaluation(0.5, 0.9), SOLO) == 0.75
+    assert one.preferred_score(Evaluation(0.4, 0.9), Requirement(0.5)) is None

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from client.participants import Participants
 from client.participation.policy import Past, Situation
 from client.training.measured import Evaluation
-from client.training.rule import LocalProblem
 from client.training.settings import LocalTrainingSettings
 from fedappeal.cli.simulate import plan
 from fedappeal.protocol.config import ConfigError, RunConfig, plugin_settings
@@ -37,6 +36,7 @@ from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.members import Members
 from strategies.rounds.round import Round
 from tests.docs.pages import DOCS, ROOT, files, write_files
+from tests.problems import local_problem
 
 PAGE = "extending.md"
 PLUGINS = ("fedadam:FedAdam", "stubborn:Stubborn", "sam:SAM", "ambitious:Ambitious", "moons:Moons")
@@ -169,7 +169,7 @@ def test_sam_is_the_papers_step(mine: Any) -> None:
     def loss(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return ((out[:, 0] - target) ** 2).mean()
 
-    rule.train(net, LocalProblem(loss, torch.from_numpy(x), torch.from_numpy(y), batches, training))
+    rule.train(net, local_problem(loss, torch.from_numpy(x), torch.from_numpy(y), batches, training))
     assert net.weight.detach().numpy()[0] == pytest.approx(expected, abs=1e-12)
     plain = start.copy()
     for batch in batches:
@@ -195,7 +195,7 @@ class Alone:
     def train_loss(self, arrays: Arrays) -> float:
         return 2.0
 
-    def test_accuracy(self, arrays: Arrays) -> float:
+    def test_score(self, arrays: Arrays) -> float:
         return 0.75
 
 
@@ -203,7 +203,7 @@ def test_ambitious_asks_for_a_share_of_the_solo_loss(mine: Any) -> None:
     kind, client = mine("ambitious").Ambitious, Alone()
     requirement = kind(kind.Settings(share=0.9, steps=7)).make(client)
     assert requirement.rho == pytest.approx(1.8)
-    assert requirement.solo_accuracy == 0.75
+    assert requirement.solo_score == 0.75
     assert client.asked == (7, 0.1)
 
 

@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord
 import server.run
 from fedappeal.cli.main import main
 from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
 from server.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, RunFolder, read_lines
 from strategies import FedAvg
@@ -47,7 +46,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 def federate(strategy: FedAvg, config: RunConfig, monkeypatch: pytest.MonkeyPatch, nodes: int = 2) -> MemoryGrid:
     monkeypatch.setattr(server.run, "build_strategy", lambda config: strategy)
-    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={keys.ACCURACY: 0.5}) for k in range(nodes)})
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={"accuracy": 0.5}) for k in range(nodes)})
     with time_of(grid):
         server.run.run(grid, config)
     return grid

@@ -14,7 +14,8 @@ from fedappeal.simulation.batched import Examples
 from fedappeal.simulation.evaluation import evaluate_clients
 from fedappeal.simulation.process_wide import evaluation_workers
 from fedappeal.tasks import load_task
-from fedappeal.tasks.task import Split, Task
+from fedappeal.tasks.examples import Split
+from fedappeal.tasks.task import Task
 
 CLIENTS = 6
 TASK = load_task(RunConfig(clients=CLIENTS, model="mlp").task_settings())
@@ -36,13 +37,14 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def expected(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
-    return {k: evaluate(task, model, SPLITS[k]) for k in clients}
+    found = {k: evaluate(task, model, SPLITS[k]) for k in clients}
+    return {k: (e.loss, e.score) for k, e in found.items()}
 
 
 def measured(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
     with evaluation_workers(torch.get_num_threads()) as workers:
         found = evaluate_clients(task, model, arrays_of(model), examples(), clients, workers)
-    return {k: (e.loss, e.accuracy) for k, e in found.items()}
+    return {k: (e.loss, e.score) for k, e in found.items()}
 
 
 @pytest.mark.parametrize("clients", [range(CLIENTS), [2, 3], [0, 4, 5], [1]])

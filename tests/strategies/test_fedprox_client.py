@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from client.training.rule import LocalProblem, LocalRule
+from client.training.rule import LocalRule
 from client.training.sgd import SGD
 from strategies import FedProx
 from tests.client.training.descents import (
@@ -19,6 +19,7 @@ from tests.client.training.descents import (
     torchs,
     training,
 )
+from tests.problems import local_problem
 
 
 def prox(mu: float) -> LocalRule:
@@ -40,7 +41,7 @@ def test_the_proximal_term_is_of_squared_norms_by_hand() -> None:
     nn.init.constant_(model.weight, 1.0)
     settings = training(np.zeros((2, 1), dtype=np.int64), **{"learning-rate": 0.5, "batch-size": 1})
     ones, batches = torch.ones(12, 1, dtype=torch.float64), np.zeros((2, 1), dtype=np.int64)
-    prox(1.0).train(model, LocalProblem(lambda out, y: 4 * out.sum(), ones, Y, batches, settings))
+    prox(1.0).train(model, local_problem(lambda out, y: 4 * out.sum(), ones, Y, batches, settings))
     assert model.weight.item() == pytest.approx(-2.0, rel=1e-15)
 
 
@@ -57,5 +58,5 @@ def test_a_frozen_parameter_stays() -> None:
     model = network()
     frozen = next(iter(model.parameters())).requires_grad_(False)
     before = frozen.clone()
-    prox(0.5).train(model, LocalProblem(nn.functional.cross_entropy, X, Y, BATCHES, training()))
+    prox(0.5).train(model, local_problem(nn.functional.cross_entropy, X, Y, BATCHES, training()))
     assert torch.equal(frozen, before)

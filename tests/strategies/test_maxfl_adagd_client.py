@@ -27,7 +27,7 @@ CONFIG = run_config(
 TASK = load_task(CONFIG.task_settings())
 INITIAL = arrays_of(TASK.initial_model(0))
 LAYOUT = Layout.of(INITIAL)
-LOSS, _ = evaluate(TASK, TASK.initial_model(0), TASK.load(1).train)
+LOSS = evaluate(TASK, TASK.initial_model(0), TASK.load(1).train).loss
 
 
 def ask(

@@ -171,7 +171,7 @@ def test_the_weight_after_local_tuning_by_hand(steps: int) -> None:
         told = reply.content.metric_records[keys.METRICS]
         logits = linear(expected.x.flatten(1).double(), *w)
         assert told[keys.LOSS] == pytest.approx(cross_entropy(logits, expected.y).item(), rel=1e-5)
-        assert told[keys.ACCURACY] == pytest.approx((logits.argmax(1) == expected.y).double().mean().item())
+        assert told["accuracy"] == pytest.approx((logits.argmax(1) == expected.y).double().mean().item())
 
 
 @pytest.mark.parametrize(("steps", "decision"), [(0, 0), (5, 1)])

@@ -8,7 +8,6 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import nn
 
-from client.training.rule import LocalProblem
 from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, section
@@ -17,6 +16,7 @@ from server.build import build_strategy, check_settings
 from strategies import PerFedAvg
 from strategies.registry import LOCAL_RULES
 from tests.grid import Handler, MemoryGrid, Volunteer, model, run, values_of
+from tests.problems import local_problem
 from tests.strategies.rounds.test_mixed_replies import asked, mixed, reply
 
 
@@ -43,7 +43,7 @@ def quadratic_client(h: float, a: float, steps: int, beta: float) -> Handler:
         local = Quadratic(message.content.array_records[keys.ARRAYS]["w"].numpy())
         batches = np.zeros((steps * rule.draws(), 1), dtype=np.int64)
         x, y = torch.zeros(1, 1), torch.tensor([a], dtype=torch.float64)
-        problem = LocalProblem(lambda out, target: h * ((out - target) ** 2).mean() / 2, x, y, batches, training)
+        problem = local_problem(lambda out, target: h * ((out - target) ** 2).mean() / 2, x, y, batches, training)
         rule.train(local, problem)
         metrics = MetricRecord({keys.NUM_EXAMPLES: int(100 * h), keys.DECISION: 1})
         record = ArrayRecord({"w": Array(local.w.detach().numpy())})
@@ -147,13 +147,13 @@ def test_what_is_sent() -> None:
 
 def test_the_model_is_reported_as_sent_and_adapted() -> None:
     def says(accuracy: float, adapted: float, loss: float) -> dict[str, float]:
-        return {keys.ACCURACY: accuracy, keys.ADAPTED_ACCURACY: adapted, keys.ADAPTED_LOSS: loss}
+        return {"accuracy": accuracy, "adapted-accuracy": adapted, keys.ADAPTED_LOSS: loss}
 
     grid = MemoryGrid(
         {
             10: Volunteer("a", evaluation=says(0.5, 0.75, 1.0)),
             11: Volunteer("b", evaluation=says(0.25, 0.5, 2.0)),
-            12: Volunteer("c", evaluation={keys.ACCURACY: 0.75}),
+            12: Volunteer("c", evaluation={"accuracy": 0.75}),
             13: Volunteer("liar", evaluation=says(0.5, 1.5, 1.0)),
             14: Volunteer("unseen", evaluation=says(0.5, 0.875, 3.0), role=keys.UNSEEN),
         }

@@ -12,7 +12,6 @@ from torch import nn
 from torch.func import functional_call
 
 from client.training.models import arrays_of
-from client.training.rule import LocalProblem
 from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
 from fedappeal.protocol.config import ConfigError, Scalar
@@ -20,6 +19,7 @@ from fedappeal.protocol.draws import batch_indices
 from strategies import PerFedAvg, PFedMe
 from tests.client.training.descents import descended
 from tests.node import changed
+from tests.problems import local_problem
 from tests.strategies.adapted import (
     RUN,
     adaptation_of,
@@ -108,7 +108,7 @@ def test_the_second_order_is_the_derivative_of_the_written_out_objective(same: b
         expected = tuple(m.view_as(p) for m, p in zip(moved, start.values(), strict=True))
 
     training = LocalTrainingSettings(learning_rate=0.7, batch_size=10)
-    maml(0.3).train(model, LocalProblem(loss, x, y, np.stack([inner, outer, hessian]), training))
+    maml(0.3).train(model, local_problem(loss, x, y, np.stack([inner, outer, hessian]), training))
     for (name, p), g in zip(model.named_parameters(), expected, strict=True):
         torch.testing.assert_close(p.detach(), (start[name] - 0.7 * g).detach(), rtol=1e-12, atol=1e-14)
 
@@ -117,8 +117,8 @@ def test_the_first_order_without_an_inner_step_is_sgd_on_every_second_minibatch(
     batches = batch_indices(0, "a", 1, 30, 8, 5)
     training = LocalTrainingSettings(learning_rate=0.2, batch_size=5)
     (one, x, y), (other, _, _) = network(), network()
-    maml(0.0, "first").train(one, LocalProblem(nn.functional.cross_entropy, x, y, batches, training))
-    SGD().train(other, LocalProblem(nn.functional.cross_entropy, x, y, batches[1::2], training))
+    maml(0.0, "first").train(one, local_problem(nn.functional.cross_entropy, x, y, batches, training))
+    SGD().train(other, local_problem(nn.functional.cross_entropy, x, y, batches[1::2], training))
     assert all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
 
 

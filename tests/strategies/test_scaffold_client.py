@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from client.state import ContextStore, DiskStore, Store
 from client.training.models import arrays_of
-from client.training.rule import LocalProblem
 from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
@@ -24,6 +23,7 @@ from tests import node as one_client
 from tests.client.training.descents import BATCHES, SETTINGS, X, Y, after, by_autograd, corrections, network, torchs
 from tests.client.training.descents import training as work
 from tests.node import changed, run_config
+from tests.problems import local_problem
 
 
 class Normed(Digits):
@@ -110,7 +110,7 @@ def test_option_two_is_the_mean_of_the_gradients_that_were_used() -> None:
     batches = np.random.default_rng(3).integers(0, 12, size=(7, 4))
     settings = LocalTrainingSettings(learning_rate=0.2, batch_size=4, local_steps=7)
     rule = Scaffold.LocalRule(correction=[torch.from_numpy(control[n] - own[n]) for n in names])
-    rule.train(model, LocalProblem(loss, x, y, batches, settings))
+    rule.train(model, local_problem(loss, x, y, batches, settings))
     delta = control_delta(sent, arrays_of(model), control, 7, 0.2)
     for i, name in enumerate(names):
         mean = torch.stack([g[i] for g in gradients]).mean(dim=0).numpy()
@@ -263,5 +263,5 @@ def test_a_frozen_parameter_stays_and_takes_no_correction() -> None:
     frozen = next(iter(model.parameters())).requires_grad_(False)
     before = frozen.clone()
     rule = Scaffold.LocalRule(correction=corrections(model)[1:])
-    rule.train(model, LocalProblem(nn.functional.cross_entropy, X, Y, BATCHES, work()))
+    rule.train(model, local_problem(nn.functional.cross_entropy, X, Y, BATCHES, work()))
     assert torch.equal(frozen, before)

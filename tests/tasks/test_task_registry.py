@@ -11,14 +11,16 @@ import torch
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.plugins import ALL, Allowed
 from fedappeal.tasks import TASKS, check_task, load_task, task_names
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.examples import ClientData, Split
+from fedappeal.tasks.task import Task
 
 ROOT = Path(__file__).parents[2]
 
 OWN = """
 import torch
 from fedappeal.protocol.plugins import PluginSettings
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.examples import ClientData, Split
+from fedappeal.tasks.task import Task
 
 class Line(Task):
     class Settings(PluginSettings):
@@ -128,10 +130,11 @@ def test_data_fingerprints_see_every_part() -> None:
 
 
 def test_a_split_is_checked() -> None:
-    with pytest.raises(ValueError, match=r"float64"):
-        Split(torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64))
-    with pytest.raises(ValueError, match="one label an input"):
+    told = r"one row an example: x \(3, 1\), y \(2,\)"
+    with pytest.raises(ValueError, match=told):
         Split(torch.zeros(3, 1), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"x/mask \(\)"):
+        Split({"mask": torch.tensor(1.0)}, torch.zeros(2))
 
 
 def test_ones_own_task_is_found_in_the_current_folder(own: str) -> None:

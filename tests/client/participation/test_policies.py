@@ -71,4 +71,4 @@ def test_a_policy_that_does_not_decide_is_named() -> None:
 def test_what_is_not_measured_is_not_a_number() -> None:
     assert Situation().evaluation is UNMEASURED
     assert math.isnan(Situation().loss)
-    assert math.isnan(Situation().accuracy)
+    assert math.isnan(Situation().score)

@@ -72,7 +72,7 @@ def test_a_policy_sees_loss_accuracy_requirement_and_round(seen: list[Situation]
     node("train", server_round=3, mandatory=1)
     measured = node.metrics("evaluate", split=keys.TRAIN_SPLIT)
     (situation,) = seen
-    assert (situation.loss, situation.accuracy) == (measured[keys.LOSS], measured[keys.ACCURACY])
+    assert (situation.loss, situation.score) == (measured[keys.LOSS], measured["accuracy"])
     assert situation.requirement == 1.5
     assert situation.met is (situation.loss < 1.5) is False
     assert (situation.server_round, situation.mandatory, situation.priority) == (3, True, False)

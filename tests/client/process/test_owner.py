@@ -14,9 +14,9 @@ from fedappeal.protocol.config import ConfigError
 def folder(tmp_path: Path) -> Path:
     store = DiskStore(tmp_path)
     store.write("identity", Record({"client-id": "anna"}))
-    store.write("requirement-1", Record({"rho": 0.12345, "of": "loss", "solo-accuracy": 0.875}, {"w": np.ones(2)}))
-    store.write("requirement-2", Record({"rho": 0.5, "of": "loss", "solo-accuracy": float("nan")}))
-    store.write("requirement-3", Record({"rho": 0.7, "of": "accuracy", "solo-accuracy": float("nan")}))
+    store.write("requirement-1", Record({"rho": 0.12345, "of": "loss", "solo-score": 0.875}, {"w": np.ones(2)}))
+    store.write("requirement-2", Record({"rho": 0.5, "of": "loss", "solo-score": float("nan")}))
+    store.write("requirement-3", Record({"rho": 0.7, "of": "metric", "solo-score": float("nan")}))
     store.write("run-abc", Record({"requirement": "requirement-1", "left-round": 4}))
     store.write("run-def", Record({"requirement": "requirement-2", "left-round": 0}))
     store.write("preferred", Record({"which": "solo", "run-key": "abc"}, {"w": np.ones(2)}))
@@ -27,9 +27,9 @@ def test_status_lists_what_the_client_remembers(folder: Path) -> None:
     assert describe(folder) == [
         f"client     anna ({folder})",
         "paused     no",
-        "requires   training loss below 0.1235 (from a model of its own, test accuracy alone 87.5 %)",
+        "requires   training loss below 0.1235 (from a model of its own, alone 0.8750 on the test data)",
         "requires   training loss below 0.5000 (from a fixed number)",
-        "requires   accuracy of 0.7000 or more (from a fixed number)",
+        "requires   the task's metric at 0.7000 or better (from a fixed number)",
         "run        abc: left for good in round 4",
         "run        def: takes part",
         f"prefers    the solo model (run abc): {folder / 'preferred.safetensors'}",

@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.training.rule import LocalProblem, LocalRule
+from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
+from tests.problems import local_problem
 
 X = torch.randn(12, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 Y = torch.randint(0, 3, (12,), generator=torch.Generator().manual_seed(2))
@@ -39,7 +40,7 @@ def training(batches: NDArray[np.int64] = BATCHES, **settings: float) -> LocalTr
 def after(rule: LocalRule, batches: NDArray[np.int64] = BATCHES, **settings: float) -> Tensor:
     """All parameters of the network after training by a rule."""
     model = network()
-    rule.train(model, LocalProblem(nn.functional.cross_entropy, X, Y, batches, training(batches, **settings)))
+    rule.train(model, local_problem(nn.functional.cross_entropy, X, Y, batches, training(batches, **settings)))
     return flat(model)
 
 
@@ -97,5 +98,5 @@ def descended(
     """w after training on f(w) = h/2 (w - a)^2, where a batch has a = the mean of its targets."""
     model, y = Quadratic(w), torch.tensor(targets, dtype=torch.float64)
     indices = np.array(batches, dtype=np.int64).reshape(len(batches), -1 if batches else 1)
-    rule.train(model, LocalProblem(half_square(h), torch.zeros(len(y), 1), y, indices, settings))
+    rule.train(model, local_problem(half_square(h), torch.zeros(len(y), 1), y, indices, settings))
     return model.w.item()

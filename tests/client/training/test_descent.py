@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from client.training.descent import GradientTerm, Tensors, descend, trainable
-from client.training.rule import LocalProblem
 from client.training.sgd import SGD
 from strategies import FedProx
 from tests.client.training.descents import (
@@ -23,6 +22,7 @@ from tests.client.training.descents import (
     torchs,
     training,
 )
+from tests.problems import local_problem
 
 
 def correction(model: nn.Module) -> GradientTerm:
@@ -40,7 +40,7 @@ def pull(model: nn.Module, mu: float) -> GradientTerm:
 
 
 def descended(model: nn.Module, terms: Sequence[GradientTerm], **settings: float) -> Tensor:
-    descend(model, LocalProblem(nn.functional.cross_entropy, X, Y, BATCHES, training(**settings)), terms)
+    descend(model, local_problem(nn.functional.cross_entropy, X, Y, BATCHES, training(**settings)), terms)
     return flat(model)
 
 
@@ -99,7 +99,7 @@ def test_parameters_that_share_a_gradient_do_not_share_what_is_added(settings: d
         optimiser.step()
     for_one, for_other = TwoBiases(), TwoBiases()
     rule = FedProx.LocalRule(FedProx.Settings(proximal_mu=mu))
-    rule.train(for_one, LocalProblem(nn.functional.cross_entropy, X, Y, BATCHES, training(**settings)))
+    rule.train(for_one, local_problem(nn.functional.cross_entropy, X, Y, BATCHES, training(**settings)))
     found = (flat(for_one), descended(for_other, [pull(for_other, mu)], **settings))
     for ours in found:
         torch.testing.assert_close(ours, flat(torchs_own), rtol=1e-12, atol=1e-14)

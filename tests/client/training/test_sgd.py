@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from client.training.rule import LocalProblem
 from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
 from strategies.registry import LOCAL_RULES
 from tests.client.training.descents import Quadratic, descended, half_square
+from tests.problems import local_problem
 
 
 def trained(batches: list[list[int]], **settings: float) -> float:
@@ -34,7 +34,7 @@ def test_no_steps_leave_the_model_alone() -> None:
     model = Quadratic(1.0)
     training = LocalTrainingSettings(learning_rate=0.1, batch_size=2)
     batches = np.empty((0, 2), dtype=np.int64)
-    SGD().train(model, LocalProblem(half_square(), torch.zeros(3, 1), torch.zeros(3), batches, training))
+    SGD().train(model, local_problem(half_square(), torch.zeros(3, 1), torch.zeros(3), batches, training))
     assert model.w.item() == 1.0
 
 

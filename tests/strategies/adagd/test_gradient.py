@@ -23,7 +23,7 @@ from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task
-from fedappeal.tasks.task import Split
+from fedappeal.tasks.examples import Split
 from strategies import AdaGD
 from tests import node as one_client
 from tests.node import changed, metrics_of, run_config
@@ -217,7 +217,7 @@ def good_model() -> Named:
 
 def test_a_joined_reply_carries_gradient_and_loss_of_the_model_that_was_sent(tmp_path: Path) -> None:
     content = train(Node(tmp_path), INITIAL, 1)
-    loss, _ = evaluate(TASK, TASK.initial_model(0), TASK.load(1).train)
+    loss = evaluate(TASK, TASK.initial_model(0), TASK.load(1).train).loss
     assert told_by(content) == {
         keys.NUM_EXAMPLES: len(TASK.load(1).train),
         keys.DECISION: 1,
@@ -254,7 +254,7 @@ def test_another_run_starts_clean(tmp_path: Path) -> None:
 
 
 def test_it_leaves_at_exactly_its_precision(tmp_path: Path) -> None:
-    loss, _ = evaluate(TASK, TASK.initial_model(0), TASK.load(1).train)
+    loss = evaluate(TASK, TASK.initial_model(0), TASK.load(1).train).loss
     for precision, decision in ((loss, -1), (float(np.nextafter(loss, 0)), 1)):
         node = Node(tmp_path / str(decision), adagd__precision=precision)
         assert told_by(train(node, INITIAL, 1))[keys.DECISION] == decision

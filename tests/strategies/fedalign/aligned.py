@@ -48,7 +48,7 @@ class Client:
             info = {keys.CLIENT_ID: self.name, keys.ROLE: keys.SEEN, keys.PRIORITY: int(self.priority)}
             return self._reply(message, {}, {keys.INFO: ConfigRecord(info)})
         if kind == "evaluate":
-            return self._reply(message, {keys.LOSS: loss, keys.ACCURACY: max(0.0, 1 - loss)}, {})
+            return self._reply(message, {keys.LOSS: loss, "accuracy": max(0.0, 1 - loss)}, {})
         told = message.content.config_records[keys.CONFIG]
         priority = bool(told.get(PRIORITY, self.priority))
         measure = 1 - max(0.0, 1 - loss) if told[MATCH_ON] == "error" else loss

@@ -97,7 +97,7 @@ def test_another_client_joins_up_to_the_very_bound(epsilon: float) -> None:
 
 def test_the_error_is_compared_instead_of_the_loss() -> None:
     node = Node(config=ON_ERROR)
-    error = 1 - node.measured(keys.ACCURACY)
+    error = 1 - node.measured("accuracy")
     joined = node.train({EPSILON: 0.0, GLOBAL_LOSS: error})
     assert (joined[keys.DECISION], joined[keys.LOSS]) == (1, error)
     assert node.decision({EPSILON: 0.0, GLOBAL_LOSS: math.nextafter(error, 0)}) == 0

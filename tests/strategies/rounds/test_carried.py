@@ -45,7 +45,7 @@ def test_an_open_round_is_not_in_the_strategy(name: str) -> None:
     round = Round(model(0.25), strategy.members, RoundRecord(1))
     strategy.begin(round)
     for member in strategy.survey(round, order):
-        said = MetricRecord({keys.NUM_EXAMPLES: 3, keys.LOSS: 0.5, keys.ACCURACY: 0.0})
+        said = MetricRecord({keys.NUM_EXAMPLES: 3, keys.LOSS: 0.5, "accuracy": 0.0})
         strategy.surveyed(round, member, said)
     messages = [message for _, message in strategy.train_messages(round, order, told(), 60.0)]  # calls `wave`
     assert held(strategy) == before

@@ -24,7 +24,7 @@ class Until(FedAvg):
 
 
 def trio() -> MemoryGrid:
-    return MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={keys.ACCURACY: 0.5}) for k in range(3)})
+    return MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={"accuracy": 0.5}) for k in range(3)})
 
 
 @pytest.mark.parametrize(("every", "evaluated"), [(0, [3]), (1, [1, 2, 3]), (2, [2, 3])])

@@ -27,7 +27,7 @@ def losses(values: list[float]) -> float:
 def test_means_by_hand() -> None:
     a, b, c = Member("a", 1), Member("b", 2), Member("c", 3, role=keys.UNSEEN)
     told = [
-        (a, MetricRecord({keys.LOSS: 1.0, keys.ACCURACY: 0.5, keys.APPEALED: 1})),
+        (a, MetricRecord({keys.LOSS: 1.0, "accuracy": 0.5, keys.APPEALED: 1})),
         (b, MetricRecord({keys.LOSS: 4.0, keys.APPEALED: 0})),
         (c, MetricRecord({keys.LOSS: 7.0})),
     ]
@@ -45,7 +45,7 @@ def test_means_by_hand() -> None:
 def test_the_worst_decile_by_hand(clients: int, worst: float) -> None:
     """Accuracies 0, 0.01, 0.02, ... in a mixed order: the mean of the lowest tenth of them, rounded up."""
     order = [(7 * k) % clients for k in range(clients)]
-    told = [(Member(str(k), k), MetricRecord({keys.ACCURACY: k / 100})) for k in order]
+    told = [(Member(str(k), k), MetricRecord({"accuracy": k / 100})) for k in order]
     found = summarise(told)
     assert found["worst_decile_accuracy"] == pytest.approx(worst)
     assert (found["lowest_accuracy"], found["highest_accuracy"]) == (0.0, (clients - 1) / 100)

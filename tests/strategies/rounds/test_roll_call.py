@@ -223,7 +223,7 @@ def test_unseen_clients_evaluate_and_never_train() -> None:
 
 @pytest.mark.parametrize(("every", "expected"), [(0, [7]), (1, [1, 2, 3, 4, 5, 6, 7]), (3, [3, 6, 7])])
 def test_rounds_that_are_evaluated(every: int, expected: list[int]) -> None:
-    grid = MemoryGrid({10: Volunteer("a", evaluation={keys.ACCURACY: 0.5})})
+    grid = MemoryGrid({10: Volunteer("a", evaluation={"accuracy": 0.5})})
     result, watch = run(FedAvg(evaluate_every=every), grid, 7)
     messages = grid.sent("evaluate")
     assert [int(m.metadata.group_id) for m in messages] == expected

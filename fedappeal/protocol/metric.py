@@ -1,0 +1,79 @@
+"""A task's metrics: the names of the numbers that say how good a model is, and which way is better."""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedappeal.protocol.config import ConfigError
+
+_NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_TAKEN = frozenset({"loss", "train-loss", "appealed", "appealed-train", "num-examples", "decision"})
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number that says how good a model is on a client's data.
+
+    Attributes:
+        name: its key in messages, such as ``accuracy``; with ``_`` for ``-`` a column of the history.
+        higher_is_better: which way is better.
+        low: the least value that is possible.
+        high: the largest.
+
+    Raises:
+        ConfigError: a name that cannot be a key, or is another number's.
+    """
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.name in _TAKEN:
+            raise ConfigError(
+                f"metric = '{self.name}' is not allowed: small letters, digits and '-', and none of "
+                f"{', '.join(sorted(_TAKEN))}"
+            )
+        if not self.low < self.high:
+            raise ConfigError(f"metric = '{self.name}' is not allowed: low = {self.low} is not below {self.high}")
+
+    @property
+    def column(self) -> str:
+        """Its column of the history."""
+        return self.name.replace("-", "_")
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies in [0, 1], and is shown in per cent."""
+        return (self.low, self.high) == (0.0, 1.0)
+
+    def error(self, value: float) -> float:
+        """Return how far a value is from the best: ``1 - accuracy``; the value itself where lower is better."""
+        if not self.higher_is_better:
+            return value
+        return (self.high if math.isfinite(self.high) else 0.0) - value
+
+    @property
+    def error_bounds(self) -> tuple[float, float]:
+        """The least and the largest `error`."""
+        least, most = sorted((self.error(self.low), self.error(self.high)))
+        return least, most
+
+    def from_error(self, error: float) -> float:
+        """Return the value of an error, at most the worst one."""
+        worst = min(error, self.error_bounds[1])
+        return self.error(worst) if self.higher_is_better else worst
+
+    def reaches(self, value: float, wanted: float) -> bool:
+        """Whether a value is as good as one that is wanted; NaN never is."""
+        return value >= wanted if self.higher_is_better else value <= wanted
+
+    def worst_first(self, values: Iterable[float]) -> list[float]:
+        """Return values in order, the worst first."""
+        return sorted(values, reverse=not self.higher_is_better)
+
+
+ACCURACY = Metric()
+"""The share of examples that a model labels rightly."""

@@ -1,0 +1,143 @@
+"""Labelled examples: a split, a client's data, and the structures of tensors that they are made of.
+
+Inputs and labels are a tensor of any dtype, or dicts, tuples and lists of tensors, nested as a model wants them. The
+first axis of each tensor counts the examples. Importing this module loads no torch.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Structure = Union["Tensor", Mapping[str, "Structure"], Sequence["Structure"]]
+"""A tensor, or a dict, tuple or list of structures."""
+
+
+def tensors_of(structure: Structure) -> "Iterator[tuple[str, Tensor]]":
+    """Yield the tensors of a structure, each with its path: ``""`` for a lone tensor, else ``/input_ids``."""
+    if isinstance(structure, Mapping):
+        for key, part in structure.items():
+            yield from ((f"/{key}{path}", tensor) for path, tensor in tensors_of(part))
+    elif isinstance(structure, list | tuple):
+        for number, part in enumerate(structure):
+            yield from ((f"/{number}{path}", tensor) for path, tensor in tensors_of(part))
+    else:
+        yield "", structure  # type: ignore[misc]
+
+
+def map_tensors(change: "Callable[[Tensor], Tensor]", structure: Structure) -> Structure:
+    """Return a structure of the same form, with each tensor changed."""
+    return map_parts(lambda parts: change(parts[0]), [structure])
+
+
+def map_parts(merge: "Callable[[Sequence[Tensor]], Tensor]", structures: Sequence[Structure]) -> Structure:
+    """Return a structure whose tensors are made of the tensors at the same place of several.
+
+    Args:
+        merge: makes one tensor of those at one place.
+        structures: of the same form, at least one.
+
+    Raises:
+        ValueError: structures of different form.
+    """
+    first = structures[0]
+    if isinstance(first, Mapping):
+        if any(not isinstance(each, Mapping) or each.keys() != first.keys() for each in structures):
+            raise ValueError("examples of different form: their dicts have different keys")
+        return {key: map_parts(merge, [each[key] for each in structures]) for key in first}  # type: ignore[call-overload, index]
+    if isinstance(first, list | tuple):
+        if any(not isinstance(each, list | tuple) or len(each) != len(first) for each in structures):
+            raise ValueError("examples of different form: their tuples have different lengths")
+        return tuple(map_parts(merge, [each[i] for each in structures]) for i in range(len(first)))  # type: ignore[index]
+    if any(isinstance(each, Mapping | list | tuple) for each in structures):
+        raise ValueError("examples of different form: a tensor in place of a dict or tuple")
+    return merge(structures)  # type: ignore[arg-type]
+
+
+def take(structure: Structure, rows: "Tensor | slice") -> Structure:
+    """Return the given rows of each tensor."""
+    if isinstance(rows, slice):
+        return map_tensors(lambda tensor: tensor[rows], structure)
+    flat = rows.flatten()
+    # Faster than indexing: for images of several rows of indices, a third of the time.
+    return map_tensors(lambda t: t.index_select(0, flat).view(*rows.shape, *t.shape[1:]), structure)
+
+
+def only_tensor(structure: Structure) -> "Tensor | None":
+    """Return a structure's tensor, where it is a lone one."""
+    return None if isinstance(structure, Mapping | list | tuple) else structure  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Labelled examples.
+
+    Attributes:
+        x: inputs: a tensor ``(n, *input_shape)`` of any dtype, or a structure of tensors ``(n, ...)``.
+        y: labels, in the same way; class labels are int64 ``(n,)``.
+
+    Raises:
+        ValueError: unequal numbers of examples, or no tensor.
+    """
+
+    x: Structure
+    y: Structure
+
+    def __post_init__(self) -> None:
+        shapes = {
+            f"{name}{path}": tuple(t.shape) for name in ("x", "y") for path, t in tensors_of(getattr(self, name))
+        }
+        if any(not shape for shape in shapes.values()) or len({shape[0] for shape in shapes.values()}) != 1:
+            told = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "nothing"
+            raise ValueError(f"a Split has tensors with one row an example: {told}")
+
+    def __len__(self) -> int:
+        return int(next(tensors_of(self.y))[1].shape[0])
+
+    @property
+    def device(self) -> "torch.device":
+        """Where the examples are."""
+        return next(tensors_of(self.x))[1].device
+
+    def take(self, rows: "Tensor | slice") -> "Split":
+        """Return the examples of the given rows."""
+        return Split(take(self.x, rows), take(self.y, rows))
+
+    def to(self, device: "torch.device") -> "Split":
+        """Return the examples on a device."""
+        return Split(map_tensors(lambda t: t.to(device), self.x), map_tensors(lambda t: t.to(device), self.y))
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's data: what it trains on and what it keeps for testing."""
+
+    train: Split
+    test: Split
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of forms, shapes and bytes, 16 hex digits: equal data, equal fingerprint."""
+        digest = hashlib.blake2b(digest_size=8)
+        for structure in (self.train.x, self.train.y, self.test.x, self.test.y):
+            for path, tensor in tensors_of(structure):
+                usual = str(tensor.dtype) in ("torch.float32", "torch.int64")
+                digest.update(f"{path}{'' if usual else tensor.dtype}{tuple(tensor.shape)}".encode())
+                digest.update(_bytes(tensor))
+        return digest.hexdigest()
+
+    def to(self, device: "torch.device") -> "ClientData":
+        """Return the data on a device."""
+        return ClientData(self.train.to(device), self.test.to(device))
+
+
+def _bytes(tensor: "Tensor") -> memoryview:
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data  # NumPy knows no bfloat16

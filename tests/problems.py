@@ -1,0 +1,40 @@
+"""Local problems out of a loss function and tensors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from client.training.rule import LocalProblem
+from client.training.settings import LocalTrainingSettings
+from fedappeal.tasks.examples import ClientData, Split, Structure
+from fedappeal.tasks.task import Task
+
+
+class GivenLoss(Task):
+    """A task of nothing but a loss."""
+
+    def __init__(self, loss: Callable[..., Tensor]) -> None:
+        self._loss = loss
+
+    def initial_model(self, seed: int) -> nn.Module:
+        raise NotImplementedError
+
+    def load(self, client: int) -> ClientData:
+        raise NotImplementedError
+
+    def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> Tensor:
+        return self._loss(outputs, y)
+
+
+def local_problem(
+    loss: Callable[..., Tensor],
+    x: Tensor,
+    y: Tensor,
+    batches: NDArray[np.int64],
+    training: LocalTrainingSettings,
+) -> LocalProblem:
+    """The problem of one local training, with a mean loss of outputs and labels."""
+    return LocalProblem(GivenLoss(loss), Split(x, y), batches, training)
