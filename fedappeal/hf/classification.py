@@ -1,0 +1,85 @@
+"""Text classification: one label a text."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field
+
+from fedappeal.hf.settings import TextSettings
+from fedappeal.hf.task import TextTask
+from fedappeal.hf.texts import label_numbers
+from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.tasks.arrays import Labels, Rows
+from fedappeal.tasks.examples import Split
+from fedappeal.tasks.partitions.checks import AUTO_PARTITION
+from fedappeal.tasks.partitions.split import flipped
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class TextClassification(TextTask):
+    """One label a text, by a model of Hugging Face's transformers; LoRA unless told otherwise."""
+
+    name = "hf-text"
+    auto_partition = AUTO_PARTITION
+
+    class Settings(TextSettings):
+        """Which texts, labels and model."""
+
+        label_column: str = Field("label", min_length=1, description="column of the labels: names, or 0 to C-1")
+        labels: str = Field(
+            "", description="the labels' names by commas, in their order; empty: as config.json has them"
+        )
+
+    own: Settings
+
+    def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
+        """Take the settings, and the labels from them or from the model's folder.
+
+        Raises:
+            ConfigError: as `TextTask`, or fewer than two labels.
+        """
+        super().__init__(settings, data_dir)
+        self._extra_columns = (self.own.label_column,)
+        given = [label.strip() for label in self.own.labels.split(",")] if self.own.labels else []
+        self._names = given or self.folder.label_names
+        if len(self._names) < 2 or len(set(self._names)) < len(self._names) or "" in self._names:
+            raise ConfigError(f"{self.name}.labels = '{self.own.labels}' is not allowed: two or more different names")
+        self.num_classes = len(self._names)
+        nameless = self._names == [f"LABEL_{number}" for number in range(self.num_classes)]
+        self.class_names = () if nameless else tuple(self._names)
+
+    @cached_property
+    def labels(self) -> Labels:
+        """The label of each row.
+
+        Raises:
+            ConfigError: a label that the task does not have.
+        """
+        try:
+            return np.array(label_numbers(self.columns[1], self._names), dtype=np.int64)
+        except ValueError as error:
+            raise ConfigError(f"{self.name}.data = '{self.own.data}' is not allowed: {error}") from None
+
+    def initial_model(self, seed: int) -> "nn.Module":
+        """Return the folder's model with a classifier of the task's labels."""
+        from fedappeal.hf import models
+
+        names = {
+            "num_labels": self.num_classes,
+            "id2label": dict(enumerate(self._names)),
+            "label2id": {name: number for number, name in enumerate(self._names)},
+        }
+        padding = {"pad_token_id": self.tokenizer.pad_token_id}
+        return models.build(self.folder, self.own, models.CLASSIFIER, seed, self.name, **names, **padding)
+
+    def examples(self, client: int, rows: Rows, part: str) -> Split:
+        """Return token ids with the texts' labels."""
+        import torch
+
+        y = torch.from_numpy(self.labels[rows])
+        flip = client in flipped(self.settings) and (part == "train" or self.settings.flip_on == "both")
+        return Split(self.encoded(self.texts(rows)), self.num_classes - 1 - y if flip else y)

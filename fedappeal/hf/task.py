@@ -1,0 +1,184 @@
+"""What the tasks on texts share: a model of a folder, and texts that are dealt out to clients."""
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedappeal.hf.folder import ModelFolder, inside, require
+from fedappeal.hf.settings import TextSettings
+from fedappeal.hf.texts import Column, read_columns
+from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.tasks.arrays import Labels, Rows
+from fedappeal.tasks.examples import ClientData, Split, Structure
+from fedappeal.tasks.partitions.assign import assign
+from fedappeal.tasks.partitions.cache import kept_rows
+from fedappeal.tasks.partitions.checks import check_client
+from fedappeal.tasks.partitions.split import split
+from fedappeal.tasks.partitions.users import draw_users
+from fedappeal.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class TextTask(Task):
+    """Texts in a table, and a model of transformers in a folder.
+
+    The table's rows are dealt out by the run's partition, or by the column that says whose row it is. A client's
+    texts are tokenised when its data is asked for.
+    """
+
+    own: TextSettings
+    Settings = TextSettings
+    _extra_columns: tuple[str, ...] = ()
+
+    def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
+        """Take the settings; of the model's folder only its configuration is read, and no data.
+
+        Raises:
+            ConfigError: an own setting that is not allowed, or another model or partition than the task has.
+        """
+        super().__init__(settings, data_dir)
+        if settings.model != "auto":
+            raise ConfigError(
+                f"model = '{settings.model}' is not allowed for task = '{settings.task}': "
+                f"{self.name}.model-dir names its model (auto)"
+            )
+        if (self.partition == "natural") != bool(self.own.client_column):
+            raise ConfigError(
+                f"partition = '{settings.partition}' is not allowed with {self.name}.client-column = "
+                f"'{self.own.client_column}': the column makes the partition natural, and natural needs it"
+            )
+        most = self.folder.max_tokens
+        if most is not None and self.own.max_length > most:
+            raise ConfigError(
+                f"{self.name}.max-length = {self.own.max_length} is not allowed: its model takes {most} at most"
+            )
+        self.share = "trainable" if self.own.lora_rank else "all"
+        self.evaluation_batch = self.own.evaluation_batch
+
+    @property
+    def partition(self) -> str:
+        """How the texts are spread over clients: natural where a column says whose they are."""
+        if self.settings.partition != "auto":
+            return self.settings.partition
+        return "natural" if self.own.client_column else self.auto_partition
+
+    @cached_property
+    def folder(self) -> ModelFolder:
+        """The model's folder.
+
+        Raises:
+            ConfigError: the extra is not installed, or there is no such folder.
+        """
+        require("transformers", *(["peft"] if self.own.lora_rank else []))
+        setting = f"{self.name}.model-dir"
+        return ModelFolder(inside(self.data_dir, setting, self.own.model_dir), setting, self.own.random_weights)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The folder's tokenizer."""
+        from fedappeal.hf.tokens import tokenizer_of
+
+        return tokenizer_of(self.folder)
+
+    @property
+    def fingerprint(self) -> str:
+        """What server and client must agree on: as for each task, and the content of the model's folder."""
+        agreed = [super().fingerprint, self.folder.content_hash]
+        if self.own.random_weights and self.own.lora_rank:
+            # Frozen weights that are drawn do not travel, and another version may draw others.
+            agreed += [version("transformers"), version("torch").partition("+")[0]]
+        return hashlib.blake2b(" ".join(agreed).encode(), digest_size=8).hexdigest()
+
+    def check(self) -> None:
+        """Check the model's folder, the table of texts and the partition, without torch.
+
+        Raises:
+            ConfigError: one line: what is missing, or does not fit.
+        """
+        self.folder.check()
+        _ = self.rows
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """The table's texts, then the task's further columns, then whose row it is where a column says so.
+
+        Raises:
+            ConfigError: the table cannot be read; says why.
+        """
+        own, setting = self.own, f"{self.name}.data"
+        path = inside(self.data_dir, setting, own.data)
+        owner = (own.client_column,) if own.client_column else ()
+        try:
+            columns = read_columns(path, (own.text_column, *self._extra_columns, *owner))
+            _check_texts(columns[0])
+        except ConfigError:
+            raise
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"{setting} = '{own.data}' is not allowed: {reason}") from None
+        return columns
+
+    @cached_property
+    def labels(self) -> Labels:
+        """The label of each row, on which a partition may depend; one and the same where rows have none."""
+        return np.zeros(len(self.columns[0]), dtype=np.int64)
+
+    @cached_property
+    def rows(self) -> list[Rows]:
+        """The table's rows that each client holds, seen clients first.
+
+        Raises:
+            ConfigError: the table does not fit the partition.
+        """
+        labels = self.labels
+        if self.own.client_column:
+            owners = [str(owner) for owner in self.columns[-1]]
+            held: dict[str, list[int]] = {}
+            for row, owner in enumerate(owners):
+                held.setdefault(owner, []).append(row)
+            chosen = draw_users(self.settings, {owner: len(rows) for owner, rows in held.items()}, "texts")
+            return [np.array(held[owner], dtype=np.int64) for owner in chosen]
+        settings = self.settings.model_copy(update={"partition": self.partition})
+        return kept_rows(self.fingerprint, labels, lambda: assign(settings, labels, max(self.num_classes, 1)))
+
+    def load(self, client: int) -> ClientData:
+        """Return one client's texts as token ids, on the CPU.
+
+        Raises:
+            ConfigError: there is no such client, or the table cannot be read.
+        """
+        check_client(self.settings, client)
+        train, test = split(self.settings, client, self.rows[client])
+        return ClientData(self.examples(client, train, "train"), self.examples(client, test, "test"))
+
+    @abstractmethod
+    def examples(self, client: int, rows: Rows, part: str) -> Split:
+        """Return some of the table's rows as examples; ``part`` is ``train`` or ``test``."""
+
+    def encoded(self, texts: Sequence[str]) -> "dict[str, Tensor]":
+        """Return texts as the model takes them: token ids and which of them are no padding."""
+        from fedappeal.hf.tokens import encode
+
+        return encode(self.tokenizer, texts, self.own.max_length)
+
+    def texts(self, rows: Rows) -> list[str]:
+        """Return the texts of some of the table's rows."""
+        return [self.columns[0][row] for row in rows]
+
+    def forward(self, model: "nn.Module", x: Structure) -> Any:
+        """Return the logits."""
+        return super().forward(model, x).logits
+
+
+def _check_texts(texts: Column) -> None:
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"row {number} has no text: {text!r}")
