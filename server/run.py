@@ -8,12 +8,15 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
 from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.tasks import load_task, task_fingerprint
+from fedappeal.tasks import load_task
+from fedappeal.tasks.share import ALL, parts_of, share_of
+from fedappeal.tasks.task import Task
 from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_settings
 from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, POLICIES, RunFolder, new_path, read_lines
@@ -86,19 +89,32 @@ class Recorder(Hooks):
         self.watch.on_round_end(record, arrays)
 
 
-def initial_arrays(config: RunConfig) -> Arrays:
-    """Return w_0 by name.
+def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arrays:
+    """Return what travels of w_0, by name.
 
-    Where a file holds it, no torch is imported: that takes seconds, and clients check it.
+    Where a file holds it and all of it travels, no torch is imported: that takes seconds, and clients check it.
+
+    Args:
+        config: the run's settings.
+        task: the run's task.
+        rule: how clients train.
 
     Raises:
-        ConfigError: if the file cannot be read.
+        ConfigError: if the file cannot be read, or clients would train arrays of their own by a rule that cannot.
     """
-    if config.initial_model:
+    whole = share_of(task) == ALL
+    if config.initial_model and whole:
         return read_safetensors(Path(config.initial_model))[0]
     from fedappeal.tasks import initial
 
-    return initial.initial_arrays(load_task(config.task_settings()), config.seed)
+    if not whole and not rule.keeps_personal:
+        own = parts_of(task.initial_model(config.seed), share_of(task)).personal_trained
+        if own:
+            raise ConfigError(
+                f"share = '{share_of(task)}' is not allowed with local-rule = '{rule.name}': all trained parameters "
+                f"have to travel, and '{own[0]}' would stay with the clients"
+            )
+    return initial.initial_arrays(task, config.seed, config.initial_model)
 
 
 def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool = True) -> None:
@@ -128,7 +144,7 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable
     strategy, plugins = build_strategy(config), chosen(config)
     task = load_task(config.task_settings())
     strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
-    named = initial_arrays(config)
+    named = initial_arrays(config, task, plugins.rule)
     layout = Layout.of(named)
     strategy.check_model(layout.names)
     initial = layout.pack(named) if config.pack else layout.named(named)
@@ -148,7 +164,7 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable
         train_config=ConfigRecord({**told, **training_settings(config, plugins)}),
         evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
         hooks=Recorder(folder, strategy, start.initial, config.rounds, plugins, watch, durable),
-        roll_call_config=ConfigRecord({**told, **roll_call_settings(config, plugins)}),
+        roll_call_config=ConfigRecord({**told, **roll_call_settings(task, plugins, config)}),
         arrays=start.arrays,
         first_round=start.server_round + 1,
     )
@@ -171,11 +187,11 @@ def training_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:
     return told
 
 
-def roll_call_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:
+def roll_call_settings(task: Task, plugins: Chosen, config: RunConfig) -> dict[str, Scalar]:
     """Return what the roll call says besides the run's key and the layout."""
     foreign = (f"{kind}\t{found.name}\t{found}" for kind, found in foreign_plugins(config))
     return {
-        keys.FINGERPRINT: task_fingerprint(config.task_settings()),
+        keys.FINGERPRINT: task.fingerprint,
         keys.PROTOCOL_VERSION: keys.PROTOCOL,
         keys.PLUGINS: "\n".join(foreign),
         keys.NEEDS_LOSS: int(plugins.strategy.needs_losses),

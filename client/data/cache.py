@@ -13,6 +13,7 @@ from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.share import Parts, parts_of, share_of
 from fedappeal.tasks.task import Task
 
 log = logging.getLogger("fedappeal.client")
@@ -44,6 +45,7 @@ class Cache:
         self.data = lru_cache(maxsize=256)(self._data)
         self.own_data = lru_cache(maxsize=2)(self._own_data)
         self.initial = lru_cache(maxsize=4)(self._initial)
+        self.parts = lru_cache(maxsize=4)(self._parts)
         self.scratch_model = lru_cache(maxsize=4)(self._scratch_model)
 
     def _task(self, settings: TaskSettings, data_dir: str, allowed: Allowed) -> Task:
@@ -72,6 +74,10 @@ class Cache:
     def _initial(self, task: Task, seed: int) -> nn.Module:
         """Return w_0; it is not to be changed."""
         return task.initial_model(seed)
+
+    def _parts(self, task: Task, seed: int) -> Parts:
+        """Return which arrays of the task's model travel, and which stay."""
+        return parts_of(self.initial(task, seed), share_of(task))
 
     def _scratch_model(self, task: Task, seed: int, device: torch.device) -> nn.Module:
         """Return a model of the task on a device; its values do not last."""

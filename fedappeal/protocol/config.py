@@ -178,6 +178,12 @@ class TaskSettings(WithPlugins):
 
     task: str = Field("digits", min_length=1, description="task by name, or package.module:name of your own")
     model: Literal["auto", "mlp", "logistic", "cnn"] = Field("auto", description="auto: the task's default")
+    share: str = Field(
+        "auto",
+        min_length=1,
+        description="what of the model travels; the rest stays with the client: all, trainable, or names as patterns "
+        "(body.*, or !head.* for all but these); auto: as the task says, usually all",
+    )
     clients: Count = Field(10, description="number of clients that train (seen)")
     unseen_clients: CountOrZero = Field(0, description="further clients that only evaluate (unseen)")
     partition: Literal["iid", "dirichlet", "shards", "clusters", "dirichlet-clusters", "natural", "auto"] = Field(
