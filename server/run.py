@@ -1,6 +1,7 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task
+from fedappeal.tasks.files.data_files import DATA_DIR
 from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.task import Task
 from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_settings
@@ -117,7 +119,9 @@ def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arra
     return initial.initial_arrays(task, config.seed, config.initial_model)
 
 
-def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool = True) -> None:
+def run(
+    grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool = True, task: Task | None = None
+) -> None:
     """Run, or go on with, the run that the settings describe.
 
     Args:
@@ -126,6 +130,7 @@ def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool
         watch: told of each round after it is on the disk.
         durable: whether there is a checkpoint after each round, and it is to survive a power cut; else there is one
             about every second, and after the last round.
+        task: the run's task; None: it is loaded, and reads the folder that the environment names (`DATA_DIR`).
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -134,15 +139,19 @@ def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config)
     with folder.alone():
         try:
-            _run(grid, config, folder, watch or Hooks(), durable)
+            _run(grid, config, folder, watch or Hooks(), durable, task or _task(config))
         except Exception as error:
             folder.event("failed", reason=str(error))
             raise
 
 
-def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable: bool) -> None:
+def _task(config: RunConfig) -> Task:
+    data_dir = os.environ.get(DATA_DIR)
+    return load_task(config.task_settings(), Path(data_dir) if data_dir else None)
+
+
+def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable: bool, task: Task) -> None:
     strategy, plugins = build_strategy(config), chosen(config)
-    task = load_task(config.task_settings())
     strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
     named = initial_arrays(config, task, plugins.rule)
     layout = Layout.of(named)

@@ -81,7 +81,9 @@ class CausalLM(TextTask):
             outputs[:, :-1].transpose(1, 2), following, ignore_index=IGNORED, reduction="none"
         )
         of_text = of_each.sum(1) / (following != IGNORED).sum(1)
-        return {"mean": of_text.mean, "sum": of_text.sum, "none": of_text.clone}[reduction]()
+        if reduction == "none":
+            return of_text
+        return of_text.mean() if reduction == "mean" else of_text.sum()
 
     def metrics(self, outputs: Any, y: Structure) -> dict[str, float]:
         """Return ``token-accuracy``: the mean over texts of the share of their tokens that are predicted."""

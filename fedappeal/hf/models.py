@@ -40,7 +40,7 @@ def build(folder: ModelFolder, own: TextSettings, kind: str, seed: int, name: st
             model, new = _load(folder, own.random_weights, kind, config)
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise folder.refused(f"transformers cannot load it: {error}") from None
-        model = model.float()
+        model = model.float()  # NumPy knows no bfloat16
         model.config.use_cache = False
         if own.lora_rank:
             try:
@@ -48,7 +48,8 @@ def build(folder: ModelFolder, own: TextSettings, kind: str, seed: int, name: st
             except ValueError as error:
                 reason = " ".join(str(error).split())
                 raise ConfigError(f"{name}.lora-targets = '{own.lora_targets}' is not allowed: {reason}") from None
-    return model
+    built: nn.Module = model
+    return built
 
 
 def _load(folder: ModelFolder, random_weights: bool, kind: str, config: dict[str, Any]) -> tuple[Any, list[str]]:

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from fedappeal.protocol.config import Count, CountOrZero, Positive
+from fedappeal.protocol.config import Count, CountOrZero
 from fedappeal.protocol.plugins import PluginSettings
 
 
@@ -30,7 +30,7 @@ class TextSettings(PluginSettings):
     lora_rank: CountOrZero = Field(
         8, description="rank of the LoRA adapters; 0: none, all weights are trained and sent"
     )
-    lora_alpha: Positive = Field(16.0, description="scale of the adapters: they count alpha / rank times")
+    lora_alpha: Count = Field(16, description="scale of the adapters: they count alpha / rank times")
     lora_targets: str = Field(
         "",
         description="layers with adapters, names by commas; empty: PEFT's for the model; all-linear: each linear one",

@@ -66,9 +66,8 @@ class TextTask(Task):
     @property
     def partition(self) -> str:
         """How the texts are spread over clients: natural where a column says whose they are."""
-        if self.settings.partition != "auto":
-            return self.settings.partition
-        return "natural" if self.own.client_column else self.auto_partition
+        usual = "natural" if self.own.client_column else self.auto_partition
+        return usual if self.settings.partition == "auto" else self.settings.partition
 
     @cached_property
     def folder(self) -> ModelFolder:

@@ -97,7 +97,8 @@ def simulate(
         device, cache = pick_device(simulation.device), Cache()
         mode, _ = choose_mode(config, simulation, cache)
         clients = config.clients + config.unseen_clients
-        pool = Pool(_task(config, simulation, cache), clients, device)
+        task = _task(config, simulation, cache)
+        pool = Pool(task, clients, device)
         node: dict[str, Scalar] = {
             "num-partitions": clients,
             "data-dir": simulation.data_dir,
@@ -112,7 +113,8 @@ def simulate(
         with evaluation_workers(threads if mode == "batched" else 1) as workers, frozen_objects():
             scheduler = BatchScheduler(pool, workers) if mode == "batched" else None
             app = client_app(Participants(scheduler, pool.client, cache))
-            run(InProcessGrid(app, clients, context, scheduler), settings, _Watch(on_round), durable=False)
+            grid = InProcessGrid(app, clients, context, scheduler)
+            run(grid, settings, _Watch(on_round), durable=False, task=task)
 
 
 def _task(config: RunConfig, simulation: Simulation, cache: Cache) -> Task:

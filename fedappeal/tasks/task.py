@@ -40,6 +40,7 @@ class Task(Plugin, ABC):
         metric: the task's primary metric: tables show it; a requirement ``metric`` and FedALIGN's
             ``match-on = error`` compare it.
         share: what of the model travels where the run's setting ``share`` is ``auto`` (`fedappeal.tasks.share`).
+        evaluation_batch: examples a forward pass of an evaluation; bounds memory, does not change the result.
         other_metrics: names of further numbers that `metrics` returns and clients report.
     """
 
@@ -50,6 +51,7 @@ class Task(Plugin, ABC):
     other_metrics: tuple[str, ...] = ()
     share: str = "all"
     class_names: tuple[str, ...] = ()
+    evaluation_batch: int = 4096
     auto_partition: str = "natural"
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:

@@ -29,7 +29,14 @@ def config_of(kind: str, vocabulary: int, width: int = 32, **more: Any) -> Any:
     sizes = {"hidden_size": width, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 2 * width}
     if kind == "gpt2":
         return GPT2Config(
-            vocab_size=vocabulary, n_embd=width, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0, **more
+            vocab_size=vocabulary,
+            n_embd=width,
+            n_layer=2,
+            n_head=2,
+            n_positions=64,
+            bos_token_id=0,
+            eos_token_id=0,
+            **more,
         )
     if kind == "llama":
         return LlamaConfig(vocab_size=vocabulary, max_position_embeddings=64, **sizes, **more)
