@@ -189,7 +189,7 @@ def check_settings(config: RunConfig) -> Chosen:
     for plugin in run.plugins():
         own_settings(config, plugin)
     strategy.check_run(config, own_settings(config, strategy))
-    strategy.of_run(config)  # only making it tells whether its own settings go together
+    strategy.of_run(config, **_schedule(config))  # only making it tells whether its settings go together
     unused_settings(config)
     return run
 
@@ -213,7 +213,13 @@ def build_strategy(config: RunConfig) -> Strategy:
         on_empty_round=config.on_empty_round if known else "keep",
         evaluate_every=config.evaluate_every,
         measure_leavers=config.measure_leavers,
+        **_schedule(config),
     )
+
+
+def _schedule(config: RunConfig) -> dict[str, Scalar]:
+    """Return the settings of the learning rate's schedule, as the shared settings have them."""
+    return {key: getattr(config, key) for key in ("lr_schedule", "lr_warmup_rounds", "lr_final_share")}
 
 
 def resolved_settings(config: RunConfig) -> dict[str, Scalar]:

@@ -21,6 +21,9 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+LrSchedule = Literal["constant", "linear", "cosine"]
+"""How the learning rate falls over the rounds."""
 
 
 class ConfigError(ValueError):
@@ -246,11 +249,16 @@ class RunConfig(TaskSettings):
     )
 
     learning_rate: Positive = Field(0.1, description="local learning rate")
+    lr_schedule: LrSchedule = Field("constant", description="how the learning rate falls from round to round")
+    lr_warmup_rounds: CountOrZero = Field(0, description="first rounds, in which it rises to learning-rate; 0: none")
+    lr_final_share: PositiveShare = Field(
+        0.1, description="for lr-schedule = linear and cosine: learning rate of the last round, as a share"
+    )
     batch_size: Count = Field(32, description="examples a local step")
     local_steps: CountOrZero = Field(30, description="local steps a round; 0: use local-epochs")
     local_epochs: CountOrZero = Field(0, description="local epochs a round, where local-steps is 0")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="local SGD momentum")
-    weight_decay: NonNegative = Field(0.0, description="local SGD weight decay")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="momentum of local SGD")
+    weight_decay: NonNegative = Field(0.0, description="local weight decay; adamw's is decoupled")
 
     local_rule: str = Field(
         "auto",
@@ -299,6 +307,10 @@ class RunConfig(TaskSettings):
         if self.mandatory_rounds > self.rounds:
             raise ValueError(
                 f"mandatory-rounds = {self.mandatory_rounds} is not allowed: at most rounds = {self.rounds}"
+            )
+        if self.lr_warmup_rounds >= self.rounds:
+            raise ValueError(
+                f"lr-warmup-rounds = {self.lr_warmup_rounds} is not allowed: less than rounds = {self.rounds}"
             )
         return self
 
