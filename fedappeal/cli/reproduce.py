@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedappeal.comparison.figures import check_plots
 from fedappeal.experiments import experiment_names, load_experiment
 from fedappeal.experiments.framework.experiment import Results
 from fedappeal.experiments.framework.grid import best_of_each, grid_experiment, grid_keys
 from fedappeal.experiments.framework.harness import Machine, carry_out
 from fedappeal.experiments.framework.page import all_tables, write_page
 from fedappeal.experiments.framework.plan import Plan, make_plan
-from fedappeal.experiments.framework.plots import check_plots
 from fedappeal.protocol.config import ConfigError, Scalar, scalar
 
 

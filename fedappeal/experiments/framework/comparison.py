@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedappeal.experiments.framework.measures import LATE, Line, Lines, Measure, joined_share, last, late, total
-from fedappeal.experiments.framework.plots import COLOURS, new_figure
+from fedappeal.comparison.figures import COLOURS, new_figure
+from fedappeal.comparison.measures import LATE, Line, Lines, Measure, joined_share, last, late, total
 from fedappeal.experiments.framework.table import NONE, Table
 from fedappeal.protocol.config import ConfigError
 from server.run_folder import HISTORY, how_it_ended, read_config, read_lines

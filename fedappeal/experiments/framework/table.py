@@ -7,8 +7,8 @@ from typing import Literal
 
 from rich.table import Table as RichTable
 
+from fedappeal.comparison.measures import Measure
 from fedappeal.experiments.framework.experiment import Arm, Claim, Missing, Number, Results, Unmeasured
-from fedappeal.experiments.framework.measures import Measure
 from server.run_folder import how_it_ended
 from strategies.rounds.divergence import DIVERGED
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fedappeal.comparison.measures import Measure, best, both, joined_share, last, late, total
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Quick, Results, RunResult
-from fedappeal.experiments.framework.measures import Measure, best, both, joined_share, last, late, total
 from fedappeal.experiments.framework.table import (
     Spread,
     Table,
