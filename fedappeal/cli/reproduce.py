@@ -91,7 +91,7 @@ def _report(
 ) -> bool:
     """Print the tables and write the page; return whether the figure could not be drawn."""
     for table in all_tables(plan, results):
-        for part in table.rich():
+        for part in table.rich(console.width):
             console.print(part)
     page, trouble = write_page(plan, results, failed, options.pages or options.out)
     console.print(f"the page: [bold]{page}[/]", soft_wrap=True)

@@ -1,5 +1,6 @@
 """What all figures share: colours, dashes, an empty figure, files that repeat. Needs matplotlib."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,14 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save(figure: "Figure", stem: Path) -> None:
     """Write ``stem.png`` and ``stem.svg``; a figure drawn again from the same numbers gives the same files."""
-    import matplotlib as mpl
-
     stem.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(stem.with_name(stem.name + ".png"), dpi=90)
-    with mpl.rc_context({"svg.hashsalt": "fedappeal"}):
+    with repeatable():
         figure.savefig(stem.with_name(stem.name + ".svg"), metadata={"Date": None})
+
+
+def repeatable() -> AbstractContextManager[None]:
+    """Return what makes a figure's names in an SVG the same each time it is drawn."""
+    import matplotlib as mpl
+
+    return mpl.rc_context({"svg.hashsalt": "fedappeal"})

@@ -1,14 +1,13 @@
 """An experiment's curves over the rounds: a mean over seeds, with its spread as a band. Needs matplotlib."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.comparison.curves import by_round
 from fedappeal.comparison.figures import COLOURS, DASHES
-from fedappeal.comparison.measures import unmeasured
 from fedappeal.experiments.framework.experiment import Results, RunResult
 
 if TYPE_CHECKING:
@@ -27,13 +26,8 @@ def curve(runs: Sequence[RunResult], key: str) -> tuple[NDArray[np.int64], NDArr
     Rounds that not all runs have (one ended early) are averaged over those that have them. The curve ends where a
     run's model diverged: the others' mean would no longer be of the same runs.
     """
-    found: dict[int, list[float]] = {}
-    lost = min((int(line["round"]) for run in runs for line in run.lines if unmeasured(line)), default=math.inf)
-    for run in runs:
-        for server_round, value in zip(*series(run, key), strict=True):
-            if server_round < lost:
-                found.setdefault(int(server_round), []).append(float(value))
-    rounds = sorted(found)
+    found = by_round([(run.seed, run.lines) for run in runs], lambda line: line.get(key))
+    rounds = list(found)
     means = np.array([np.mean(found[r]) for r in rounds], dtype=np.float64)
     spreads = np.array([np.std(found[r], ddof=1) if len(found[r]) > 1 else 0.0 for r in rounds], dtype=np.float64)
     return np.array(rounds, dtype=np.int64), means, spreads

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fedappeal.comparison.measures import Measure, best, both, joined_share, last, late, total
+from fedappeal.comparison.table import Table
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Quick, Results, RunResult
 from fedappeal.experiments.framework.table import (
     Spread,
-    Table,
     claims_table,
     diverged_table,
     nearness_table,
