@@ -1,5 +1,6 @@
 """`fedappeal compare`: runs side by side, grouped by their settings; as tables, a file, a picture."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,8 +79,17 @@ def _check(options: CompareOptions) -> None:
     if options.plot:
         check_picture(options.plot)
     for name, path in (("output", options.output), ("plot", options.plot)):
-        if path and path.is_dir():
-            raise ConfigError(f"{name} = '{path}' is not allowed: it is a folder")
+        if path:
+            _check_file(name, path)
+
+
+def _check_file(name: str, path: Path) -> None:
+    """Check that a file can be written, whose folder may still have to be made."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir():
+        raise ConfigError(f"{name} = '{path}' is not allowed: it is a folder")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{name} = '{path}' cannot be written: no file can be made in '{folder}'")
 
 
 def _write(name: str, path: Path, content: bytes) -> None:

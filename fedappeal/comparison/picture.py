@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _ENDINGS = (".png", ".svg")
 _LEGEND = 110
 """Characters of the legend's lines."""
+_LINE = 0.24
+"""Height of one of them, in inches."""
 BAND = "lines: mean over seeds; bands: 95 % interval (Student's t)"
 
 
@@ -41,7 +43,10 @@ def check_picture(path: Path) -> None:
 def draw_comparison(comparisons: Sequence[Comparison]) -> "Figure":
     """Return a figure: GM-Appeal, the metric, participation and loss of each task, in four panels."""
     labels = list(dict.fromkeys(group.label for found in comparisons for group in found.groups))
-    figure = new_figure(12, 3 + 4.5 * len(comparisons))
+    shown = [textwrap.fill(label, _LEGEND) for label in labels]
+    columns = max(1, min(len(shown), _LEGEND // (8 + max(len(line) for line in shown))))
+    legend_lines = sum(text.count("\n") + 1 for text in shown) / columns + 2
+    figure = new_figure(12, 6 * len(comparisons) + _LINE * legend_lines)
     grid = figure.subplots(2 * len(comparisons), 2, squeeze=False)
     for row, found in enumerate(comparisons):
         panels = grid[2 * row : 2 * row + 2].flatten()
@@ -54,11 +59,9 @@ def draw_comparison(comparisons: Sequence[Comparison]) -> "Figure":
     handles: dict[str, Artist] = {}
     for axes in grid.flatten():
         handles |= {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    shown = [textwrap.fill(label, _LEGEND) for label in handles]
-    columns = max(1, min(len(shown), _LEGEND // (8 + max(len(line) for line in shown))))
     several = any(len(group.seeds) > 1 for found in comparisons for group in found.groups)
     figure.legend(
-        list(handles.values()),
+        [handles[label] for label in labels],
         shown,
         loc="outside lower center",
         ncols=columns,

@@ -104,16 +104,19 @@ def _unfinished(runs: Iterable[RecordedRun], after: int) -> list[str]:
 def _notes(group: Group) -> list[str]:
     """Return what a reader has to know of a group's runs."""
     notes = []
-    count = len(group.runs)
+    count = _count(len(group.runs), "run")
     for reason in dict.fromkeys(run.early_end for run in group.runs if run.early_end):
         ended = [run.last_round for run in group.runs if run.early_end == reason]
         rounds = f"round {min(ended)}" if min(ended) == max(ended) else f"rounds {min(ended)} to {max(ended)}"
-        notes.append(f"{group.name}: {len(ended)} of {count} runs ended early, in {rounds}: {reason}")
+        notes.append(f"{group.name}: {len(ended)} of {count} ended early, in {rounds}: {reason}")
     for run in group.runs:
         if run.measured:
             notes.append(f"{group.name}, seed {run.seed}: {run.measured} clients measured the last model")
-    if count > len(group.seeds):
-        notes.append(
-            f"{group.name}: {count} runs, {len(group.seeds)} seeds: runs of one seed count as one, by their mean"
-        )
+    if len(group.runs) > len(group.seeds):
+        seeds = _count(len(group.seeds), "seed")
+        notes.append(f"{group.name}: {count}, {seeds}: runs of one seed count as one, by their mean")
     return notes
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number > 1)}"

@@ -87,9 +87,9 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
     found = [path for folder in paths for path in find_runs(folder)]
     read, empty = [], []
     for path, name in zip(found, _names(found), strict=True):
-        lines = read_lines(path / HISTORY)
-        if lines:
-            read.append(_recorded(path, name, lines))
+        settings = _settings(path)
+        if lines := read_lines(path / HISTORY):
+            read.append(_recorded(path, name, settings, lines))
         elif path in paths:
             raise ConfigError(f"'{path}' has no finished round to compare")
         else:
@@ -127,10 +127,14 @@ def _natural(path: Path) -> list[list[tuple[int, str]]]:
     return [[(int(part), "") if part.isdecimal() else (-1, part) for part in name] for name in parts]
 
 
-def _recorded(path: Path, name: str, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
+def _settings(path: Path) -> Mapping[str, Any]:
     settings = read_config(path).get("settings")
     if not isinstance(settings, dict) or not {"task", "seed", "strategy", "rounds"} <= settings.keys():
         raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} records no settings of a run")
+    return settings
+
+
+def _recorded(path: Path, name: str, settings: Mapping[str, Any], lines: Lines) -> RecordedRun:
     last = int(lines[-1]["round"])
     end = how_it_ended(path) or {}
     reason = str(end.get("reason", "")) if int(end.get("round", 0)) >= last else ""
