@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from rich.console import Console
+from rich.markup import escape
 
 from fedappeal.comparison.export import FORMATS, Format, text_of
 from fedappeal.comparison.frame import left_out
@@ -68,7 +69,7 @@ def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Con
         console.print(note, markup=False)
     for what, path in (("table", options.output), ("picture", options.plot)):
         if path:
-            console.print(f"the {what}: [bold]{path}[/]", soft_wrap=True)
+            console.print(f"the {what}: [bold]{escape(str(path))}[/]", soft_wrap=True)
 
 
 def _check(options: CompareOptions) -> None:

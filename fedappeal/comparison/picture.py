@@ -55,6 +55,7 @@ def draw_comparison(comparisons: Sequence[Comparison]) -> "Figure":
             for group in found.groups:
                 _curve(axes, group, panel, labels.index(group.label))
             axes.set(xlabel="round", ylabel=where + panel.title)
+            axes.locator_params(axis="x", integer=True)
             axes.grid(alpha=0.3)
     handles: dict[str, Artist] = {}
     for axes in grid.flatten():
@@ -111,7 +112,8 @@ def _curve(axes: "Axes", group: Group, panel: _Panel, place: int) -> None:
     points = {number: Interval.of(found) for number, found in values.items()}
     colour, dashes = COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
     means = [panel.scale * interval.mean for interval in points.values()]
-    axes.plot(list(points), means, color=colour, linestyle=dashes, linewidth=1.4, label=group.label)
+    marker = "o" if len(points) == 1 else ""  # no line goes through a single round
+    axes.plot(list(points), means, marker=marker, color=colour, linestyle=dashes, linewidth=1.4, label=group.label)
     bands = {number: (i.low, i.high) for number, i in points.items() if i.low is not None and i.high is not None}
     low = [panel.scale * (max(band[0], 0.0) if panel.share else band[0]) for band in bands.values()]
     high = [panel.scale * (min(band[1], 1.0) if panel.share else band[1]) for band in bands.values()]

@@ -20,7 +20,7 @@ _BORDER = 3
 
 
 def plain_number(value: float, digits: int, sign: str = "") -> str:
-    """Return a number with so many digits after the point; never -0.0 where it has no sign of its own."""
+    """Return a number with its digits after the point; without a sign of its own, never -0.0."""
     text = f"{value:{sign}.{digits}f}"
     return text.replace("-", "") if float(text) == 0 and not sign else text
 
