@@ -144,13 +144,17 @@ def reproduce(
 
 @cli.command("compare")
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs")],
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")],
+    baseline: Annotated[str, typer.Option(help="group the others are compared with: fedavg, strategy=fedavg")] = "",
+    each_run: Annotated[bool, typer.Option("--each-run", help="no groups: each run by itself")] = False,
+    to: Annotated[str, typer.Option(help="csv, json: the numbers; latex, markdown: the tables")] = "",
+    output: Annotated[Path | None, typer.Option(help="file for --to; default: standard output")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw them over the rounds: a .png or .svg file")] = None,
 ) -> None:
-    """Show runs side by side: results, participation, traffic, and the settings that differ."""
-    from fedappeal.cli.compare import compare_runs
+    """Compare runs, grouped by settings: means and paired differences over seeds, with 95 % intervals."""
+    from fedappeal.cli.compare import CompareOptions, show_comparison
 
-    compare_runs(runs, plot)
+    show_comparison(runs, CompareOptions(baseline, each_run, to, output, plot))
 
 
 @cli.command("list")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedappeal.comparison.table import Table
 from fedappeal.experiments.framework.experiment import Arm, Results
 from fedappeal.experiments.framework.plan import Plan, folder_name
 from fedappeal.experiments.framework.table import (
-    Table,
     claims_table,
     diverged_table,
     nearness_table,
