@@ -12,7 +12,6 @@ from fedappeal.comparison.figures import COLOURS, DASHES, check_plots, new_figur
 from fedappeal.comparison.groups import Group
 from fedappeal.comparison.measures import Line
 from fedappeal.comparison.result import Comparison
-from fedappeal.comparison.run_measures import Metric
 from fedappeal.comparison.statistics import Interval
 from fedappeal.protocol.config import ConfigError
 
@@ -93,10 +92,10 @@ def _panels(metric: Metric) -> tuple[_Panel, ...]:
     return (
         _Panel("GM-Appeal", lambda line: line.get("gm_appeal"), share=True),
         _Panel(
-            f"test {metric.shown}",
-            lambda line: line.get(metric.name),
-            100.0 if metric.share else 1.0,
-            metric.share,
+            f"test {metric.heading}",
+            lambda line: line.get(metric.column),
+            100.0 if metric.is_share else 1.0,
+            metric.is_share,
         ),
         _Panel("joined, % of those asked", _joined, 100.0, share=True),
         _Panel("test loss", lambda line: line.get("loss")),

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 from fedappeal.comparison.groups import Group, choose_baseline, group_runs
 from fedappeal.comparison.measures import Measure
-from fedappeal.comparison.run_measures import ACCURACY, Metric, run_measures
+from fedappeal.comparison.run_measures import run_measures
 from fedappeal.comparison.runs import RecordedRun
 from fedappeal.comparison.statistics import Difference, Interval
+from fedappeal.protocol.metric import Metric
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,7 @@ class Comparison:
         return next((r for r in self.results if r.group == group and r.measure == measure), None)
 
 
-def compare_runs(
-    runs: Sequence[RecordedRun], baseline: str = "", each_run: bool = False, metric: Metric = ACCURACY
-) -> list[Comparison]:
+def compare_runs(runs: Sequence[RecordedRun], baseline: str = "", each_run: bool = False) -> list[Comparison]:
     """Compare runs, the groups of each task with each other: a number of one task says nothing beside another's.
 
     A run that is not finished would be compared at another round than the others. So all runs of its task are
@@ -69,15 +68,15 @@ def compare_runs(
         runs: at least one.
         baseline: name of the group from which the differences are; empty: the first of each task.
         each_run: make each run a group of its own.
-        metric: the primary metric.
 
     Raises:
         ConfigError: no group of a task is called as the baseline.
     """
-    return [_compared(groups, choose_baseline(groups, baseline), metric) for groups in group_runs(runs, each_run)]
+    return [_compared(groups, choose_baseline(groups, baseline)) for groups in group_runs(runs, each_run)]
 
 
-def _compared(groups: Sequence[Group], baseline: Group, metric: Metric) -> Comparison:
+def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
+    metric = baseline.runs[0].metric
     unfinished = [run for group in groups for run in group.runs if not run.finished]
     after = min((run.last_round for run in unfinished), default=0)
     cut = {group: _until(group, after) if after else group for group in groups}

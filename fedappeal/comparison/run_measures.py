@@ -1,34 +1,10 @@
 """What a comparison reads off every run: the task's primary metric, GM-Appeal, loss, participation, traffic."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from fedappeal.comparison.measures import LATE, Lines, Measure, joined_share, last, late, total
 from fedappeal.comparison.statistics import Better
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A task's primary metric, as the columns of a history name it.
-
-    Attributes:
-        name: of its column; the worst decile's, the preferred model's and others' have a word in front.
-        better: which way is better.
-        share: whether it is a share, which is shown in per cent.
-    """
-
-    name: str = "accuracy"
-    better: Better = "higher"
-    share: bool = True
-
-    @property
-    def shown(self) -> str:
-        """Its name in a heading."""
-        return self.name.replace("_", " ") + (" %" if self.share else "")
-
-
-ACCURACY = Metric()
-"""The primary metric of every task."""
+from fedappeal.protocol.metric import ACCURACY, Metric
 
 
 def run_measures(metric: Metric = ACCURACY) -> tuple[Measure, ...]:
@@ -57,7 +33,8 @@ def run_measures(metric: Metric = ACCURACY) -> tuple[Measure, ...]:
 
 def _evaluated(metric: Metric) -> Iterable[tuple[str, str, Better, bool]]:
     """Return column, heading, better direction and whether it is a share of what evaluation reports."""
-    name, shown, better, share = metric.name, metric.shown, metric.better, metric.share
+    name, share, shown = metric.column, metric.is_share, metric.heading
+    better: Better = "higher" if metric.higher_is_better else "lower"
     rows: tuple[tuple[str, str, Better, bool], ...] = (
         ("gm_appeal", "GM-Appeal", "higher", False),
         (name, f"test {shown}", better, share),

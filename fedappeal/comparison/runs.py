@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from fedappeal.comparison.measures import Lines
 from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.metric import ACCURACY, Metric
 from server.run_folder import CONFIG, HISTORY, how_it_ended, read_config, read_lines
 
 
@@ -35,6 +36,7 @@ class RecordedRun:
         lines: its history so far; at least one line.
         early_end: why it ended before its last round; empty where it did not.
         finished: whether it is over; else it is under way, or was interrupted.
+        metric: the task's primary metric.
     """
 
     name: str
@@ -42,6 +44,7 @@ class RecordedRun:
     lines: Lines
     early_end: str = ""
     finished: bool = True
+    metric: Metric = ACCURACY
 
     @property
     def task(self) -> str:
@@ -138,7 +141,8 @@ def _recorded(path: Path, name: str, settings: Mapping[str, Any], lines: Lines) 
     last = int(lines[-1]["round"])
     end = how_it_ended(path) or {}
     reason = str(end.get("reason", "")) if int(end.get("round", 0)) >= last else ""
-    return RecordedRun(name, settings, lines, reason, bool(reason) or last >= int(settings["rounds"]))
+    finished = bool(reason) or last >= int(settings["rounds"])
+    return RecordedRun(name, settings, lines, reason, finished, Metric.of_record(read_config(path).get("metric")))
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

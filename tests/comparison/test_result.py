@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.comparison.result import Comparison, compare_runs
-from fedappeal.comparison.run_measures import Metric, run_measures
+from fedappeal.comparison.run_measures import run_measures
 from fedappeal.comparison.runs import read_runs
 from fedappeal.protocol.config import ConfigError
 from server.run_folder import RunFolder
@@ -69,17 +69,17 @@ def test_the_better_direction(key: str, verdict: str, tmp_path: Path) -> None:
 
 def test_another_metric_has_its_own_columns_and_direction(tmp_path: Path) -> None:
     a_sweep(tmp_path, {"fedavg": [1.0, 2.0, 3.0], "maxfl": [2.0, 3.0, 4.0]}, "rmse")
-    metric = Metric("rmse", "lower", share=False)
-    results = compared(tmp_path, metric=metric).results
+    metric = Metric("rmse", higher_is_better=False, high=math.inf)
+    for folder in tmp_path.rglob(CONFIG):
+        RunFolder(folder.parent, "").record(metric=metric.as_record())
+    results = compared(tmp_path).results
     (found,) = [r for r in results if r.measure.key == "rmse" and r.difference]
     assert found.difference is not None
     assert (found.difference.verdict, found.measure.title, found.measure.percent) == ("worse", "test rmse", False)
     keys = [measure.key for measure in run_measures(metric)]
     assert {"worst_decile_rmse", "preferred_rmse", "unseen_rmse-late", "loss"} <= set(keys)
     assert not [key for key in keys if "accuracy" in key]
-    for name in ("accuracy", "rmse", "loss"):  # a task's metric may be its loss
-        keys = [measure.key for measure in run_measures(Metric(name, "lower", share=False))]
-        assert len(keys) == len(set(keys))
+    assert len(keys) == len(set(keys))
 
 
 def test_runs_that_are_not_finished_are_compared_after_the_last_common_round(tmp_path: Path) -> None:
