@@ -23,12 +23,21 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[s
     Raises:
         ConfigError: if the file is not there or cannot be read; one line that names it.
     """
+    return _read(path, arrays=True)
+
+
+def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
     try:
         with safe_open(path, framework="numpy") as file:
             values = json.loads((file.metadata() or {}).get(_METADATA, "{}"))
-            return {key: file.get_tensor(key) for key in file.keys()}, values  # noqa: SIM118
+            return {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}, values
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(f"file '{path}' cannot be read: {error}") from None
+
+
+def read_values(path: Path) -> dict[str, Scalar]:
+    """Return the scalars of a safetensors file alone; arguments and errors as in `read_safetensors`."""
+    return _read(path, arrays=False)[1]
 
 
 def write_safetensors(

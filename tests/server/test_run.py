@@ -46,7 +46,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def federate(strategy: FedAvg, config: RunConfig, monkeypatch: pytest.MonkeyPatch, nodes: int = 2) -> MemoryGrid:
-    monkeypatch.setattr(server.run, "build_strategy", lambda config: strategy)
+    monkeypatch.setattr(server.run, "build_strategy", lambda *settings: strategy)
     grid = MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={keys.ACCURACY: 0.5}) for k in range(nodes)})
     with time_of(grid):
         server.run.run(grid, config)
