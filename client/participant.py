@@ -117,8 +117,8 @@ class Participant:
         self.store = store
         self.client_id = client_identity(node, store)
         cache = cache or Cache()
-        self.strategy: Algorithm = (
-            cache.strategy_of(config) or STRATEGIES.load(config.strategy, node.allowed).of_run(config)
+        self.strategy: Algorithm = cache.strategy_of(config) or STRATEGIES.load(config.strategy, node.allowed).of_run(
+            config
         )
         self.policy = policy_of(config, node, self.strategy, self.client_id)
         self._required = requirement_kind_of(config, node)

@@ -54,7 +54,5 @@ def _under_name(plugin: type[Plugin], own: dict[str, Scalar], config: RunConfig)
     name = plugin.settings_name()
     for key, value in config.section(name).items():
         if key not in own or own[key] != value:
-            raise ConfigError(
-                f"{name}.{key} = {value!r} is not allowed beside an object that has {own.get(key)!r}: set it there alone"
-            )
+            raise ConfigError(f"{name}.{key} = {value!r} is not allowed beside an object that has {own.get(key)!r}")
     return {f"{name}.{key}": value for key, value in own.items()}

@@ -23,9 +23,11 @@ def runtime_of(path: Path) -> dict[str, Any]:
         return {KIND: LOCAL}
     if runtime.get(KIND) not in (LOCAL, SIMULATION, SUBMITTED):
         raise ConfigError(
-            f"'{path}' holds a run that cannot be continued: its {CONFIG} does not say how it was started "
+            f"'{path}' holds a run that cannot continue: its {CONFIG} does not say how it was started "
             f"({LOCAL}, {SIMULATION}, {SUBMITTED})"
         )
+    if not runtime.get("resumable", True):
+        raise ConfigError(f"'{path}' holds a simulated run whose clients' memory was not kept: it cannot continue")
     return runtime
 
 

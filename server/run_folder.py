@@ -1,8 +1,8 @@
 """What a run leaves behind: one folder with its settings, its history and its models.
 
 ``config.json`` (every setting, seed and version, the runtime, and each time that the run was continued),
-``history.jsonl`` (a line a round), ``participation.jsonl`` (round, client-id, decision), ``measurements.jsonl`` (a line
-a round: what each client measured), ``policies.jsonl`` (client-id and policy, where the run mixes policies),
+``history.jsonl`` (a line a round), ``participation.jsonl`` (round, client-id, decision), ``measurements.jsonl`` (a
+line a round: what each client measured), ``policies.jsonl`` (client-id and policy, where the run mixes policies),
 ``events.jsonl`` (arrivals, refusals, failures, the end), ``initial.safetensors`` (w_0, of local runs),
 ``checkpoint.safetensors`` (what ``fedappeal resume`` continues from) and ``model.safetensors`` (the global model by
 parameter names). A simulated run leaves its clients' memory too: `fedappeal.simulation.memory`.

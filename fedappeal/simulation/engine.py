@@ -152,7 +152,9 @@ def simulate(
             scheduler = BatchScheduler(pool, workers) if mode == "batched" else None
             participants = Participants(scheduler, pool.client, cache)
             grid = InProcessGrid(client_app(participants), clients, context, scheduler)
-            memory = SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
+            memory = (
+                SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
+            )
             with interrupts() as asked:
                 watch = _Watch(on_round, asked)
                 try:

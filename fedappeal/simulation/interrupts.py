@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a simulated run: taken at once where nothing is lost by it, else once the round is over."""
+"""Ctrl-C and SIGTERM during a simulated run: taken at once where no round is lost, else after the round."""
 
 import signal
 import threading

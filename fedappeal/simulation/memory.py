@@ -1,8 +1,8 @@
 """What the clients of a simulated run remember, in the run's folder: for each checkpoint the memory of its round.
 
-``memory-0.safetensors`` holds what clients remember before the first round: their requirements, which do not change any
-more. ``memory-ROUND.safetensors`` holds what has changed since. It is written before the checkpoint of its round, and
-older ones are deleted after it: a kill at any moment leaves a checkpoint with the memory of the same round.
+``memory-0.safetensors`` holds what clients remember before the first round: their requirements, which do not change
+any more. ``memory-ROUND.safetensors`` holds what has changed since. It is written before the checkpoint of its round,
+and older ones are deleted after it: a kill at any moment leaves a checkpoint with the memory of the same round.
 ``requirements.jsonl`` has each client's rho_k: only a simulation may know it.
 """
 
@@ -40,7 +40,9 @@ def _values(evaluations: Mapping[str, Evaluation]) -> Mapping[str, Sequence[floa
 class SavedMemory:
     """The clients' memory of one simulated run; see `server.recorder.ClientMemory`."""
 
-    def __init__(self, folder: RunFolder, grid: InProcessGrid, participants: Participants, evaluate_every: int) -> None:
+    def __init__(
+        self, folder: RunFolder, grid: InProcessGrid, participants: Participants, evaluate_every: int
+    ) -> None:
         """Begin.
 
         Args:

@@ -86,7 +86,7 @@ class Algorithm(Plugin):
                 "every round needs all clients (None)"
             )
         self.num_rounds = 0
-        """Rounds with which the run began; 0 while that is not known. Schedules and shares of the rounds follow it."""
+        """Rounds with which the run began, for schedules and shares of them; 0 while that is not known."""
 
     @classmethod
     def of_run(cls, config: RunConfig, **shared: Any) -> Self:

@@ -1,4 +1,4 @@
-"""A simulated run that was stopped, killed or has finished continues as the run that nothing happened to: to the bit."""
+"""A simulated run that was stopped, killed or has finished continues as if nothing had happened, to the bit."""
 
 import json
 import os
@@ -128,5 +128,3 @@ def test_a_run_that_was_killed_continues_to_the_bit(
     assert left_by(halved) == left_by(whole)
     assert len(read_lines(whole / HISTORY)) == config.rounds
     assert sum(line["joined"] for line in read_lines(whole / HISTORY)[3:]) > 0
-
-

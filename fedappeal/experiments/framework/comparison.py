@@ -124,7 +124,7 @@ def comparison_tables(runs: Sequence[Compared]) -> list[Table]:
 
 
 def _different(runs: Sequence[Compared]) -> tuple[tuple[str, ...], ...]:
-    keys = sorted({key for run in runs for key in run.settings} - {"out", "resume"})
+    keys = sorted({key for run in runs for key in run.settings} - {"out", "resume", "schedule-rounds"})
     values = {key: [run.settings.get(key) for run in runs] for key in keys}
     return tuple(
         (key, *(NONE if value is None else str(value) for value in found))
