@@ -51,8 +51,6 @@ class ResumeOptions:
                     f"{name} = {value!r} is not allowed: '{path}' holds a run of the runtime '{kind}', which knows "
                     f"--rounds, {knows}"
                 )
-        if kind == SUBMITTED and self.superlink is None:
-            raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
 
 
 def resume_run(path: Path, options: ResumeOptions) -> None:
@@ -74,7 +72,9 @@ def resume_run(path: Path, options: ResumeOptions) -> None:
     if kind == SUBMITTED:
         from fedappeal.cli.submit import resume_submitted
 
-        resume_submitted(config, path, options.superlink or "", options.root_certificates or "", bool(options.detach))
+        if options.superlink is None:
+            raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
+        resume_submitted(config, path, options.superlink, options.root_certificates or "", bool(options.detach))
     elif kind == LOCAL:
         from fedappeal.cli.local import resume_local
 

@@ -143,7 +143,7 @@ def held_run(path: Path, kind: str, rounds: int = 2) -> str:
         (
             "simulation",
             "--port 1",
-            "port = 1 is not allowed: .* 'simulation', which knows --rounds, --data-dir, --dev",
+            "port = 1 is not allowed: .* 'simulation', which knows --rounds, --data-dir",
         ),
         ("simulation", "--superlink 127.0.0.1:1", "superlink = '127.0.0.1:1' is not allowed: .*'simulation'"),
         ("local", "--detach", "detach = True is not allowed: .*'local', which knows --rounds, --port, --data-dir"),
