@@ -14,6 +14,7 @@ from fedappeal.comparison.measures import Line
 from fedappeal.comparison.result import Comparison
 from fedappeal.comparison.statistics import Interval
 from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.metric import Metric
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -289,6 +289,9 @@ class RunConfig(TaskSettings):
     initial_model: str = Field("", description="safetensors file to start from; empty: the task's initial model")
     out: str = Field("", description="folder of the run; empty: runs/DATE-TIME-STRATEGY-TASK")
     resume: bool = Field(False, description="continue the run in `out` from its last finished round")
+    schedule_rounds: CountOrZero = Field(
+        0, description="number of rounds that a continued run began with, for all that follows from it; 0: rounds"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -319,9 +322,25 @@ class RunConfig(TaskSettings):
         return TaskSettings(**{name: getattr(self, name) for name in TaskSettings.model_fields})
 
     @property
+    def scheduled_rounds(self) -> int:
+        """Number of rounds from which schedules and shares follow: that with which the run began."""
+        return self.schedule_rounds or self.rounds
+
+    @property
     def resolved_mandatory_rounds(self) -> int:
         """Number of mandatory rounds: the setting, or max(10, 5 % of the rounds)."""
-        return default_mandatory_rounds(self.rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
+        return default_mandatory_rounds(self.scheduled_rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
+
+    def continued(self, rounds: int) -> Self:
+        """Return the settings of the same run with another total of rounds.
+
+        What follows from the number of rounds stays as the run began.
+
+        Raises:
+            ConfigError: for a number that is not allowed.
+        """
+        changed = {"rounds": rounds, "schedule-rounds": self.scheduled_rounds}
+        return type(self).parse({**self.as_config(), **changed})
 
     @property
     def resolved_min_clients(self) -> int:

@@ -154,6 +154,7 @@ class Strategy(Algorithm):
         roll_call_config: "ConfigRecord | None" = None,
         arrays: "ArrayRecord | None" = None,
         first_round: int = 1,
+        schedule_rounds: int = 0,
     ) -> "Result":
         """Run the federation.
 
@@ -169,6 +170,8 @@ class Strategy(Algorithm):
             roll_call_config: what the roll call carries besides w_0.
             arrays: the model to go on from (a resumed run); None: ``initial_arrays``.
             first_round: the first round to run.
+            schedule_rounds: the number of rounds from which schedules and shares follow, where a run that began with
+                it continues to another one; 0: ``num_rounds``.
 
         Returns:
             Flower's result: the last model and the metrics by round.
@@ -186,7 +189,7 @@ class Strategy(Algorithm):
         if evaluate_fn is not None:
             raise ConfigError("evaluate_fn is not supported: clients evaluate; use hooks for anything else")
         self.summary()
-        self.members, self.num_rounds = Members(self.members.left), num_rounds
+        self.members, self.num_rounds = Members(self.members.left), schedule_rounds or num_rounds
         hooks, shared, result = hooks or Hooks(), self.shared, Result()
         training, evaluation = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         check_schedule(shared, training)
@@ -211,7 +214,9 @@ class Strategy(Algorithm):
                 told: dict[str, Any] = {**evaluation, keys.FINAL: int(last)}
                 messages = self.evaluate_messages(number, model, told, shared.round_timeout)
                 until = channel.clock() + shared.round_timeout
-                metrics = self.summarise(evaluation_answers(round.record, channel, until, messages))
+                answers = evaluation_answers(round.record, channel, until, messages)
+                round.record.measured = {member.client_id: measured for member, measured in answers}
+                metrics = self.summarise(answers)
                 round.record.metrics |= metrics
                 result.evaluate_metrics_clientapp[number] = MetricRecord(dict(metrics))
             round.record.seconds = channel.clock() - started

@@ -1,5 +1,6 @@
 """What a comparison finds, on histories written by hand."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,13 @@ from fedappeal.comparison.result import Comparison, compare_runs
 from fedappeal.comparison.run_measures import run_measures
 from fedappeal.comparison.runs import read_runs
 from fedappeal.protocol.config import ConfigError
-from server.run_folder import RunFolder
+from fedappeal.protocol.metric import Metric
+from server.run_folder import CONFIG, RunFolder
 from tests.comparison.recorded import a_run, a_sweep
 
 
-def compared(path: Path, baseline: str = "", **how: object) -> Comparison:
-    (found,) = compare_runs(read_runs(path)[0], baseline, **how)  # type: ignore[arg-type]
+def compared(path: Path, baseline: str = "", each_run: bool = False) -> Comparison:
+    (found,) = compare_runs(read_runs(path)[0], baseline, each_run)
     return found
 
 

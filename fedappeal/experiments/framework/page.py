@@ -22,7 +22,7 @@ from fedappeal.files import replace_file
 _TRIED = re.compile(r" \(tried: .*\)")
 """Errors of a download on this machine, which say nothing to a reader of the page."""
 
-_SEPARATE = ("out", "resume", "seed")
+_SEPARATE = ("out", "resume", "schedule-rounds", "seed")
 """Settings that differ from run to run by nature."""
 
 
