@@ -54,6 +54,20 @@ class Adaptation(NamedTuple):
         return cls((type(rule), rule.settings), training, purpose)
 
 
+class Judged(NamedTuple):
+    """What a client measured of the latest model that it judged.
+
+    Attributes:
+        model: its content hash.
+        server_round: the round of the noise, where it was measured with noise; else 0.
+        evaluations: by split, and by the local training before it.
+    """
+
+    model: str
+    server_round: int
+    evaluations: dict[str, Evaluation]
+
+
 class Participant:
     """One client of one run.
 
@@ -61,6 +75,7 @@ class Participant:
         store: where this client remembers; a simulator hands in another one with each message.
         client_id: stable id.
         model: a model of the task on this client's device, for its structure: its values do not last.
+        judged: what it measured of the latest model.
         parts: which of the model's arrays travel, and which stay.
         layout: layout of what travels.
     """
@@ -99,12 +114,14 @@ class Participant:
                 f"num-partitions = {node.num_partitions} is not allowed: the run has {total} clients "
                 f"(clients = {config.clients}, unseen-clients = {config.unseen_clients})"
             )
-        cache = cache or Cache()
         self.config = config
         self.node = node
         self.store = store
         self.client_id = client_identity(node, store)
-        self.strategy: Algorithm = STRATEGIES.load(config.strategy, node.allowed).of_run(config)
+        cache = cache or Cache()
+        self.strategy: Algorithm = cache.strategy_of(config) or STRATEGIES.load(config.strategy, node.allowed).of_run(
+            config
+        )
         self.policy = policy_of(config, node, self.strategy, self.client_id)
         self._required = requirement_kind_of(config, node)
         self.device = pick_device(node.device)
@@ -118,8 +135,7 @@ class Participant:
         self._initial, self.parts = cache.initial(self.task, config.seed), cache.parts(self.task, config.seed)
         self.model = cache.scratch_model(self.task, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self._initial, self.parts.shared))
-        self._evaluations: dict[tuple[str, Adaptation | None], Evaluation] = {}
-        self._judged = ("", 0)
+        self.judged = Judged("", 0, {})
 
     @property
     def trainable(self) -> list[str]:
@@ -146,7 +162,7 @@ class Participant:
         """Remember what of a trained model stays with this client."""
         if self.parts.personal:
             self.memory(run_key).keep_personal(server_round, {name: arrays[name] for name in self.parts.personal})
-            self._judged = ("", 0)
+            self.judged = Judged("", 0, {})
 
     def pack(self, arrays: Arrays) -> ArrayRecord:
         """Return what travels of a model, packed."""
@@ -205,16 +221,16 @@ class Participant:
         """
         if adaptation is None and tuning_steps:
             adaptation = Adaptation.of(SGD(), self.plain_training({"local-steps": tuning_steps}), "tuning")
-        if (judged := (model, server_round if self.config.loss_mode == "training" else 0)) != self._judged:
-            self._judged, self._evaluations = judged, {}
-        key = (split, adaptation)
-        if key not in self._evaluations:
+        if (latest := (model, server_round if self.config.loss_mode == "training" else 0)) != self.judged[:2]:
+            self.judged = Judged(*latest, {})
+        key = split if adaptation is None else f"{split} {adaptation}"
+        if key not in (known := self.judged.evaluations):
             shared = "" if self.parts.personal else model
             if adaptation is not None:
                 kind, own = adaptation.rule
                 arrays, shared = self.trained(arrays, kind(own), adaptation.training, 0, adaptation.purpose), ""
-            self._evaluations[key] = self.measured(arrays, split, shared, server_round)
-        return self._evaluations[key]
+            known[key] = self.measured(arrays, split, shared, server_round)
+        return known[key]
 
     def plain_training(self, told: Mapping[str, Scalar]) -> LocalTrainingSettings:
         """Return settings of plain steps: those given, and the run's, without momentum and weight decay."""

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import torch
 from torch import nn
 
 from client.data.own_data import OwnDataError, load_own_data
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.share import Parts, parts_of, share_of
 from fedappeal.tasks.task import Task
+from strategies.rounds.algorithm import Algorithm
 
 log = logging.getLogger("fedappeal.client")
 
@@ -40,7 +42,17 @@ def pick_device(wanted: str) -> torch.device:
 class Cache:
     """Tasks, data and models, each loaded once; one cache a federation."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, task: Task | None = None, strategy_of: Callable[[RunConfig], Algorithm | None] = lambda config: None
+    ) -> None:
+        """Begin.
+
+        Args:
+            task: in place of the one that a run's settings name.
+            strategy_of: makes a run's strategy in place of the one that its settings name; None: that one.
+        """
+        self.strategy_of = strategy_of
+        self._given = task
         self.task = lru_cache(maxsize=4)(self._task)
         self.data = lru_cache(maxsize=256)(self._data)
         self.own_data = lru_cache(maxsize=2)(self._own_data)
@@ -50,7 +62,7 @@ class Cache:
 
     def _task(self, settings: TaskSettings, data_dir: str, allowed: Allowed) -> Task:
         """Return the task."""
-        return load_task(settings, Path(data_dir) if data_dir else None, allowed)
+        return self._given or load_task(settings, Path(data_dir) if data_dir else None, allowed)
 
     def _data(self, task: Task, partition_id: int, device: torch.device) -> ClientData:
         """Return one client's share of the task's data, on its device."""

@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def announced(config: RunConfig = CONFIG) -> str:
     """What the server's roll call says of the run's plug-ins."""
-    return str(roll_call_settings(load_task(config.task_settings()), chosen(config), config)[keys.PLUGINS])
+    return str(roll_call_settings(config, chosen(config), load_task(config.task_settings()))[keys.PLUGINS])
 
 
 def source(code: str = CODE) -> str:
