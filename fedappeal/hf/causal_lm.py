@@ -1,12 +1,13 @@
 """Causal language models: each token from those before it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fedappeal.hf.task import TextTask
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.metric import Metric
-from fedappeal.tasks.arrays import Rows
+from fedappeal.tasks.arrays import Labels
 from fedappeal.tasks.examples import Split, Structure
 
 if TYPE_CHECKING:
@@ -54,16 +55,17 @@ class CausalLM(TextTask):
 
         return models.build(self.folder, self.own, models.CAUSAL_LM, seed, self.name)
 
-    def examples(self, client: int, rows: Rows, part: str) -> Split:
-        """Return token ids; the labels are the same ids, with padding ignored."""
-        x = self.encoded(self.texts(rows))
+    def examples(self, texts: Sequence[str], labels: Labels) -> Split:
+        """Return texts as token ids; the labels are the same ids, with padding ignored.
+
+        Raises:
+            ValueError: a text with fewer than two tokens.
+        """
+        x = self.encoded(texts)
         y = x["input_ids"].masked_fill(x["attention_mask"] == 0, IGNORED)
         short = ((y[:, 1:] != IGNORED).sum(1) == 0).nonzero().flatten()
         if len(short):
-            row = int(rows[int(short[0])])
-            raise ConfigError(
-                f"{self.name}.data = '{self.own.data}' is not allowed: row {row + 1} has fewer than two tokens"
-            )
+            raise ValueError(f"a text has fewer than two tokens: {texts[int(short[0])]!r}")
         return Split(x, y)
 
     def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> "Tensor":

@@ -1,20 +1,18 @@
 """Text classification: one label a text."""
 
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import Field
 
 from fedappeal.hf.settings import TextSettings
 from fedappeal.hf.task import TextTask
-from fedappeal.hf.texts import label_numbers
+from fedappeal.hf.texts import Table, read_table
 from fedappeal.protocol.config import ConfigError, TaskSettings
-from fedappeal.tasks.arrays import Labels, Rows
+from fedappeal.tasks.arrays import Labels
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.partitions.checks import AUTO_PARTITION
-from fedappeal.tasks.partitions.split import flipped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +41,6 @@ class TextClassification(TextTask):
             ConfigError: as `TextTask`, or fewer than two labels.
         """
         super().__init__(settings, data_dir)
-        self._extra_columns = (self.own.label_column,)
         given = [label.strip() for label in self.own.labels.split(",")] if self.own.labels else []
         self._names = given or self.folder.label_names
         if len(self._names) < 2 or len(set(self._names)) < len(self._names) or "" in self._names:
@@ -51,18 +48,6 @@ class TextClassification(TextTask):
         self.num_classes = len(self._names)
         nameless = self._names == [f"LABEL_{number}" for number in range(self.num_classes)]
         self.class_names = () if nameless else tuple(self._names)
-
-    @cached_property
-    def labels(self) -> Labels:
-        """The label of each row.
-
-        Raises:
-            ConfigError: a label that the task does not have.
-        """
-        try:
-            return np.array(label_numbers(self.columns[1], self._names), dtype=np.int64)
-        except ValueError as error:
-            raise ConfigError(f"{self.name}.data = '{self.own.data}' is not allowed: {error}") from None
 
     def initial_model(self, seed: int) -> "nn.Module":
         """Return the folder's model with a classifier of the task's labels."""
@@ -76,10 +61,13 @@ class TextClassification(TextTask):
         padding = {"pad_token_id": self.tokenizer.pad_token_id}
         return models.build(self.folder, self.own, models.CLASSIFIER, seed, self.name, **names, **padding)
 
-    def examples(self, client: int, rows: Rows, part: str) -> Split:
-        """Return token ids with the texts' labels."""
+    def examples(self, texts: Sequence[str], labels: Labels) -> Split:
+        """Return texts as token ids, with their labels."""
         import torch
 
-        y = torch.from_numpy(self.labels[rows])
-        flip = client in flipped(self.settings) and (part == "train" or self.settings.flip_on == "both")
-        return Split(self.encoded(self.texts(rows)), self.num_classes - 1 - y if flip else y)
+        return Split(self.encoded(texts), torch.from_numpy(labels))
+
+    def _read(self, path: Path, owners: bool) -> Table:
+        own = self.own
+        owner_column = own.client_column if owners else ""
+        return read_table(path, own.text_column, own.label_column, self._names, owner_column)

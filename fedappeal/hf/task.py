@@ -2,7 +2,8 @@
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -12,14 +13,14 @@ import numpy as np
 
 from fedappeal.hf.folder import ModelFolder, inside, require
 from fedappeal.hf.settings import TextSettings
-from fedappeal.hf.texts import Column, read_columns
+from fedappeal.hf.texts import Table, read_table
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Labels, Rows
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.partitions.assign import assign
 from fedappeal.tasks.partitions.cache import kept_rows
 from fedappeal.tasks.partitions.checks import check_client
-from fedappeal.tasks.partitions.split import split
+from fedappeal.tasks.partitions.split import flipped, split
 from fedappeal.tasks.partitions.users import draw_users
 from fedappeal.tasks.task import Task
 
@@ -36,7 +37,6 @@ class TextTask(Task):
 
     own: TextSettings
     Settings = TextSettings
-    _extra_columns: tuple[str, ...] = ()
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
         """Take the settings; of the model's folder only its configuration is read, and no data.
@@ -106,61 +106,69 @@ class TextTask(Task):
         _ = self.rows
 
     @cached_property
-    def columns(self) -> list[Column]:
-        """The table's texts, then the task's further columns, then whose row it is where a column says so.
+    def table(self) -> Table:
+        """The data set's texts.
 
         Raises:
-            ConfigError: the table cannot be read; says why.
+            ConfigError: it cannot be read; says why.
         """
-        own, setting = self.own, f"{self.name}.data"
-        path = inside(self.data_dir, setting, own.data)
-        owner = (own.client_column,) if own.client_column else ()
-        try:
-            columns = read_columns(path, (own.text_column, *self._extra_columns, *owner))
-            _check_texts(columns[0])
-        except ConfigError:
-            raise
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"{setting} = '{own.data}' is not allowed: {reason}") from None
-        return columns
-
-    @cached_property
-    def labels(self) -> Labels:
-        """The label of each row, on which a partition may depend; one and the same where rows have none."""
-        return np.zeros(len(self.columns[0]), dtype=np.int64)
+        path = inside(self.data_dir, f"{self.name}.data", self.own.data)
+        with self._named():
+            return self._read(path, owners=bool(self.own.client_column))
 
     @cached_property
     def rows(self) -> list[Rows]:
-        """The table's rows that each client holds, seen clients first.
+        """The data set's rows that each client holds, seen clients first.
 
         Raises:
-            ConfigError: the table does not fit the partition.
+            ConfigError: the data set does not fit the partition.
         """
-        labels = self.labels
         if self.own.client_column:
-            owners = [str(owner) for owner in self.columns[-1]]
             held: dict[str, list[int]] = {}
-            for row, owner in enumerate(owners):
+            for row, owner in enumerate(self.table.owners):
                 held.setdefault(owner, []).append(row)
             chosen = draw_users(self.settings, {owner: len(rows) for owner, rows in held.items()}, "texts")
             return [np.array(held[owner], dtype=np.int64) for owner in chosen]
         settings = self.settings.model_copy(update={"partition": self.partition})
+        labels = self.table.labels
         return kept_rows(self.fingerprint, labels, lambda: assign(settings, labels, max(self.num_classes, 1)))
 
     def load(self, client: int) -> ClientData:
         """Return one client's texts as token ids, on the CPU.
 
         Raises:
-            ConfigError: there is no such client, or the table cannot be read.
+            ConfigError: there is no such client, or the data set cannot be read.
         """
         check_client(self.settings, client)
-        train, test = split(self.settings, client, self.rows[client])
-        return ClientData(self.examples(client, train, "train"), self.examples(client, test, "test"))
+        flip = client in flipped(self.settings)
+        made = []
+        for part, rows in zip(("train", "test"), split(self.settings, client, self.rows[client]), strict=True):
+            labels = self.table.labels[rows]
+            if flip and (part == "train" or self.settings.flip_on == "both"):
+                labels = self.num_classes - 1 - labels
+            with self._named():
+                made.append(self.examples([self.table.texts[row] for row in rows], labels))
+        return ClientData(*made)
+
+    def own_examples(self, path: str | Path) -> Split:
+        """Return a table of a volunteer's own as examples: for its function, ``data = package.module:load``.
+
+        Args:
+            path: a table as `TextSettings.data`, anywhere; the run says what its columns are called.
+
+        Raises:
+            ValueError: it cannot be read, or does not fit; says why.
+        """
+        table = self._read(Path(path), owners=False)
+        return self.examples(table.texts, table.labels)
 
     @abstractmethod
-    def examples(self, client: int, rows: Rows, part: str) -> Split:
-        """Return some of the table's rows as examples; ``part`` is ``train`` or ``test``."""
+    def examples(self, texts: Sequence[str], labels: Labels) -> Split:
+        """Return texts as examples.
+
+        Raises:
+            ValueError: a text that none can be made of.
+        """
 
     def encoded(self, texts: Sequence[str]) -> "dict[str, Tensor]":
         """Return texts as the model takes them: token ids and which of them are no padding."""
@@ -168,16 +176,20 @@ class TextTask(Task):
 
         return encode(self.tokenizer, texts, self.own.max_length)
 
-    def texts(self, rows: Rows) -> list[str]:
-        """Return the texts of some of the table's rows."""
-        return [self.columns[0][row] for row in rows]
+    def _read(self, path: Path, owners: bool) -> Table:
+        return read_table(path, self.own.text_column, owner_column=self.own.client_column if owners else "")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say of what is wrong with the data set that it is the data set."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"{self.name}.data = '{self.own.data}' is not allowed: {reason}") from None
 
     def forward(self, model: "nn.Module", x: Structure) -> Any:
         """Return the logits."""
         return super().forward(model, x).logits
-
-
-def _check_texts(texts: Column) -> None:
-    for number, text in enumerate(texts, start=1):
-        if not isinstance(text, str) or not text.strip():
-            raise ValueError(f"row {number} has no text: {text!r}")

@@ -3,22 +3,68 @@
 import csv
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.arrays import Labels
 
 Column = list[Any]
 _KINDS = ".csv, .jsonl, .parquet, or a folder that datasets saved"
 
 
-def read_columns(path: Path, wanted: Sequence[str]) -> list[Column]:
-    """Return the wanted columns of a table, one value a row.
+@dataclass(frozen=True)
+class Table:
+    """Texts, a row each.
+
+    Attributes:
+        texts: none of them blank.
+        labels: 0..C-1, shape ``(n,)``; all 0 where texts have none.
+        owners: whose each row is; empty where the table does not say.
+    """
+
+    texts: Sequence[str]
+    labels: Labels
+    owners: Sequence[str]
+
+
+def read_table(
+    path: Path,
+    text_column: str,
+    label_column: str = "",
+    label_names: Sequence[str] = (),
+    owner_column: str = "",
+) -> Table:
+    """Return the texts of a table.
+
+    Args:
+        path: a file, or a folder that `datasets` saved.
+        text_column: its column of texts.
+        label_column: its column of labels, their names or numbers; empty: the texts have none.
+        label_names: the labels' names, in their order.
+        owner_column: its column of clients; empty: it has none.
 
     Raises:
-        ValueError: another kind of file, a missing column or value, or no row; says which.
+        ValueError: what cannot be read, or is not allowed; says where.
+        ConfigError: a package that reads it is not installed.
     """
+    names = [name for name in (text_column, label_column, owner_column) if name]
+    columns = dict(zip(names, _read_columns(path, names), strict=True))
+    for row, text in enumerate(columns[text_column], start=1):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"row {row} has no text: {text!r}")
+    texts = columns[text_column]
+    numbers = _label_numbers(columns[label_column], label_names) if label_column else [0] * len(texts)
+    owners = [str(owner) for owner in columns[owner_column]] if owner_column else []
+    return Table(texts, np.array(numbers, dtype=np.int64), owners)
+
+
+def _read_columns(path: Path, wanted: Sequence[str]) -> list[Column]:
+    """Return the wanted columns of a table, one value a row."""
     if path.is_dir():
         columns = _saved(path, wanted)
     elif (reader := {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}.get(path.suffix.lower())) is None:
@@ -102,16 +148,8 @@ def _require(package: str, what: str) -> None:
         raise ConfigError(f"{what} needs {package}: pip install 'fedappeal[data]'")
 
 
-def label_numbers(values: Sequence[Any], names: Sequence[str]) -> list[int]:
-    """Return labels as numbers 0..C-1.
-
-    Args:
-        values: each a label's name, or its number.
-        names: the labels' names, in their order.
-
-    Raises:
-        ValueError: a value that is neither; names its row.
-    """
+def _label_numbers(values: Sequence[Any], names: Sequence[str]) -> list[int]:
+    """Return labels as numbers 0..C-1; each is given as its name or its number."""
     known: dict[str, int] = {str(number): number for number in range(len(names))}
     known |= {name: number for number, name in enumerate(names)}  # "1" to "5" are names where they are stars
     found = [known.get(str(value)) for value in values]
