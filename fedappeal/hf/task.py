@@ -37,6 +37,7 @@ class TextTask(Task):
 
     own: TextSettings
     Settings = TextSettings
+    share = "trainable"
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
         """Take the settings; of the model's folder only its configuration is read, and no data.
@@ -60,7 +61,8 @@ class TextTask(Task):
             raise ConfigError(
                 f"{self.name}.max-length = {self.own.max_length} is not allowed: its model takes {most} at most"
             )
-        self.share = "trainable" if self.own.lora_rank else "all"
+        if not self.own.lora_rank:
+            self.share = "all"
         self.evaluation_batch = self.own.evaluation_batch
 
     @property
