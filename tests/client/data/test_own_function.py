@@ -157,38 +157,30 @@ def load(name: str) -> Callable[[], object]:
     return lambda: load_own_data(Points(SETTINGS), name, "anna")
 
 
-@pytest.mark.parametrize(
-    ("code", "name", "expected", "at_the_start"),
-    [
-        ("", "owned:load", "data = 'owned:load' cannot be imported: AttributeError: module 'owned' has no", True),
-        ("", "owner:load", "data = 'owner:load' cannot be imported: ModuleNotFoundError: No module named", True),
-        ("1 +", "owned:load", "cannot be imported: SyntaxError: invalid syntax", True),
-        ("import sys\nsys.exit('no files')", "owned:load", "its import ended the program (no files)", True),
-        ("load = 3", "owned:load", "data = 'owned:load' is not allowed: load is not callable", True),
-        ("def load(): ...", "owned:load", "it failed: TypeError: load() takes 0 positional arguments", False),
-        (
-            "def load(task):\n    open('/patients.csv')",
-            "owned:load",
-            "it failed: FileNotFoundError: [Errno 2]",
-            False,
-        ),
-        (
-            "def load(task):\n    raise SystemExit('no\\nfiles')",
-            "owned:load",
-            "it failed: SystemExit: no files",
-            False,
-        ),
-    ],
-)
+AT_START = [
+    ("", "owned:load", "cannot be imported: AttributeError: module 'owned' has no attribute 'load'"),
+    ("", "owner:load", "cannot be imported: ModuleNotFoundError: No module named 'owner'"),
+    ("1 +", "owned:load", "cannot be imported: SyntaxError: invalid syntax"),
+    ("import sys\nsys.exit('no files')", "owned:load", "its import ended the program (no files)"),
+    ("load = 3", "owned:load", "load is not callable"),
+]
+LATER = [
+    ("def load(): ...", "owned:load", "it failed: TypeError: load() takes 0 positional arguments"),
+    ("def load(task):\n    open('/patients.csv')", "owned:load", "it failed: FileNotFoundError: "),
+    ("def load(task):\n    raise SystemExit('a\\nb')", "owned:load", "it failed: SystemExit: a b"),
+]
+
+
+@pytest.mark.parametrize(("code", "name", "expected"), [*AT_START, *LATER])
 def test_a_function_that_is_not_there_or_fails(
-    code: str, name: str, expected: str, at_the_start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_module(tmp_path, "owned", code)
     monkeypatch.syspath_prepend(tmp_path)
-    for act in (load(name), *([lambda: check_own_data(name)] if at_the_start else [])):
+    for act in (load(name), *([lambda: check_own_data(name)] if (code, name, expected) in AT_START else [])):
         with pytest.raises(OwnDataError) as caught:
             act()
-        assert expected in str(caught.value)
+        assert str(caught.value).startswith(f"data = '{name}' is not allowed: {expected}")
         assert "\n" not in str(caught.value)
         assert caught.value.problem.value == "unreadable"
 
