@@ -13,7 +13,7 @@ from client.data.label_reader import LabelReader
 from client.data.unfit import Unfit
 from fedappeal.protocol.data_problem import DataProblem
 
-_ROWS_AT_ONCE = 65_536
+_ROWS_AT_ONCE = 8_192
 
 
 def parquet_names(path: str) -> list[str]:
@@ -68,7 +68,7 @@ def _opened(path: str) -> Iterator[Any]:
             DataProblem.UNREADABLE, "a .parquet needs pyarrow: pip install 'fedappeal[tables]' (a .csv needs nothing)"
         ) from None
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
             yield file
     except pyarrow.ArrowException as error:
         raise Unfit(DataProblem.UNREADABLE, f"it is no Parquet file that can be read ({error})") from None
