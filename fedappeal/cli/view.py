@@ -7,8 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.config import RunConfig
 from fedappeal.tasks import load_task
+from fedappeal.tasks.natural import NaturalTask
+from fedappeal.tasks.partitioned import PartitionedTask
 from server.build import chosen, own_settings
 from server.run_folder import how_it_ended
 
@@ -29,11 +31,21 @@ _MOST_SIGNS = 40
 
 
 class RunView:
-    """Prints a line a round under one heading, then a summary."""
+    """Prints a line a round under one heading, then a summary.
 
-    def __init__(self, config: RunConfig, path: Path, console: Console | None = None) -> None:
+    Args:
+        config: the run's settings.
+        path: its folder.
+        console: where it prints; None: standard output.
+        data: how the data is spread over the clients; None: as the task says; empty: that is not known here.
+    """
+
+    def __init__(
+        self, config: RunConfig, path: Path, console: Console | None = None, data: str | None = None
+    ) -> None:
         self.config = config
         self.path = path
+        self.data = _partition(config) if data is None else data
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
         self._plugins = chosen(config)
@@ -51,9 +63,10 @@ class RunView:
         special = [f"{c.resolved_mandatory_rounds} mandatory"] if self._plugins.knows_mandatory else []
         special += strategy.notes(c, own_settings(c, strategy))
         of_which = f" ({', '.join(special)})" if special else ""
+        spread = f" ({self.data})" if self.data else ""
         self.console.print(
-            f"[bold]{c.strategy}[/] on [bold]{c.task}[/] ({_partition(c)}), "
-            f"{c.clients} clients{unseen}{asked}, {c.rounds} rounds{of_which}, seed {c.seed}"
+            f"[bold]{c.strategy}[/] on [bold]{c.task}[/]{spread}, "
+            f"{_count(c.clients, 'client')}{unseen}{asked}, {_count(c.rounds, 'round')}{of_which}, seed {c.seed}"
         )
 
     def start(self, doing: str = "starting the SuperLink and the client processes") -> None:
@@ -74,7 +87,7 @@ class RunView:
             self._enrolled = int(line["enrolled"])
             total = self.config.clients + self.config.unseen_clients
             if self._enrolled == total:
-                self.console.print(f"{total} clients enrolled after {self._seconds():.1f} s")
+                self.console.print(f"{_count(total, 'client')} enrolled after {self._seconds():.1f} s")
             self._say(f"{self._enrolled} of {total} clients enrolled")
         elif line["event"] == "refused":
             self.console.print(f"[yellow]a client was refused: {line['reason']}[/]", soft_wrap=True)
@@ -166,11 +179,13 @@ class RunView:
 
 
 def _partition(config: RunConfig) -> str:
-    """Return how the task spreads its data; as the setting says where the task is on the SuperLink's machine only."""
-    try:
-        return load_task(config.task_settings()).partition
-    except ConfigError:
-        return config.partition
+    """Return how the task spreads its data over clients; one that is not fedappeal's decides that itself."""
+    task = load_task(config.task_settings())
+    return task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None, share: bool) -> str:

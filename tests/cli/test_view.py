@@ -1,6 +1,7 @@
 """What a run prints: which rounds it calls special, and what its signs mean."""
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,51 @@ def test_the_legend_is_one_line_of_at_most_a_hundred_columns(
     assert len(lines[at]) <= 100
     assert ("+ surplus" in lines[at]) == (clients_per_round > 0 and strategy != "fedalign")
     assert ("- refused" in lines[at]) == (strategy == "fedalign")
+
+
+OWN = """
+from fedappeal.tasks.datasets.digits import Digits
+from fedappeal.tasks.task import Task
+
+
+class Own(Task):
+    input_shape, num_classes = (4,), 2
+
+    def initial_model(self, seed):
+        raise NotImplementedError
+
+    load = inputs = initial_model
+
+
+class Mine(Digits):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "said"),
+    [
+        ({}, None, "maxfl on digits (dirichlet), 4 clients, 20 rounds"),
+        ({"partition": "iid", "clients": 1, "rounds": 1}, None, "maxfl on digits (iid), 1 client, 1 round (1 mandat"),
+        ({"task": "synth"}, None, "maxfl on synth (natural), 4 clients"),
+        ({"task": "headed:Own"}, None, "maxfl on headed:Own (its own partition), 4 clients"),
+        ({"task": "headed:Own", "partition": "iid"}, None, "maxfl on headed:Own (its own partition), 4 clients"),
+        ({"task": "headed:Mine"}, None, "maxfl on headed:Mine (dirichlet), 4 clients"),
+        ({}, "own data", "maxfl on digits (own data), 4 clients"),
+        ({}, "", "maxfl on digits, 4 clients"),
+        ({"task": "elsewhere:Own"}, "", "maxfl on elsewhere:Own, 4 clients"),
+    ],
+)
+def test_the_heading_says_how_the_data_is_spread_where_that_is_known(
+    settings: dict[str, Scalar], data: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "headed.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    out = io.StringIO()
+    config = RunConfig.parse({"clients": 4, **settings})
+    RunView(config, tmp_path, Console(file=out, width=100, highlight=False), data).heading()
+    assert out.getvalue().startswith(said)
 
 
 @pytest.mark.parametrize("reason", ["nobody is left", ""])
