@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,11 @@ class Recorder(Hooks):
         """Record a client that does not fit the run, with its reason."""
         self.folder.event("refused", node=str(node_id), reason=reason)
         self.watch.on_refused(node_id, reason)
+
+    def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
+        """Record how many clients are missing before the first round."""
+        nodes = [str(node) for node in silent]
+        self.folder.event("waiting", enrolled=enrolled, wanted=wanted, seconds=round(seconds), silent=nodes)
 
     def on_round_start(self, server_round: int) -> None:
         """Record that a round began."""

@@ -28,6 +28,7 @@ _COLUMNS = (
 
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
+_MOST_NAMED = 3
 
 
 class RunView:
@@ -50,7 +51,9 @@ class RunView:
         self.rounds: list[dict[str, Any]] = []
         self._plugins = chosen(config)
         self._started = time.monotonic()
+        self._total = config.clients + config.unseen_clients
         self._enrolled = 0
+        self._began = False
         self._clients: set[str] = set()
         self._status = self.console.status("")
 
@@ -85,15 +88,19 @@ class RunView:
             self._round(line)
         elif line["event"] == "enrolled":
             self._enrolled = int(line["enrolled"])
-            total = self.config.clients + self.config.unseen_clients
-            if self._enrolled == total:
-                self.console.print(f"{_count(total, 'client')} enrolled after {self._seconds():.1f} s")
-            self._say(f"{self._enrolled} of {total} clients enrolled")
+            if self._enrolled == self._total:
+                self.console.print(f"{_count(self._total, 'client')} enrolled after {self._seconds():.1f} s")
+            self._say(f"{self._enrolled} of {self._total} clients enrolled")
+        elif line["event"] == "waiting":
+            self._waiting(line)
         elif line["event"] == "refused":
             self.console.print(f"[yellow]a client was refused: {line['reason']}[/]", soft_wrap=True)
         elif line["event"] == "resumed" and line["round"]:
             self.console.print(f"continued after round {line['round']}")
         elif line["event"] == "round":
+            if 0 < self._enrolled < self._total and not self._began:
+                self.console.print(f"{self._enrolled} of {self._total} clients enrolled: the run begins with them")
+            self._began = True
             self._say(f"round {line['round']} of {self.config.rounds}")
 
     def summary(self) -> None:
@@ -130,6 +137,17 @@ class RunView:
             f"median {seconds[len(seconds) // 2]:.2f} s a round; {self._seconds():.1f} s in all"
         )
         self.console.print(f"the run's folder: [bold]{self.path}[/]", soft_wrap=True)
+
+    def _waiting(self, line: dict[str, Any]) -> None:
+        enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]
+        named = [f"node {node}" for node in silent[:_MOST_NAMED]]
+        named += [f"{len(silent) - _MOST_NAMED} more"] if len(silent) > _MOST_NAMED else []
+        who = f"; connected, but silent (paused?): {', '.join(named)}" if silent else ""
+        self.console.print(
+            f"{enrolled} of {wanted} clients enrolled; waiting up to {line['seconds']} s for "
+            f"{wanted - enrolled} more{who}",
+            soft_wrap=True,
+        )
 
     def _round(self, line: dict[str, Any]) -> None:
         if not self.rounds:

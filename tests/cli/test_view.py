@@ -114,3 +114,29 @@ def test_an_early_end_is_said_with_its_reason(reason: str, tmp_path: Path) -> No
     view.summary()
     said = [line for line in out.getvalue().splitlines() if "ended" in line]
     assert said == (["the run ended in round 2: nobody is left"] if reason else [])
+
+
+def told(*events: dict[str, Any], **settings: Scalar) -> list[str]:
+    out = io.StringIO()
+    view = RunView(RunConfig.parse({"clients": 3, **settings}), Path("here"), Console(file=out, width=80), data="")
+    for event in events:
+        view.watch("event", event)
+    return out.getvalue().splitlines()
+
+
+def test_whom_a_run_waits_for_and_how_long_is_said() -> None:
+    waiting = {"event": "waiting", "enrolled": 2, "wanted": 3, "seconds": 295, "silent": []}
+    assert told(waiting, {**waiting, "silent": ["71"]}, {**waiting, "silent": list("abcde")}) == [
+        "2 of 3 clients enrolled; waiting up to 295 s for 1 more",
+        "2 of 3 clients enrolled; waiting up to 295 s for 1 more; connected, but silent (paused?): node 71",
+        "2 of 3 clients enrolled; waiting up to 295 s for 1 more; connected, but silent (paused?): "
+        "node a, node b, node c, 2 more",
+    ]
+
+
+@pytest.mark.parametrize(("enrolled", "said"), [(2, "2 of 3 clients enrolled: the run begins with them"), (3, "")])
+def test_a_run_that_begins_without_some_clients_says_so_once(enrolled: int, said: str) -> None:
+    arrivals = [{"event": "enrolled", "enrolled": number} for number in range(1, enrolled + 1)]
+    lines = told(*arrivals, {"event": "round", "round": 1}, {"event": "round", "round": 2})
+    assert [line for line in lines if "begins" in line] == ([said] if said else [])
+    assert any("3 clients enrolled after" in line for line in lines) == (enrolled == 3)
