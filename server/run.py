@@ -56,7 +56,8 @@ class Recorder(Hooks):
         """Record an arrival, and the client's policy where the run mixes policies."""
         client = member.client_id
         version = {"version": member.version} if member.version else {}
-        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **version)
+        examples = {"examples": member.num_examples} if member.enrolled else {}
+        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **examples, **version)
         if len(self.run.mixture.names) > 1 and client not in self._policies:
             self._policies.add(client)
             policy = self.run.mixture.of(self.strategy.shared.seed, client)

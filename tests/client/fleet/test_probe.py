@@ -11,9 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.fleet.probe import probe, split_address
+from client.fleet.probe import probe
 from client.settings import Connection
 from fedappeal.federation.superlink import TLS
+from fedappeal.flower.tls import split_address
 from tests.client import certificates
 
 
