@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 import fedappeal
+from client.activity import note_judged
 from client.byzantine import attacks, false_claims, noisy_model
 from client.data.unfit import OwnDataRefused
 from client.participant import Adaptation, Participant
@@ -163,6 +164,8 @@ class _Answers:
         if attacking or participant.policy.needs_loss or algorithm.reports:
             steps = algorithm.tuning_steps()
             evaluation = participant.judge(arrays, model, keys.TRAIN_SPLIT, steps, server_round=server_round)
+        if participant.store.durable:  # for its owner to see; a simulator's clients have none
+            note_judged(context.state, evaluation, requirement, keys.TRAIN_SPLIT)
         priority, decision = participant.priority(algorithm.granted(told)), Decision.JOINED
         if not attacking:
             mandatory = bool(config.get(keys.MANDATORY, 0))
@@ -210,6 +213,8 @@ class _Answers:
         judge = partial(participant.judge, arrays, model, server_round=server_round)
         measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, tuning_steps)
         appealed = requirement.met(on_test)
+        if participant.store.durable:
+            note_judged(context.state, on_test, requirement, keys.TEST_SPLIT)
         metrics: Metrics = {
             keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
             participant.task.metric.name: measured.score,

@@ -1,7 +1,7 @@
 """What fills a run's folder round by round: its lines, and the checkpoints that make them count."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -84,7 +84,8 @@ class Recorder(Hooks):
         """Record an arrival, and the client's policy where the run mixes policies."""
         client = member.client_id
         version = {"version": member.version} if member.version else {}
-        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **version)
+        examples = {"examples": member.num_examples} if member.enrolled else {}
+        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **examples, **version)
         if len(self.run.mixture.names) > 1 and client not in self._policies:
             self._policies.add(client)
             policy = self.run.mixture.of(self.strategy.shared.seed, client)
@@ -99,6 +100,11 @@ class Recorder(Hooks):
         """Record a client whose own data do not fit the run, with what is wrong with them."""
         self.folder.event("refused", node=str(node_id), client=client_id, problem=problem.value, reason=problem.text)
         self.watch.on_data_refused(node_id, client_id, problem)
+
+    def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
+        """Record how many clients are missing before the first round."""
+        nodes = [str(node) for node in silent]
+        self.folder.event("waiting", enrolled=enrolled, wanted=wanted, seconds=round(seconds), silent=nodes)
 
     def on_round_start(self, server_round: int) -> None:
         """Record that a round began."""

@@ -1,7 +1,7 @@
 """A Flower `Grid` in memory: nodes are callables, time is a fake clock, and nothing sleeps."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -223,6 +223,10 @@ class Watch(Hooks):
         self.models: list[list[float]] = []
         self.enrolled: list[tuple[str, int]] = []
         self.refused: dict[int, str] = {}
+        self.waited: list[tuple[int, int, float, list[int]]] = []
+
+    def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
+        self.waited.append((enrolled, wanted, seconds, list(silent)))
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
         self.enrolled.append((member.client_id, enrolled))

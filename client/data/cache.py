@@ -30,12 +30,13 @@ def pick_device(wanted: str) -> torch.device:
     """
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }[wanted.partition(":")[0]]
-    if not available:
+    kind, _, number = wanted.partition(":")
+    devices = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }[kind]
+    if int(number or 0) >= devices:
         raise ConfigError(f"device = '{wanted}' is not allowed: PyTorch finds no such device here (auto, cpu)")
     return torch.device(wanted)
 

@@ -21,6 +21,27 @@ cli.command("certs")(certs)
 cli.command("key")(key)
 
 
+def _print_versions(wanted: bool) -> None:
+    if not wanted:
+        return
+    from server.run_folder import recorded_versions
+
+    found = recorded_versions()
+    others = ", ".join(f"{name} {found[name]}" for name in ("flwr", "torch", "python"))
+    typer.echo(f"fedappeal {found['fedappeal']} ({others})")
+    raise typer.Exit
+
+
+@cli.callback()
+def command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_versions, is_eager=True, help="print the versions and end"),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 def _local(
     *,
     settings: dict[str, Any],

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedappeal.cli.checks import check_initial_model
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.address import check_control_address, read_root_certificates
@@ -78,6 +79,9 @@ def _check(config: RunConfig) -> None:
     check_settings(config)
     if ":" not in config.task:
         task_fingerprint(config.task_settings())
+        # A path is the SuperLink's; where it leads to a file here too, it is nearly always the same one.
+        if Path(config.initial_model).is_absolute() and Path(config.initial_model).is_file():
+            check_initial_model(config)
 
 
 def _check_clientapp(named: str) -> None:
@@ -89,7 +93,8 @@ def _check_clientapp(named: str) -> None:
 def _submit(config: RunConfig, superlink: RemoteSuperLink, detach: bool, clientapp: str = "") -> None:
     report_unused([config])
     path = Path(config.out)
-    view = RunView(config, path, name_of=lambda client: registered_name(client, superlink))
+    # Some clients play a partition, others bring their own data.
+    view = RunView(config, path, data="", name_of=lambda client: registered_name(client, superlink))
     # A relative path starts at the SuperLink's working folder, wherever that is.
     follower = Follower(path, view.watch) if path.is_absolute() else None
     try:

@@ -8,8 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.config import RunConfig
 from fedappeal.tasks import load_task
+from fedappeal.tasks.natural import NaturalTask
+from fedappeal.tasks.partitioned import PartitionedTask
 from server.build import chosen, own_settings
 from server.run_folder import how_it_ended
 
@@ -27,23 +29,39 @@ _COLUMNS = (
 
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
+_MOST_NAMED = 3
 
 
 class RunView:
-    """Prints a line a round under one heading, then a summary."""
+    """Prints a line a round under one heading, then a summary.
+
+    Args:
+        config: the run's settings.
+        path: its folder.
+        console: where it prints; None: standard output.
+        data: how the data is spread over the clients; None: as the task says; empty: that is not known here.
+        name_of: returns what a client-id is called.
+    """
 
     def __init__(
-        self, config: RunConfig, path: Path, console: Console | None = None, name_of: Callable[[str], str] = str
+        self,
+        config: RunConfig,
+        path: Path,
+        console: Console | None = None,
+        data: str | None = None,
+        name_of: Callable[[str], str] = str,
     ) -> None:
-        """Begin; ``name_of`` returns what a client-id is called."""
         self.config = config
         self.path = path
+        self.data = _partition(config) if data is None else data
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
         self._name_of = name_of
         self._plugins = chosen(config)
         self._started = time.monotonic()
+        self._total = config.clients + config.unseen_clients
         self._enrolled = 0
+        self._began = False
         self._clients: set[str] = set()
         self._status = self.console.status("")
 
@@ -56,9 +74,10 @@ class RunView:
         special = [f"{c.resolved_mandatory_rounds} mandatory"] if self._plugins.knows_mandatory else []
         special += strategy.notes(c, own_settings(c, strategy))
         of_which = f" ({', '.join(special)})" if special else ""
+        spread = f" ({self.data})" if self.data else ""
         self.console.print(
-            f"[bold]{c.strategy}[/] on [bold]{c.task}[/] ({_partition(c)}), "
-            f"{c.clients} clients{unseen}{asked}, {c.rounds} rounds{of_which}, seed {c.seed}"
+            f"[bold]{c.strategy}[/] on [bold]{c.task}[/]{spread}, "
+            f"{_count(c.clients, 'client')}{unseen}{asked}, {_count(c.rounds, 'round')}{of_which}, seed {c.seed}"
         )
 
     def start(self, doing: str = "starting the SuperLink and the client processes") -> None:
@@ -77,16 +96,20 @@ class RunView:
             self._round(line)
         elif line["event"] == "enrolled":
             self._enrolled = int(line["enrolled"])
-            total = self.config.clients + self.config.unseen_clients
-            if self._enrolled == total:
-                self.console.print(f"{total} clients enrolled after {self._seconds():.1f} s")
-            self._say(f"{self._enrolled} of {total} clients enrolled")
+            if self._enrolled == self._total:
+                self.console.print(f"{_count(self._total, 'client')} enrolled after {self._seconds():.1f} s")
+            self._say(f"{self._enrolled} of {self._total} clients enrolled")
+        elif line["event"] == "waiting":
+            self._waiting(line)
         elif line["event"] == "refused":
             who = f"client {self._name_of(line['client'])}" if line.get("client") else "a client was refused"
             self.console.print(f"{who}: {line['reason']}", style="yellow", markup=False, soft_wrap=True)
         elif line["event"] == "resumed" and line["round"]:
             self.console.print(f"continued after round {line['round']}")
         elif line["event"] == "round":
+            if 0 < self._enrolled < self._total and not self._began:
+                self.console.print(f"{self._enrolled} of {self._total} clients enrolled: the run begins with them")
+            self._began = True
             self._say(f"round {line['round']} of {self.config.rounds}")
 
     def summary(self) -> None:
@@ -123,6 +146,17 @@ class RunView:
             f"median {seconds[len(seconds) // 2]:.2f} s a round; {self._seconds():.1f} s in all"
         )
         self.console.print(f"the run's folder: [bold]{self.path}[/]", soft_wrap=True)
+
+    def _waiting(self, line: dict[str, Any]) -> None:
+        enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]
+        named = [f"node {node}" for node in silent[:_MOST_NAMED]]
+        named += [f"{len(silent) - _MOST_NAMED} more"] if len(silent) > _MOST_NAMED else []
+        who = f"; connected, but silent (paused?): {', '.join(named)}" if silent else ""
+        self.console.print(
+            f"{enrolled} of {wanted} clients enrolled; waiting up to {line['seconds']} s for "
+            f"{wanted - enrolled} more{who}",
+            soft_wrap=True,
+        )
 
     def _round(self, line: dict[str, Any]) -> None:
         if not self.rounds:
@@ -172,11 +206,13 @@ class RunView:
 
 
 def _partition(config: RunConfig) -> str:
-    """Return how the task spreads its data; as the setting says where the task is on the SuperLink's machine only."""
-    try:
-        return load_task(config.task_settings()).partition
-    except ConfigError:
-        return config.partition
+    """Return how the task spreads its data over clients; one that is not fedappeal's decides that itself."""
+    task = load_task(config.task_settings())
+    return task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None, share: bool) -> str:

@@ -1,7 +1,7 @@
 """What a run tells its observers: round records, and hooks that receive them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,16 @@ class Hooks:
     def on_data_refused(self, node_id: int, client_id: str, problem: DataProblem) -> None:
         """A client's own data do not fit the run; by default a refusal like any other."""
         self.on_refused(node_id, f"client {client_id}: {problem.text}")
+
+    def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
+        """The run has waited for its first clients for a while.
+
+        Args:
+            enrolled: clients that have answered the roll call.
+            wanted: clients that have to.
+            seconds: how long it waits yet.
+            silent: nodes that are connected and have not answered.
+        """
 
     def on_round_start(self, server_round: int) -> None:
         """A round begins."""

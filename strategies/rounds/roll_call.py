@@ -17,6 +17,13 @@ from strategies.rounds.messages import roll_call_message
 from strategies.rounds.replies import DataRefused, read_roll_call
 from strategies.rounds.weighted_sum import Refused
 
+SETTLED = 5.0
+"""Seconds without an arrival after which a run with enough clients waits for no further one."""
+FIRST_WORD = 5.0
+"""Seconds of waiting after which it is said how many clients are missing."""
+NEXT_WORD = 30.0
+"""Seconds until it is said again."""
+
 
 class RollCallError(RuntimeError):
     """Too few clients answered the roll call; the message says how many and why."""
@@ -114,7 +121,12 @@ class RollCall:
         self.hooks.on_enrolled(member, len(self.members))
 
     def wait_for(self, count: int, start_timeout: float, grace: float) -> None:
-        """Wait for ``count`` clients, then up to ``grace`` seconds for others that were called.
+        """Wait for ``count`` clients, then for others that were called while they keep coming, up to ``grace`` s.
+
+        Args:
+            count: clients to wait for; once they are there, a silent one holds them up for `SETTLED` seconds at most.
+            start_timeout: seconds to wait for them.
+            grace: seconds to wait for others, and where no client that has come fits the run.
 
         Raises:
             RollCallError: after ``start_timeout`` seconds; or where for ``grace`` seconds as many as are wanted have
@@ -122,10 +134,17 @@ class RollCall:
         """
         clock = self.channel.clock
         deadline, wait, enough, declined = clock() + start_timeout, FIRST_POLL, math.inf, math.inf
-        while len(self.members) < count or (self._pending and clock() < enough + grace):
+        say, came, enrolled = clock() + FIRST_WORD, clock(), len(self.members)
+        while len(self.members) < count or (self._pending and clock() < min(came + SETTLED, enough + grace)):
             wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
-            if len(self.members) >= count:
+            if len(self.members) > enrolled:
+                came, enrolled = clock(), len(self.members)
+            if enrolled >= count:
                 enough = min(enough, clock())
+            elif clock() >= say:
+                silent = sorted(node for node, _ in self._pending.values())
+                self.hooks.on_waiting(enrolled, count, max(0.0, deadline - clock()), silent)
+                say = clock() + NEXT_WORD
             hopeless = not self.members and not self._pending and len(self.refused) >= count > 0
             declined = min(declined, clock()) if hopeless else math.inf
             if clock() >= declined + grace:

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from flwr.app import ArrayRecord, RecordDict
 
 from fedappeal.cli import local
 from fedappeal.cli.main import main
 from fedappeal.cli.resume import ResumeOptions, resume_run
+from fedappeal.files import write_safetensors
 from fedappeal.protocol.config import RunConfig
 from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, RunFolder, read_config
@@ -83,13 +85,42 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("--partition dirichle", "partition = 'dirichle' is not allowed: input should be 'iid', 'dirichlet'"),
         ("--clients 5000", "clients = 5000 is not allowed"),
         ("--port 70000", "port = 70000 is not allowed"),
-        ("--initial-model nowhere.safetensors", "nowhere.safetensors' is not allowed: no such file"),
-        ("--device cuda:99", "device = 'cuda:99' is not allowed"),
-        ("--device tpu", "device = 'tpu' is not allowed"),
     ],
 )
 def test_one_clear_line(arguments: str, expected: str, refused: Refused) -> None:
     assert expected in refused("local", *arguments.split())
+
+
+@pytest.mark.parametrize("command", ["local", "simulate", "simulate --sweep seed=0,1"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--initial-model nowhere.safetensors", "nowhere.safetensors' is not allowed: no such file"),
+        ("--initial-model {other}", "it does not hold the model of task 'digits' (model = mlp)"),
+        ("--initial-model {file}", "cannot be read"),
+        ("--device cuda:99", "device = 'cuda:99' is not allowed"),
+        ("--device tpu", "device = 'tpu' is not allowed"),
+        ("--out {file}", "is not allowed: it is not a folder"),
+        ("--out {file}/run", "is not allowed: it cannot be written to (Not a directory)"),
+        ("--out /proc/none/run", "is not allowed: it cannot be written to (No such file or directory)"),
+    ],
+)
+def test_what_this_machine_lacks_is_found_before_the_heading(
+    command: str, arguments: str, expected: str, refused: Refused, tmp_path: Path
+) -> None:
+    other, file = tmp_path / "other.safetensors", tmp_path / "file"
+    write_safetensors(other, {"0.weight": np.zeros((2, 2), np.float32)}, {})
+    file.write_text("words")
+    given = f"{command} --model mlp {arguments}".format(other=other, file=file)
+    assert expected in refused(*given.split())
+
+
+@pytest.mark.parametrize("model", ["", "--model logistic"])
+def test_submit_checks_an_initial_model_that_it_can_see(model: str, refused: Refused, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    write_safetensors(other, {"0.weight": np.zeros((2, 2), np.float32)}, {})
+    given = f"submit --superlink 127.0.0.1:1 --initial-model {other} {model}"
+    assert "it does not hold the model of task 'digits'" in refused(*given.split())
 
 
 def test_a_port_in_use(refused: Refused) -> None:

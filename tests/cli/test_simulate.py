@@ -79,6 +79,10 @@ def test_an_own_strategy_and_its_settings_can_be_swept_beside_ours(
         ({}, ["maxfk.server-lr=1,2"], r"unknown plug-in 'maxfk' in the settings; did you mean 'maxfl'\?"),
         ({}, ["learning-rate=0.1,-1"], "learning-rate = '-1' is not allowed"),
         ({}, ["strategy=maxfl,maxfk"], r"strategy = 'maxfk' is not allowed"),
+        ({}, ["seed=2..0"], r"sweep = 'seed=2\.\.0' is not allowed: the range 2\.\.0 is empty; 0\.\.2\?"),
+        ({}, ["seed=1,0..2"], "sweep = 'seed=1,0..2' is not allowed: seed-1 and seed-1 are the same run"),
+        ({}, ["rounds=5", "seed=1,01"], "is not allowed: rounds-5-seed-1 and rounds-5-seed-01 are the same run"),
+        ({}, ["seed=0,1", "seed=2"], "sweep = 'seed=2' is not allowed: seed is swept twice"),
         ({"strategy": "adagd"}, ["clients-per-round=0,2"], "clients-per-round = 2 is not allowed"),
     ],
 )

@@ -13,10 +13,9 @@ from client.state import DiskStore
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.packing import Layout
+from fedappeal.protocol.packing import Layout, content_size
 from fedappeal.tasks import load_task
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
-from strategies.rounds.exchange import content_size
 from tests.node import Node, changed, run_config
 from tests.node import metrics_of as told_by
 
