@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedappeal.cli.view import RunView
+from fedappeal.protocol.metric import Metric
 from fedappeal.simulation.jobs import SimulationJob
-from server.run_folder import HISTORY, read_lines
+from server.run_folder import HISTORY, read_lines, recorded_metric
 
 ROUNDS_APART = 2.0
 """Fewest seconds between two lines of rounds, except for the last round's."""
@@ -31,11 +32,11 @@ class Several(Protocol):
         """The run of that number is over; ``reason`` says why it failed, and is empty where it did not."""
 
 
-def described(name: str, line: Mapping[str, Any]) -> str:
+def described(name: str, line: Mapping[str, Any], metric: Metric) -> str:
     """Return a run's name and its latest figures."""
     parts = [
         f"{key} {line[short]:.3f}"
-        for key, short in (("GM-Appeal", "gm_appeal"), ("accuracy", "accuracy"))
+        for key, short in (("GM-Appeal", "gm_appeal"), (metric.name, metric.column))
         if short in line
     ]
     return " ".join([name, *parts])
@@ -56,7 +57,9 @@ def one_run(
     if view.console.is_terminal:
         with _bars(view.console) as progress:
             bar = progress.add_task(name, total=view.config.rounds, completed=completed)
-            yield lambda line: progress.update(bar, completed=line["round"], description=described(name, line))
+            yield lambda line: progress.update(
+                bar, completed=line["round"], description=described(name, line, view.metric)
+            )
         return
     lines = _RoundLines(view, clock)
     try:
@@ -120,9 +123,8 @@ class _SeveralBars:
     def update(self) -> None:
         for job in self._jobs:
             if lines := read_lines(job.path / HISTORY):
-                self._progress.update(
-                    self._bars[job.name], completed=len(lines), description=described(job.name, lines[-1])
-                )
+                said = described(job.name, lines[-1], recorded_metric(job.path))
+                self._progress.update(self._bars[job.name], completed=len(lines), description=said)
 
     def ended(self, number: int, reason: str) -> None:
         self.update()
@@ -154,7 +156,8 @@ class _SeveralLines:
         if reason:
             said = f"{job.name} failed: {reason}"
         elif lines:
-            said = described(f"{job.name}: after round {lines[-1]['round']}:", lines[-1])
+            name = f"{job.name}: after round {lines[-1]['round']}:"
+            said = described(name, lines[-1], recorded_metric(job.path))
         else:
             said = f"{job.name}: no rounds were run"
         self._say(f"{said} ({self._how_many()})")

@@ -19,7 +19,7 @@ from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_paral
 from fedappeal.tasks import check_task
 from server.build import check_settings
 from server.resumption import rounds_done
-from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines
+from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines, recorded_metric
 
 
 def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[SimulationJob]:
@@ -196,7 +196,8 @@ def _several(jobs: list[SimulationJob], at_once: int, simulation: Any, console: 
     if console.is_terminal:  # else each line stands above, where its run ended
         for job in jobs:
             if lines := read_lines(job.path / HISTORY):
-                console.print(described(f"{job.name}: after round {lines[-1]['round']}:", lines[-1]), soft_wrap=True)
+                name = f"{job.name}: after round {lines[-1]['round']}:"
+                console.print(described(name, lines[-1], recorded_metric(job.path)), soft_wrap=True)
     console.print(f"the runs' folders: [bold]{_root(jobs)}[/]", soft_wrap=True)
     if failed:
         for line in failed:

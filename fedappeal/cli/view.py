@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.metric import Metric
 from fedappeal.tasks import load_task
 from fedappeal.tasks.natural import NaturalTask
 from fedappeal.tasks.partitioned import PartitionedTask
 from server.build import chosen, own_settings
-from server.run_folder import how_it_ended
-
-_COLUMNS = (
-    ("round", 6),
-    ("joined", 6),
-    ("sat out", 7),
-    ("left", 4),
-    ("GM-Appeal", 9),
-    ("accuracy", 8),
-    ("preferred", 9),
-    ("seconds", 7),
-)
-
+from server.run_folder import how_it_ended, recorded_metric
 
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
@@ -123,13 +113,14 @@ class RunView:
         table = Table(title=f"after round {last['round']}", title_justify="left")
         table.add_column("measure")
         table.add_column("seen clients", justify="right")
-        unseen = "unseen_accuracy" in last
+        metric = self.metric
+        unseen = f"unseen_{metric.column}" in last
         if unseen:
             table.add_column("unseen clients", justify="right")
         for label, key, share in (
             ("GM-Appeal (share of clients the model appeals to)", "gm_appeal", False),
-            ("test accuracy", "accuracy", True),
-            ("preferred-model test accuracy", "preferred_accuracy", True),
+            (f"test {metric.name}", metric.column, metric.is_share),
+            (f"preferred-model test {metric.name}", f"preferred_{metric.column}", metric.is_share),
             ("test loss", "loss", False),
         ):
             cells = [_number(last.get(key), share)]
@@ -158,11 +149,22 @@ class RunView:
             soft_wrap=True,
         )
 
+    @cached_property
+    def metric(self) -> Metric:
+        """The task's primary metric; read when the first round is over, because the run records it as it begins."""
+        return recorded_metric(self.path)
+
+    def _columns(self) -> list[tuple[str, int]]:
+        """Return the columns of a round's line, each with its width."""
+        before = [("round", 6), ("joined", 6), ("sat out", 7), ("left", 4), ("GM-Appeal", 9)]
+        return [*before, (self.metric.name, max(8, len(self.metric.name))), ("preferred", 9), ("seconds", 7)]
+
     def _round(self, line: dict[str, Any]) -> None:
+        columns, metric = self._columns(), self.metric
         if not self.rounds:
             self.console.print(f"[dim]{self._legend()}[/]")
             self.console.print(
-                "[bold]" + self._who_width(" clients") + " ".join(n.rjust(w) for n, w in _COLUMNS) + "[/]"
+                "[bold]" + self._who_width(" clients") + " ".join(n.rjust(w) for n, w in columns) + "[/]"
             )
         self.rounds.append(line)
         values = (
@@ -171,11 +173,11 @@ class RunView:
             str(line["sat_out"]),
             str(line["left"]),
             _number(line.get("gm_appeal"), False),
-            _number(line.get("accuracy"), True),
-            _number(line.get("preferred_accuracy"), True),
+            _number(line.get(metric.column), metric.is_share),
+            _number(line.get(f"preferred_{metric.column}"), metric.is_share),
             f"{line['seconds']:.2f}",
         )
-        row = " ".join(v.rjust(w) for v, (_, w) in zip(values, _COLUMNS, strict=True))
+        row = " ".join(v.rjust(w) for v, (_, w) in zip(values, columns, strict=True))
         self.console.print(self._who(line["decisions"]) + row)
         for client, reason in line.get("failures", {}).items():
             self.console.print(f"[yellow]        {client}: {reason}[/]", soft_wrap=True)
