@@ -9,12 +9,13 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from client.training.settings import LocalTrainingSettings
-from fedappeal.files import read_safetensors, write_safetensors
+from fedappeal.files import CARD, read_safetensors, write_safetensors
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task, task_fingerprint
 from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_settings
+from server.card import run_card
 from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, POLICIES, RunFolder, new_path, read_lines
 from strategies.rounds.hooks import Hooks, RoundRecord
@@ -152,12 +153,12 @@ def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable
         arrays=start.arrays,
         first_round=start.server_round + 1,
     )
+    last = strategy.record.server_round or start.server_round
+    card = run_card(task, config, folder, last)
     write_safetensors(
-        folder.path / MODEL,
-        layout.unpack(result.arrays),
-        {"round": strategy.record.server_round or start.server_round, "task": config.task},
+        folder.path / MODEL, layout.unpack(result.arrays), {"round": last, "task": config.task, CARD: card.to_json()}
     )
-    folder.event("finished", round=strategy.record.server_round or start.server_round, reason=strategy.finished)
+    folder.event("finished", round=last, reason=strategy.finished)
 
 
 def training_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from client.preferred import describe_preferred
 from client.requirement import METRIC
 from client.state import DiskStore, Record
 from fedappeal.protocol.config import ConfigError
@@ -46,11 +47,7 @@ def describe(folder: Path) -> list[str]:
             left = int(record.values["left-round"])
             state = f"left for good in round {left}" if left else "takes part"
             lines.append(f"run        {name.removeprefix('run-') or '(no key)'}: {state}")
-    if (preferred := store.read("preferred")) is not None:
-        lines.append(
-            f"prefers    the {preferred.values['which']} model (run {preferred.values['run-key']}): "
-            f"{folder / 'preferred.safetensors'}"
-        )
+    lines += describe_preferred(store)
     return lines
 
 
@@ -66,7 +63,7 @@ def reset(folder: Path, forget: bool = False) -> str:
 
     Args:
         folder: the client's state folder.
-        forget: forget requirements, solo models, control variates and the preferred model too. The client-id and
+        forget: forget requirements, solo models, control variates and the preferred models too. The client-id and
             the key of the privacy noise stay: two noises on one update, from two keys, could be averaged away.
     """
     store = _store(folder)
