@@ -33,7 +33,8 @@ def loaded(code: str, *wanted: str, folder: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["list"], ["list", "maxfl"], ["local", "--help"], ["client", "--help"], ["predict", "--help"]]
+    "arguments",
+    [["--help"], ["list"], ["list", "maxfl"], ["local", "--help"], ["client", "--help"], ["predict", "--help"]],
 )
 def test_the_command_says_what_it_can_do_at_once(arguments: list[str]) -> None:
     code = f"""

@@ -27,12 +27,15 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
         if output.suffix.lower() not in FORMATS:
             raise ConfigError(f"output = '{output}' is not allowed: a file {' or '.join(FORMATS)}")
         check_output(output)
+    from client.settings import NodeSettings
+
+    node = NodeSettings.parse({"device": device})
     card = read_card(model_file(path))
     from client.data.cache import pick_device
     from client.data.to_predict import examples_in
     from fedappeal.trained.predict import predict
 
-    where, examples = pick_device(device), examples_in(data, card)
+    where, examples = pick_device(node.device), examples_in(data, card)
     found = predict(open_model(path, allow), examples.batches, where)
     if output is None:
         for line in _printed(found.lines):

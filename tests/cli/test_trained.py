@@ -136,7 +136,10 @@ def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path:
     for arguments, line in (
         (("export", run), "missing option '--to'"),
         (("export", run, "--to", "pt"), "to = 'pt' is not allowed: onnx, safetensors"),
-        (("export", "nothing", "--to", "onnx"), "'nothing' is not there: give a run's folder, or a file .safetensors"),
+        (
+            ("export", "nothing", "--to", "onnx"),
+            "'nothing' is not there: give a run's folder, or a file .safetensors",
+        ),
         (("export", tmp_path, "--to", "onnx"), "holds no model.safetensors: it is not a run's folder"),
         (("export", model, "--to", "safetensors", "--output", model), "is not allowed: it is the model itself"),
         (("export", run, "--to", "onnx", "--output", "no/m.onnx"), "is not allowed: there is no folder"),

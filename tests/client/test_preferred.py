@@ -29,7 +29,11 @@ def test_a_later_run_leaves_the_earlier_ones_model(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     for number, key in enumerate(("first", "second")):
         keep(store, arrays(number), card(key, which="solo" if number else "global"))
-    for name, key, value in (("preferred-first", "first", 0), ("preferred-second", "second", 1), ("preferred", "second", 1)):
+    for name, key, value in (
+        ("preferred-first", "first", 0),
+        ("preferred-second", "second", 1),
+        ("preferred", "second", 1),
+    ):
         record = store.read(name)
         assert record is not None
         assert record.values["run-key"] == key

@@ -52,7 +52,13 @@ def test_it_comes_back_as_it_was_infinite_bounds_included(tmp_path: Path) -> Non
     metric = Metric("abs-error", higher_is_better=False, low=0.0, high=math.inf)
     by_channel = Normalisation(255.0, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     told = write_model(
-        tmp_path / "m", ARRAYS, metric=metric, normalisation=by_channel, shared=("w",), which="solo", requirement_met=False
+        tmp_path / "m",
+        ARRAYS,
+        metric=metric,
+        normalisation=by_channel,
+        shared=("w",),
+        which="solo",
+        requirement_met=False,
     )
     assert read_card(tmp_path / "m") == told
 

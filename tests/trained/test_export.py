@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from fedappeal.files import CARD
 from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.trained import load_model, open_model, read_card
 from fedappeal.trained import export as exports
+from fedappeal.trained import load_model, open_model, read_card
 from fedappeal.trained.export import write_onnx, write_plain
 from tests.trained.models import initial, write_model
 

@@ -66,7 +66,7 @@ def test_code_that_a_lone_file_names_runs_only_where_it_is_allowed(tmp_path: Pat
     write_model(tmp_path / "model.safetensors", arrays, dict(mine))
     del sys.modules["moons_of_mine"]
     for allow in ((), ("other",)):
-        with pytest.raises(ConfigError, match="is a model of task 'moons_of_mine:Moons': .*--allow moons_of_mine"):
+        with pytest.raises(ConfigError, match=r"is a model of task 'moons_of_mine:Moons': .*--allow moons_of_mine"):
             load_model(tmp_path / "model.safetensors", allow=allow)
         assert "moons_of_mine" not in sys.modules
     opened = open_model(tmp_path / "model.safetensors", allow=["moons_of_mine"])
@@ -78,7 +78,10 @@ def test_code_that_a_lone_file_names_runs_only_where_it_is_allowed(tmp_path: Pat
 def test_a_task_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     path = tmp_path / "model.safetensors"
-    for task, line in (("not_here:Task", "No module named 'not_here'"), ("spiral", "'spiral' is not allowed: digits")):
+    for task, line in (
+        ("not_here:Task", "No module named 'not_here'"),
+        ("spiral", "'spiral' is not allowed: digits"),
+    ):
         write_model(path, {}, task=task)
         with pytest.raises(ConfigError, match=f"is a model of task '{task}': task = .*{line}") as error:
             load_model(path)
@@ -103,12 +106,12 @@ def test_another_models_values_are_one_line(tmp_path: Path, change: object, line
 
 
 def test_a_folder_without_a_model_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no model.safetensors: it is not a run's folder"):
+    with pytest.raises(ConfigError, match=r"holds no model\.safetensors: it is not a run's folder"):
         load_model(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="holds no model.safetensors: its run is not over"):
+    with pytest.raises(ConfigError, match=r"holds no model\.safetensors: its run is not over"):
         load_model(tmp_path)
-    with pytest.raises(ConfigError, match="is not there: give a run's folder, or a file"):
+    with pytest.raises(ConfigError, match=r"is not there: give a run's folder, or a file"):
         load_model(tmp_path / "nothing")
     (tmp_path / "text").write_text("no model")
     with pytest.raises(ConfigError, match="cannot be read"):

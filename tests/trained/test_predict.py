@@ -60,7 +60,9 @@ def test_the_card_scales_where_the_task_here_has_other_constants(tmp_path: Path)
 
 
 def test_values_out_of_range_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^the data are not allowed, image 0 to image 6: a pixel is 20: .* 0 to 16"):
+    with pytest.raises(
+        ConfigError, match=r"^the data are not allowed, image 0 to image 6: a pixel is 20: .* 0 to 16"
+    ):
         predict(trained(tmp_path), [(NAMES, PIXELS + np.uint8(4), None)])
 
 

@@ -81,7 +81,7 @@ def test_an_npz_with_and_without_labels(tmp_path: Path, monkeypatch: pytest.Monk
         ({"y": np.arange(5)}, "not an .npz with an array x that can be read"),
         ({"x": X[:, :7]}, r"x has shape \(5, 7, 8\) and type uint8: \(n, 1, 8, 8\), integers or floats, is needed"),
         ({"x": X[:0]}, r"x has shape \(0, 1, 8, 8\)"),
-        ({"x": X.astype("S3")}, r"type \|S3"),
+        ({"x": X.astype("S3")}, r"x has shape \(5, 1, 8, 8\) and type \|S3"),
         ({"x": np.where(X[:, :, :] == X[3, 0, 0], np.nan, X / 16.0)}, "row . of x holds a value that is not finite"),
         ({"x": X, "y": np.arange(4)}, r"y has shape \(4,\) and type int64: \(5,\), integers, is needed"),
         ({"x": X, "y": np.arange(5) / 2}, r"y has shape \(5,\) and type float64"),
