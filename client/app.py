@@ -21,6 +21,7 @@ from client.data.unfit import OwnDataRefused
 from client.participant import Adaptation, Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
+from client.preferred import record_name
 from client.privacy import protected
 from client.training.measured import UNMEASURED, Measured
 from client.training.settings import LocalTrainingSettings
@@ -239,10 +240,9 @@ class _Answers:
         if (preferred := participant.preferred_score(on_test, requirement)) is not None:
             metrics[keys.PREFERRED + participant.task.metric.name] = preferred
         if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
-            which = participant.keep_preferred(arrays, requirement, appealed, run_key)
-            kept = (
-                f", kept in {participant.node.state_dir}/preferred.safetensors" if participant.node.state_dir else ""
-            )
+            which = participant.keep_preferred(arrays, requirement, on_test, run_key, server_round)
+            file = f"{participant.node.state_dir}/{record_name(run_key)}.safetensors"
+            kept = f", kept in {file}" if participant.node.state_dir else ""
             log.info("the run is over: this client prefers the %s model%s", which, kept)
         return _reply(message, metrics)
 

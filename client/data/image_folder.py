@@ -88,13 +88,13 @@ def read_images(
     if len(shape) != 3 or shape[0] not in _MODES:
         raise Unfit(DataProblem.SHAPE, f"the task's inputs have shape {shape}, which images have not: give an .npz")
     labels = labels_of(class_folders(root), class_names, num_classes)
-    files, others = _files(root, labels)
+    files, others = labelled_files(root, labels)
     if not files:
         raise Unfit(DataProblem.TOO_FEW, f"it holds no images: files that end in {', '.join(EXTENSIONS)}")
     x = np.empty((len(files), *shape), dtype=np.float32)
     resized = 0
     for row, (path, _) in enumerate(files):
-        resized += _read(path, x[row])
+        resized += read_image(path, x[row])
     if others:
         log.warning("data %s: %d file(s) that are no images are left out", root, others)
     if resized:
@@ -102,7 +102,7 @@ def read_images(
     return x, np.array([label for _, label in files], dtype=np.int64)
 
 
-def _files(root: Path, labels: dict[str, int]) -> tuple[list[tuple[Path, int]], int]:
+def labelled_files(root: Path, labels: dict[str, int]) -> tuple[list[tuple[Path, int]], int]:
     """Return the images with their labels, and how many other files there are.
 
     Raises:
@@ -128,7 +128,7 @@ def _files(root: Path, labels: dict[str, int]) -> tuple[list[tuple[Path, int]], 
     return files, others
 
 
-def _read(path: Path, out: NDArray[np.float32]) -> bool:
+def read_image(path: Path, out: NDArray[np.float32]) -> bool:
     """Read one image into an array ``(channels, height, width)``; return whether it was resized."""
     from PIL import Image, ImageOps
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from client.activity import Activity
+from client.preferred import describe_preferred
 from client.requirement import METRIC
 from client.state import DiskStore, Record
 from fedappeal.protocol.config import ConfigError
@@ -50,11 +51,7 @@ def describe(folder: Path) -> list[str]:
             lines.append(f"run        {name.removeprefix('run-') or '(no key)'}: {state}")
             if (did := activity.pop(name.removeprefix("run-"), None)) is not None:
                 lines += [f"{'':11}{line}" for line in did.lines()]
-    if (preferred := store.read("preferred")) is not None:
-        lines.append(
-            f"prefers    the {preferred.values['which']} model (run {preferred.values['run-key']}): "
-            f"{folder / 'preferred.safetensors'}"
-        )
+    lines += describe_preferred(store)
     return lines
 
 
@@ -70,7 +67,7 @@ def reset(folder: Path, forget: bool = False) -> str:
 
     Args:
         folder: the client's state folder.
-        forget: forget requirements, solo models, control variates, the preferred model and what it did in each run
+        forget: forget requirements, solo models, control variates, the preferred models and what it did in each run
             too. The client-id and the key of the privacy noise stay: two noises on one update, from two keys, could
             be averaged away.
     """

@@ -18,6 +18,7 @@ from fedappeal.protocol.config import TaskSettings
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.plugins import Plugin, PluginSettings, parse_section
 from fedappeal.tasks.examples import ClientData, Structure
+from fedappeal.tasks.normalisation import Normalisation
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,6 +35,7 @@ class Task(Plugin, ABC):
         own: the task's own settings, checked.
         data_dir: folder of the data set, or None.
         input_shape: shape of one example; empty where the inputs are a structure of tensors, or vary.
+        input_dtype: their dtype, by torch's name; a trained model is exported for it.
         num_classes: number of labels C, which are 0..C-1; 0 where labels are no classes.
         class_names: what the labels are called, in their order; empty where they have no names.
         feature_names: columns of a client's own table that are the inputs, in their order; empty: the owner's choice.
@@ -46,6 +48,7 @@ class Task(Plugin, ABC):
 
     own: PluginSettings
     input_shape: tuple[int, ...] = ()
+    input_dtype: str = "float32"
     num_classes: int = 0
     metric: Metric = ACCURACY
     other_metrics: tuple[str, ...] = ()
@@ -132,6 +135,11 @@ class Task(Plugin, ABC):
     def metrics(self, outputs: Any, y: Structure) -> dict[str, float]:
         """Return the task's metrics as means over the examples: here ``accuracy`` in [0, 1]."""
         return {"accuracy": (outputs.argmax(dim=1) == y).double().mean().item()}
+
+    @property
+    def normalisation(self) -> Normalisation | None:
+        """How `inputs` scales, where it is one formula: a trained model carries it; None: it is not."""
+        return None
 
     @property
     def partition(self) -> str:

@@ -14,6 +14,7 @@ from client.participation.mixture import Mixture
 from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.trained import read_card
 from server.build import build_strategy
 from server.checkpoint import Checkpoint
 from server.run import run
@@ -96,7 +97,10 @@ def test_a_run_stopped_and_resumed_is_the_undisturbed_run(tmp_path: Path, monkey
         pair = [[line[name] for line in read_lines(tmp_path / run / HISTORY)] for run in ("whole", "halved")]
         assert pair[0] == pytest.approx(pair[1])
     models = [read_safetensors(tmp_path / name / MODEL) for name in ("whole", "halved")]
-    assert models[0][1] == models[1][1] == {"round": 6, "task": "digits"}
+    for name, (_, values) in zip(("whole", "halved"), models, strict=True):
+        card = read_card(tmp_path / name / MODEL)
+        assert (values["round"], values["task"], card.round, card.task) == (6, "digits", 6, "digits")
+        assert card.figures["gm_appeal"] == read_lines(tmp_path / name / HISTORY)[-1]["gm_appeal"]
     for name, array in models[0][0].items():
         np.testing.assert_allclose(models[1][0][name], array, atol=1e-6)
     kinds = [e["event"] for e in read_lines(tmp_path / "halved" / EVENTS)]
