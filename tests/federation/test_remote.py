@@ -144,6 +144,12 @@ def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened
     again = federation.fedappeal("resume", str(folder))
     assert again.code == 2
     assert "has finished" in again.err
+    longer = federation.fedappeal("resume", str(folder), "--rounds", "9")
+    assert longer.code == 0, longer.out + longer.err
+    assert "continued after round 8" in longer.out
+    assert [line["round"] for line in read_lines(folder / HISTORY)] == list(range(1, 10))
+    record = read_config(folder)
+    assert (record["runtime"], record["settings"]["schedule-rounds"]) == ({"kind": "submitted"}, 8)
 
 
 def test_interrupting_the_wait_leaves_the_run_and_says_how_to_stop_it(
