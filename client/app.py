@@ -15,10 +15,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 import fedappeal
+from client.activity import note_judged
 from client.byzantine import attacks, false_claims, noisy_model
+from client.data.unfit import OwnDataRefused
 from client.participant import Adaptation, Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
+from client.preferred import record_name
 from client.privacy import protected
 from client.training.measured import UNMEASURED, Measured
 from client.training.settings import LocalTrainingSettings
@@ -111,7 +114,11 @@ class _Answers:
             raise ConfigError(
                 f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {theirs}"
             )
-        participant = self._participants.of(context)
+        try:
+            participant = self._participants.of(context)
+        except OwnDataRefused as error:
+            info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value})
+            return Message(RecordDict({keys.INFO: info}), reply_to=message)
         check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
         if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
             raise ConfigError(
@@ -158,6 +165,8 @@ class _Answers:
         if attacking or participant.policy.needs_loss or algorithm.reports:
             steps = algorithm.tuning_steps()
             evaluation = participant.judge(arrays, model, keys.TRAIN_SPLIT, steps, server_round=server_round)
+        if participant.store.durable:  # for its owner to see; a simulator's clients have none
+            note_judged(context.state, evaluation, requirement, keys.TRAIN_SPLIT)
         priority, decision = participant.priority(algorithm.granted(told)), Decision.JOINED
         if not attacking:
             mandatory = bool(config.get(keys.MANDATORY, 0))
@@ -205,6 +214,8 @@ class _Answers:
         judge = partial(participant.judge, arrays, model, server_round=server_round)
         measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, tuning_steps)
         appealed = requirement.met(on_test)
+        if participant.store.durable:
+            note_judged(context.state, on_test, requirement, keys.TEST_SPLIT)
         metrics: Metrics = {
             keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
             participant.task.metric.name: measured.score,
@@ -229,10 +240,9 @@ class _Answers:
         if (preferred := participant.preferred_score(on_test, requirement)) is not None:
             metrics[keys.PREFERRED + participant.task.metric.name] = preferred
         if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
-            which = participant.keep_preferred(arrays, requirement, appealed, run_key)
-            kept = (
-                f", kept in {participant.node.state_dir}/preferred.safetensors" if participant.node.state_dir else ""
-            )
+            which = participant.keep_preferred(arrays, requirement, on_test, run_key, server_round)
+            file = f"{participant.node.state_dir}/{record_name(run_key)}.safetensors"
+            kept = f", kept in {file}" if participant.node.state_dir else ""
             log.info("the run is over: this client prefers the %s model%s", which, kept)
         return _reply(message, metrics)
 

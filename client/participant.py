@@ -10,13 +10,14 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
+from client import preferred
 from client.choices import policy_of, requirement_kind_of
 from client.data.cache import Cache, pick_device
 from client.memory import RunMemory, client_identity
 from client.participation.policy import Past, Situation
 from client.requirement import Requirement, made, read_requirement, requirement_key, stored_requirement
 from client.settings import NodeSettings
-from client.state import Record, Store
+from client.state import Store
 from client.training.measured import Evaluation
 from client.training.models import arrays_of
 from client.training.noise import Noise
@@ -31,6 +32,8 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.protocol.plugins import PluginSettings
 from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.share import ALL
+from fedappeal.trained.card import ModelCard
 from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 
@@ -127,7 +130,7 @@ class Participant:
         self.device = pick_device(node.device)
         self.task = cache.task(config.task_settings(), node.data_dir, node.allowed)
         self.data = data or (
-            cache.own_data(self.task, node.data, self.client_id, self.device)
+            cache.own_data(self.task, node.data, self.client_id, self.device, node.columns)
             if node.data
             else cache.data(self.task, node.partition_id, self.device)
         )
@@ -353,11 +356,19 @@ class Participant:
         """Return what this client remembers of a run."""
         return RunMemory(self.store, run_key)
 
-    def keep_preferred(self, arrays: Arrays, requirement: Requirement, appealed: bool, run_key: str) -> str:
-        """Keep the model that this client prefers; return which one (MaxFL, section 5)."""
-        which = "global" if appealed or not requirement.solo else "solo"
-        kept = arrays if which == "global" else requirement.solo
-        self.store.write("preferred", Record({"which": which, "run-key": run_key}, kept))
+    def keep_preferred(
+        self, arrays: Arrays, requirement: Requirement, on_test: Evaluation, run_key: str, server_round: int
+    ) -> str:
+        """Keep the model that this client prefers, with its card; return which one (MaxFL, section 5)."""
+        met, metric = requirement.met(on_test), self.task.metric.name
+        which = "global" if met or not requirement.solo else "solo"
+        kept, figures = arrays, {metric: on_test.score, "loss": on_test.loss, **on_test.others}
+        if which == "solo":
+            kept, figures = requirement.solo, {metric: requirement.solo_score}
+        told = {"which": which, "figures": figures, "measured_on": "test data of this client", "requirement_met": met}
+        told |= {"shared": tuple(sorted(kept)) if self.parts.fixed else ALL}
+        card = ModelCard.of(self.task, self.config, round=server_round, run_key=run_key, **told)
+        preferred.keep(self.store, kept, card)
         return which
 
     def preferred_score(self, evaluation: Evaluation, requirement: Requirement) -> float | None:

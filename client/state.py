@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedappeal.files import read_safetensors, write_safetensors
+from fedappeal.files import read_safetensors, read_values, write_safetensors
 from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.packing import view
 
@@ -54,7 +54,8 @@ class DiskStore:
         except OSError as error:
             raise ConfigError(f"state-dir = '{folder}' is not allowed: {error.strerror}") from None
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """Return the file of the record of that name."""
         return self.folder / f"{name}.safetensors"
 
     def names(self) -> list[str]:
@@ -67,19 +68,27 @@ class DiskStore:
         Raises:
             ConfigError: if the file is not a record (another program wrote it, or the disk failed).
         """
-        path = self._path(name)
+        path = self.path(name)
         if not path.exists():
             return None
         arrays, values = read_safetensors(path)
         return Record(values, arrays)
 
+    def values(self, name: str) -> dict[str, Scalar] | None:
+        """Return a record's scalars without reading its arrays, or None; errors as in `read`."""
+        return read_values(self.path(name)) if self.path(name).exists() else None
+
+    def written(self, name: str) -> float:
+        """Return when the record of that name was written, in seconds since the epoch."""
+        return self.path(name).stat().st_mtime
+
     def write(self, name: str, record: Record) -> None:
         """Replace the record of that name atomically, and wait until it is on the disk."""
-        write_safetensors(self._path(name), record.arrays, record.values)
+        write_safetensors(self.path(name), record.arrays, record.values)
 
     def delete(self, name: str) -> None:
         """Forget the record of that name."""
-        self._path(name).unlink(missing_ok=True)
+        self.path(name).unlink(missing_ok=True)
 
 
 class ContextStore:

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from safetensors.numpy import save_file
 from fedappeal.protocol.config import ConfigError, Scalar
 
 _METADATA = "fedappeal"
+CARD = "fedappeal-card"
+"""A scalar of this name, a JSON text, is an entry of its own in the metadata, for other programs to read."""
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
@@ -29,8 +32,10 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[s
 def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
     try:
         with safe_open(path, framework="numpy") as file:
-            values = json.loads((file.metadata() or {}).get(_METADATA, "{}"))
-            return {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}, values
+            metadata = file.metadata() or {}
+            values = json.loads(metadata.get(_METADATA, "{}"))
+            card = {CARD: metadata[CARD]} if CARD in metadata else {}
+            return {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}, values | card
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(f"file '{path}' cannot be read: {error}") from None
 
@@ -41,7 +46,11 @@ def read_values(path: Path) -> dict[str, Scalar]:
 
 
 def write_safetensors(
-    path: Path, arrays: Mapping[str, NDArray[np.generic]], values: Mapping[str, Scalar], durable: bool = True
+    path: Path,
+    arrays: Mapping[str, NDArray[np.generic]],
+    values: Mapping[str, Scalar],
+    durable: bool = True,
+    texts: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write arrays and scalars as one safetensors file, atomically.
 
@@ -50,12 +59,15 @@ def write_safetensors(
         arrays: named arrays.
         values: scalars, kept as JSON in the file's metadata.
         durable: whether to wait until the disk has it, so that a power cut cannot undo it.
+        texts: further entries of the metadata, for other programs to read.
     """
+    own = {key: value for key, value in values.items() if key != CARD}
+    card = {CARD: str(values[CARD])} if CARD in values else {}
     with replaced(path, durable) as temporary:  # straight into the file: a second copy could be gigabytes
         save_file(
             {k: np.asarray(a, order="C") for k, a in arrays.items()},
             temporary,
-            {_METADATA: json.dumps(dict(values))},
+            {**texts, _METADATA: json.dumps(own), **card},
         )
 
 

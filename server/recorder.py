@@ -1,13 +1,14 @@
 """What fills a run's folder round by round: its lines, and the checkpoints that make them count."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.data_problem import DataProblem
 from server.build import Chosen
 from server.checkpoint import Checkpoint
 from server.run_folder import (
@@ -83,7 +84,8 @@ class Recorder(Hooks):
         """Record an arrival, and the client's policy where the run mixes policies."""
         client = member.client_id
         version = {"version": member.version} if member.version else {}
-        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **version)
+        examples = {"examples": member.num_examples} if member.enrolled else {}
+        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **examples, **version)
         if len(self.run.mixture.names) > 1 and client not in self._policies:
             self._policies.add(client)
             policy = self.run.mixture.of(self.strategy.shared.seed, client)
@@ -93,6 +95,16 @@ class Recorder(Hooks):
         """Record a client that does not fit the run, with its reason."""
         self.folder.event("refused", node=str(node_id), reason=reason)
         self.watch.on_refused(node_id, reason)
+
+    def on_data_refused(self, node_id: int, client_id: str, problem: DataProblem) -> None:
+        """Record a client whose own data do not fit the run, with what is wrong with them."""
+        self.folder.event("refused", node=str(node_id), client=client_id, problem=problem.value, reason=problem.text)
+        self.watch.on_data_refused(node_id, client_id, problem)
+
+    def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
+        """Record how many clients are missing before the first round."""
+        nodes = [str(node) for node in silent]
+        self.folder.event("waiting", enrolled=enrolled, wanted=wanted, seconds=round(seconds), silent=nodes)
 
     def on_round_start(self, server_round: int) -> None:
         """Record that a round began."""

@@ -7,7 +7,7 @@ from flwr.serverapp import Grid
 
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
-from fedappeal.files import read_safetensors, write_safetensors
+from fedappeal.files import CARD, read_safetensors, write_safetensors
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Arrays, Layout
@@ -15,6 +15,7 @@ from fedappeal.tasks import load_task
 from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.task import Task
 from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_settings
+from server.card import run_card
 from server.checkpoint import Checkpoint
 from server.given import NOTHING_GIVEN, Given
 from server.recorder import ClientMemory, Recorder
@@ -140,12 +141,12 @@ def _run(
     except BaseException:
         recorder.save()  # the last round, where it is over and the next one has not begun
         raise
+    last = strategy.record.server_round or start.server_round
+    card = run_card(task, config, folder, last, layout.names)
     write_safetensors(
-        folder.path / MODEL,
-        layout.unpack(result.arrays),
-        {"round": strategy.record.server_round or start.server_round, "task": config.task},
+        folder.path / MODEL, layout.unpack(result.arrays), {"round": last, "task": config.task, CARD: card.to_json()}
     )
-    folder.event("finished", round=strategy.record.server_round or start.server_round, reason=strategy.finished)
+    folder.event("finished", round=last, reason=strategy.finished)
 
 
 def training_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:

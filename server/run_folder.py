@@ -22,6 +22,7 @@ from typing import Any
 from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.metric import ACCURACY, Metric
 from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
 
@@ -226,6 +227,14 @@ def read_config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         raise ConfigError(f"'{path}' is not the folder of a run: it has no readable {CONFIG}") from None
     return record
+
+
+def recorded_metric(path: Path) -> Metric:
+    """Return the primary metric of a run's task; accuracy where its folder cannot be read, or records none yet."""
+    try:
+        return Metric.of_record(read_config(path).get("metric"))
+    except ConfigError:
+        return ACCURACY
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """A Flower `Grid` in memory: nodes are callables, time is a fake clock, and nothing sleeps."""
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -151,6 +151,7 @@ class Volunteer:
         metrics: what it reports besides, when it joins.
         evaluation: what it answers to EVALUATE; None is no answer.
         refuses: why it does not fit the run (an error reply to the roll call).
+        data_refused: why its own data do not fit the run (an answer without metrics).
         left: what it says to the roll call about having left; None: the truth.
     """
 
@@ -162,6 +163,7 @@ class Volunteer:
     evaluation: dict[str, float] | None = field(default_factory=dict)
     role: str = keys.SEEN
     refuses: str = ""
+    data_refused: str = ""
     left: bool | None = None
     gone: bool = False
     got: list[Message] = field(default_factory=list)
@@ -172,6 +174,9 @@ class Volunteer:
         if kind == "query":
             if self.refuses:
                 raise ValueError(self.refuses)
+            if self.data_refused:
+                info = ConfigRecord({keys.CLIENT_ID: self.name, keys.DATA_REFUSED: self.data_refused})
+                return Message(RecordDict({keys.INFO: info}), reply_to=message)
             left = self.gone if self.left is None else self.left
             info = ConfigRecord({keys.CLIENT_ID: self.name, keys.ROLE: self.role, keys.LEFT_RUN: int(left)})
             return self._reply(message, {}, {keys.INFO: info})
@@ -218,6 +223,10 @@ class Watch(Hooks):
         self.models: list[list[float]] = []
         self.enrolled: list[tuple[str, int]] = []
         self.refused: dict[int, str] = {}
+        self.waited: list[tuple[int, int, float, list[int]]] = []
+
+    def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
+        self.waited.append((enrolled, wanted, seconds, list(silent)))
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
         self.enrolled.append((member.client_id, enrolled))

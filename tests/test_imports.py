@@ -33,7 +33,16 @@ def loaded(code: str, *wanted: str, folder: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["list"], ["list", "maxfl"], ["local", "--help"], ["client", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["list"],
+        ["list", "maxfl"],
+        ["local", "--help"],
+        ["client", "--help"],
+        ["predict", "--help"],
+    ],
 )
 def test_the_command_says_what_it_can_do_at_once(arguments: list[str]) -> None:
     code = f"""
@@ -46,6 +55,21 @@ except SystemExit as ended:
     assert not ended.code, ended.code
 """
     assert loaded(code, "torch", "flwr", "grpc", "sklearn", "flwr_datasets", "ray") == "[]"
+
+
+def test_a_trained_models_card_is_read_without_torch(tmp_path: Path) -> None:
+    code = """
+from pathlib import Path
+from fedappeal.files import CARD, write_safetensors
+from fedappeal.protocol.config import RunConfig
+from fedappeal.tasks import load_task
+from fedappeal.trained import ModelCard, read_card
+task = load_task(RunConfig().task_settings())
+card = ModelCard.of(task, RunConfig(), round=1, run_key="k", figures={}, measured_on="")
+write_safetensors(Path("model.safetensors"), {}, {CARD: card.to_json()})
+assert read_card(Path("model.safetensors")) == card
+"""
+    assert loaded(code, "torch", "flwr", "client", "server", folder=tmp_path) == "[]"
 
 
 CLIENTS_OWN = tuple(
@@ -163,8 +187,9 @@ RULES = ["client.training", "client.participation", "client.requirement"]
         ("strategies", ["fedappeal.tasks", "fedappeal.files", *NOT_BELOW]),
         ("server", [*CLIENTS_OWN, *NOT_BELOW[1:]]),
         ("fedappeal/protocol", ["client", "strategies", "fedappeal.tasks", "torch", *NOT_BELOW]),
-        ("fedappeal/tasks", ["client", "strategies", "flwr", *NOT_BELOW]),
         ("fedappeal/hf", ["client", "strategies", "flwr", *NOT_BELOW]),
+        ("fedappeal/trained", ["client", "strategies", "flwr", *NOT_BELOW]),
+        ("fedappeal/tasks", ["fedappeal.trained", "client", "strategies", "flwr", *NOT_BELOW]),
         ("fedappeal/comparison", ["client", "torch", "flwr", "scipy", *NOT_BELOW[1:]]),
     ],
 )

@@ -11,16 +11,11 @@ from pathlib import Path
 from cryptography import x509
 
 from client.settings import Connection
+from fedappeal.flower.tls import speaks_tls, split_address, unchecked
 from fedappeal.flower.transport import ALPN, GREETING, answers_greeting
 
 _WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _WRONG_TIME = {9, 10}  # not yet valid, expired
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``; an IPv6 host may stand in brackets."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def probe(connection: Connection, timeout: float = 3.0) -> str | None:
@@ -59,17 +54,9 @@ def _probe_plaintext(raw: socket.socket, address: str) -> str | None:
         answer = b""
     if answers_greeting(answer):
         return None
-    if _speaks_tls(peer, raw.gettimeout()):
+    if speaks_tls(peer, raw.gettimeout()):
         return f"the SuperLink at {address} speaks TLS: give root-certificates instead of insecure"
     return f"what listens at {address} is no Fleet API in plaintext: is the port the right one?"
-
-
-def _speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
-    try:
-        with socket.create_connection(peer, timeout) as raw, _unchecked().wrap_socket(raw):
-            return True
-    except OSError:
-        return False
 
 
 def _probe_tls(raw: socket.socket, host: str, connection: Connection) -> str | None:
@@ -108,18 +95,10 @@ def _probe_tls(raw: socket.socket, host: str, connection: Connection) -> str | N
 def _names(peer: tuple[str, int], timeout: float | None) -> list[str]:
     """Return the names that a server's certificate holds; none where it cannot be had."""
     try:
-        with socket.create_connection(peer, timeout) as raw, _unchecked().wrap_socket(raw) as secure:
+        with socket.create_connection(peer, timeout) as raw, unchecked().wrap_socket(raw) as secure:
             content = secure.getpeercert(binary_form=True)
         certificate = x509.load_der_x509_certificate(content or b"")
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound):
         return []
     return [str(name.value) for name in names]
-
-
-def _unchecked() -> ssl.SSLContext:
-    """Return a context that trusts anything: to look at what a server says of itself, sending nothing."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols([ALPN])
-    return context

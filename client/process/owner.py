@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from client.activity import Activity
+from client.preferred import describe_preferred
 from client.requirement import METRIC
 from client.state import DiskStore, Record
 from fedappeal.protocol.config import ConfigError
@@ -31,6 +33,7 @@ def describe(folder: Path) -> list[str]:
     lines.append(
         "paused     yes: `fedappeal client reset` ends it" if (folder / PAUSED).exists() else "paused     no"
     )
+    activity = Activity(folder).runs()
     for name in store.names():
         if (record := store.read(name)) is None:
             continue
@@ -46,11 +49,9 @@ def describe(folder: Path) -> list[str]:
             left = int(record.values["left-round"])
             state = f"left for good in round {left}" if left else "takes part"
             lines.append(f"run        {name.removeprefix('run-') or '(no key)'}: {state}")
-    if (preferred := store.read("preferred")) is not None:
-        lines.append(
-            f"prefers    the {preferred.values['which']} model (run {preferred.values['run-key']}): "
-            f"{folder / 'preferred.safetensors'}"
-        )
+            if (did := activity.pop(name.removeprefix("run-"), None)) is not None:
+                lines += [f"{'':11}{line}" for line in did.lines()]
+    lines += describe_preferred(store)
     return lines
 
 
@@ -66,8 +67,9 @@ def reset(folder: Path, forget: bool = False) -> str:
 
     Args:
         folder: the client's state folder.
-        forget: forget requirements, solo models, control variates and the preferred model too. The client-id and
-            the key of the privacy noise stay: two noises on one update, from two keys, could be averaged away.
+        forget: forget requirements, solo models, control variates, the preferred models and what it did in each run
+            too. The client-id and the key of the privacy noise stay: two noises on one update, from two keys, could
+            be averaged away.
     """
     store = _store(folder)
     (folder / PAUSED).unlink(missing_ok=True)
@@ -79,5 +81,7 @@ def reset(folder: Path, forget: bool = False) -> str:
             back += 1
         if forget and name not in KEPT:
             store.delete(name)
+    if forget:
+        Activity(folder).forget()
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
     return f"back: not paused, {back} run(s) that were left can be joined again{forgotten}"

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.activity import Activity, take_judged
 from client.fleet.connection import FleetConnection, connect
 from client.fleet.identity import Identity
 from client.fleet.polling import poll_wait, retry_wait
+from client.process.answer import Answer, task_of
 from client.process.owner import PAUSED
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
@@ -28,10 +30,8 @@ from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.fleet import MessageDropped, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply
 from fedappeal.locks import InUse, only_process
-from fedappeal.protocol.keys import CONFIG, DECISION, METRICS, SERVER_ROUND, Decision
 
 _KEPT_RUNS = 4
-_DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}
 
 T = TypeVar("T")
 LOGGER = logging.getLogger("fedappeal.client")
@@ -139,6 +139,7 @@ class _Client:
             # For its owner to see, and to remain this client after a new key.
             self._store.write("identity", Record({"client-id": self.node.client_id}))
         self._pause_file = folder / PAUSED if folder else None
+        self._activity = Activity(folder) if folder else None
 
     def _tell(self, kind: str, text: str) -> None:
         self.on_event(Event(kind, text))
@@ -193,7 +194,7 @@ class _Client:
             try:
                 self._answer(fleet, message)
             except MessageDropped as error:
-                self._tell("dropped", f"{_task(message)}: dropped, {error}")
+                self._tell("dropped", f"{task_of(message)}: dropped, {error}")
             last = time.monotonic()
 
     def _rest_while_paused(self) -> None:
@@ -211,15 +212,17 @@ class _Client:
         if settings is None:
             return
         started = time.monotonic()
-        kind, outcome, reply = self._work(fleet.node_id, message, settings)
+        answer = self._work(fleet.node_id, message, settings)
         seconds = time.monotonic() - started
         if time.time() >= until:
             raise MessageDropped(f"its time was over before the answer, which took {seconds:.1f} s")
         # Sent even when asked to end meanwhile, but then only once.
-        self._persist(lambda: fleet.reply(reply, seconds), until=until)
-        self._tell(kind, f"{_task(message)}: {outcome} ({seconds:.2f} s)")
+        self._persist(lambda: fleet.reply(answer.reply, seconds), until=until)
+        if self._activity is not None:
+            answer.remember(self._activity, settings.config, seconds)
+        self._tell(answer.kind, answer.line(seconds))
 
-    def _work(self, node_id: int, message: Message, settings: RunSettings) -> tuple[str, str, Message]:
+    def _work(self, node_id: int, message: Message, settings: RunSettings) -> Answer:
         run_id = message.metadata.run_id
         state = self._states.pop(run_id, None) or RecordDict()
         context = Context(run_id, node_id, self.node.as_config(), state, settings.config)
@@ -227,11 +230,12 @@ class _Client:
             reply = self.app(message, context)
             if not isinstance(reply, Message):
                 raise TypeError(f"the app returned {type(reply).__name__}, not a message")
-            return "answered", _outcome(message, reply), reply
+            return Answer.given(message, reply, take_judged(context.state))
         except (Exception, SystemExit) as error:
             LOGGER.debug("the app raised", exc_info=True)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-            return "failed", f"failed, {reason}", error_reply(reason, message)
+            take_judged(context.state)  # what failed is no figure of the next model
+            return Answer("failed", f"failed, {reason}", message, error_reply(reason, message))
         finally:
             self._states[run_id] = context.state
             while len(self._states) > _KEPT_RUNS:
@@ -276,24 +280,3 @@ class _Client:
             attempt += 1
             if self.shutdown.asked.wait(min(retry_wait(attempt, random.random()), left)):
                 return None
-
-
-def _task(message: Message) -> str:
-    """Say what a message asks for: ``round 3``, or ``roll call``."""
-    if message.metadata.message_type.partition(".")[0] == MessageType.QUERY:
-        return "roll call"
-    config = message.content.config_records.get(CONFIG) if message.has_content() else None
-    number = config.get(SERVER_ROUND) if config else None
-    return f"round {number if isinstance(number, int) else message.metadata.group_id or '?'}"
-
-
-def _outcome(message: Message, reply: Message) -> str:
-    """Say what was done, in a word or two."""
-    if reply.has_error():
-        return f"failed, {reply.error.reason}"
-    kind = message.metadata.message_type.partition(".")[0]
-    if kind == MessageType.TRAIN:
-        metrics = reply.content.metric_records.get(METRICS)
-        decision = metrics.get(DECISION) if metrics else None
-        return _DECISIONS.get(decision, "trained") if isinstance(decision, int) else "trained"
-    return {MessageType.EVALUATE: "evaluated"}.get(kind, "answered")

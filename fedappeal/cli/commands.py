@@ -21,6 +21,27 @@ cli.command("certs")(certs)
 cli.command("key")(key)
 
 
+def _print_versions(wanted: bool) -> None:
+    if not wanted:
+        return
+    from server.run_folder import recorded_versions
+
+    found = recorded_versions()
+    others = ", ".join(f"{name} {found[name]}" for name in ("flwr", "torch", "python"))
+    typer.echo(f"fedappeal {found['fedappeal']} ({others})")
+    raise typer.Exit
+
+
+@cli.callback()
+def command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_versions, is_eager=True, help="print the versions and end"),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 def _local(
     *,
     settings: dict[str, Any],
@@ -160,6 +181,42 @@ def compare(
     from fedappeal.cli.compare import CompareOptions, show_comparison
 
     show_comparison(runs, CompareOptions(baseline, each_run, to, output, plot))
+
+
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="RUN|MODEL", help="a run's folder, a model.safetensors, a client's preferred-*")
+]
+AllowedPackages = Annotated[
+    list[str] | None,
+    typer.Option(help="a package whose code may run because a file outside of a run's folder names it; repeatable"),
+]
+
+
+@cli.command("export")
+def export(
+    model: ModelPath,
+    to: Annotated[str, typer.Option(help="the form: onnx | safetensors")],
+    output: Annotated[Path | None, typer.Option(help="the file; if not given: RUN.onnx in this folder")] = None,
+    allow: AllowedPackages = None,
+) -> None:
+    """Write a trained model for other programs: ONNX, or safetensors with readable metadata."""
+    from fedappeal.cli.export import start_export
+
+    start_export(model, to, output, allow or [])
+
+
+@cli.command("predict")
+def predict(
+    model: ModelPath,
+    data: Annotated[Path, typer.Option(help="a folder of images, with or without class folders, or an .npz with x")],
+    output: Annotated[Path | None, typer.Option(help="a file .csv or .jsonl; if not given: printed")] = None,
+    device: Annotated[str, typer.Option(help="where it predicts: auto, cpu, cuda, cuda:N")] = "auto",
+    allow: AllowedPackages = None,
+) -> None:
+    """Predict with a trained model: a label and its probability an example; with labels the accuracy too."""
+    from fedappeal.cli.predict import start_prediction
+
+    start_prediction(model, data, output, device, allow or [])
 
 
 @cli.command("list")

@@ -1,20 +1,27 @@
-"""`fedappeal federation`: who may take part in a SuperLink's runs, and stopping one."""
+"""`fedappeal federation`: who may take part in a SuperLink's runs, which runs there are, and stopping one."""
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 federation_app = typer.Typer(
-    help="A long-running SuperLink's clients: register their keys, list them, strike them off."
+    help="A long-running SuperLink: register its clients' keys, list them, strike them off; list its runs, stop one."
 )
 
 SuperLinkAddress = Annotated[str, typer.Option(help="HOST:PORT of the SuperLink's Control API (8000)")]
 RootCertificates = Annotated[str, typer.Option(help="CA certificate (PEM) of the SuperLink; empty: plaintext")]
+AsJson = Annotated[bool, typer.Option("--json", help="for machines: a JSON list")]
+
+_UNCUT = 10_000
+"""Columns of a line where the output is a file or a pipe."""
 
 
 @federation_app.command("register")
@@ -46,29 +53,100 @@ def register(
 def list_nodes(
     superlink: SuperLinkAddress,
     root_certificates: RootCertificates = "",
-    as_json: Annotated[bool, typer.Option("--json", help="for machines: a JSON list")] = False,
+    run: Annotated[
+        str, typer.Option(help="folder of a run: show the number of training examples that each client had in it")
+    ] = "",
+    as_json: AsJson = False,
 ) -> None:
     """List the clients that the SuperLink knows."""
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from fedappeal.federation import nodes
 
+    held = _examples(Path(run)) if run else {}
     with _control(superlink, root_certificates) as ca:
         known = nodes.list_nodes(superlink, ca)
     if as_json:
-        typer.echo(json.dumps([node.as_dict() for node in known], indent=2))
+        counts = [{"examples": held[node.client_id]} if node.client_id in held else {} for node in known]
+        typer.echo(json.dumps([node.as_dict() | count for node, count in zip(known, counts, strict=True)], indent=2))
         return
-    table = Table(box=None, pad_edge=False)
     # Where the line is short, the names and the node ids are: the commands take client-ids.
-    for column, least in (("name", 4), ("client-id", 20), ("status", 12), ("since (UTC)", 16), ("node id", 4)):
-        table.add_column(column, min_width=least, no_wrap=True)
+    columns = [("name", 4), ("client-id", 20), ("status", 12), ("since (UTC)", 16), ("last seen (UTC)", 16)]
+    columns += [("examples", 8)] if run else []
     colours = {"online": "green", nodes.UNREGISTERED: "red"}
-    for node in known:
-        status, since = Text(node.status, colours.get(node.status, "")), node.since[:16].replace("T", " ")
-        table.add_row(Text(node.name), node.client_id, status, since, str(node.node_id))
-    Console(highlight=False).print(table)
+    rows: list[list[str | Text]] = [
+        [
+            Text(node.name),
+            node.client_id,
+            Text(node.status, colours.get(node.status, "")),
+            _minute(node.since),
+            _minute(node.last_seen),
+            *([str(held.get(node.client_id, "-"))] if run else []),
+            str(node.node_id),
+        ]
+        for node in known
+    ]
+    _print_table([*columns, ("node id", 4)], rows)
+
+
+@federation_app.command("runs")
+def list_runs(superlink: SuperLinkAddress, root_certificates: RootCertificates = "", as_json: AsJson = False) -> None:
+    """List the runs that the SuperLink knows: `federation stop` takes a run's id."""
+    from rich.text import Text
+
+    from fedappeal.federation import runs
+
+    with _control(superlink, root_certificates) as ca:
+        known = runs.list_runs(superlink, ca)
+    if as_json:
+        typer.echo(json.dumps([run.as_dict() for run in known], indent=2))
+        return
+    columns = [("run id", 20), ("status", 9), ("strategy", 8), ("task", 4), ("started (UTC)", 16), ("folder", 4)]
+    colours = {"running": "green", "failed": "red"}
+    rows: list[list[str | Text]] = [
+        [
+            str(run.run_id),
+            Text(run.status, colours.get(run.status, "")),
+            *(Text(value or "-") for value in (run.strategy, run.task)),
+            _minute(run.started),
+            Text(run.folder or "-"),
+        ]
+        for run in known
+    ]
+    _print_table(columns, rows)
+
+
+def _examples(folder: Path) -> dict[str, int]:
+    """Return how many training examples each client of a run held.
+
+    Raises:
+        ConfigError: if the folder holds no run.
+    """
+    from server.run_folder import EVENTS, read_config, read_lines
+
+    read_config(folder)
+    return {line["client"]: line["examples"] for line in read_lines(folder / EVENTS) if "examples" in line}
+
+
+def _minute(moment: str) -> str:
+    """Return a moment (ISO 8601) to the minute; ``-`` where there is none."""
+    return moment[:16].replace("T", " ") or "-"
+
+
+def _print_table(columns: Sequence[tuple[str, int]], rows: "Sequence[Sequence[str | Text]]") -> None:
+    """Print a table; each column has its least width in a narrow terminal, and nothing is cut elsewhere."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNCUT
+    table = Table(box=None, pad_edge=False)
+    for column, least in columns:
+        table.add_column(column, min_width=least, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 @federation_app.command("unregister")
@@ -88,7 +166,7 @@ def unregister(
 
 @federation_app.command("stop")
 def stop(
-    run_id: Annotated[int, typer.Argument(help="the run's id, as `fedappeal submit` said it")],
+    run_id: Annotated[int, typer.Argument(help="the run's id, as `fedappeal federation runs` lists it")],
     superlink: SuperLinkAddress,
     root_certificates: RootCertificates = "",
 ) -> None:

@@ -4,15 +4,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from client.settings import NodeSettings
+from fedappeal.cli.checks import check_device, check_initial_model, check_out
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.tasks import check_task
 from server.build import check_settings
 from server.resumption import KIND, LOCAL
-from server.run_folder import RunFolder, check_new, new_path
+from server.run_folder import RunFolder, new_path
 
 
 def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: str) -> None:
@@ -26,7 +26,8 @@ def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: s
         config = config.model_copy(update={"initial_model": str(Path(config.initial_model).absolute())})
     path = Path(config.out or new_path(config)).absolute()
     _check(config, port, data_dir, device)
-    check_new(path)
+    check_initial_model(config, data_dir)
+    check_out(path)
     _run(config, RunFolder.create(path, config, _runtime(data_dir, device)), port, data_dir, device)
 
 
@@ -53,13 +54,7 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
         ConfigError: for the first that is.
     """
     check_settings(config)
-    NodeSettings.parse({"device": device})
-    if device not in ("auto", "cpu"):
-        from client.data.cache import pick_device
-
-        pick_device(device)
-    if config.initial_model and not Path(config.initial_model).is_file():
-        raise ConfigError(f"initial-model = '{config.initial_model}' is not allowed: no such file")
+    check_device(device)
     check_port(port)
     check_task(config.task_settings(), Path(data_dir) if data_dir else None)
 

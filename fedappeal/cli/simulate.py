@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedappeal.cli.checks import check_device, check_initial_model, check_out
+from fedappeal.cli.progress import described, one_run, several_runs
 from fedappeal.cli.unused import report_unused, without_others
 from fedappeal.cli.view import RunView
 from fedappeal.protocol.config import ConfigError, RunConfig, scalar
@@ -18,7 +19,7 @@ from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_paral
 from fedappeal.tasks import check_task
 from server.build import check_settings
 from server.resumption import rounds_done
-from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines
+from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines, recorded_metric
 
 
 def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[SimulationJob]:
@@ -33,15 +34,25 @@ def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[Simulatio
     Raises:
         ConfigError: for a setting that is not allowed, before anything is started.
     """
-    varied = dict(_swept(text) for text in sweep)
+    varied: dict[str, list[Any]] = {}
+    for text in sweep:
+        key, values = _swept(text)
+        if key in varied:
+            raise ConfigError(f"sweep = '{text}' is not allowed: {key} is swept twice; give all its values at once")
+        varied[key] = values
     shared = RunConfig.parse({k: v for k, v in settings.items() if k not in varied})
     root = Path(out or new_path(shared)).absolute()
     combinations = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
     configs = [RunConfig.parse(settings | swept) for swept in combinations]
-    jobs = []
-    for config, swept in zip(without_others(configs), combinations, strict=True):
-        label = "-".join(f"{key}-{value}" for key, value in swept.items()).replace(":", ".").replace("/", "_")
-        jobs.append(SimulationJob(config, root / label if label else root, label or "run"))
+    labels = [
+        "-".join(f"{key}-{value}" for key, value in swept.items()).replace(":", ".").replace("/", "_")
+        for swept in combinations
+    ]
+    _check_distinct(configs, labels, sweep)
+    jobs = [
+        SimulationJob(config, root / label if label else root, label or "run")
+        for config, label in zip(without_others(configs), labels, strict=True)
+    ]
     for job in jobs:
         check_settings(job.config)
         check_new(job.path)
@@ -65,8 +76,26 @@ def _swept(text: str) -> tuple[str, list[Any]]:
     for value in values.split(","):
         first, dots, last = value.partition("..")
         whole = dots and first.isdigit() and last.isdigit()
+        if whole and int(first) > int(last):
+            raise ConfigError(f"sweep = '{text}' is not allowed: the range {value} is empty; {last}..{first}?")
         found += range(int(first), int(last) + 1) if whole else [scalar(value) if of_plugin else value]
     return key, found
+
+
+def _check_distinct(configs: list[RunConfig], labels: list[str], sweep: list[str]) -> None:
+    """Check that no two runs of a sweep are the same.
+
+    Raises:
+        ConfigError: names the two.
+    """
+    known: dict[tuple[tuple[str, Any], ...], str] = {}
+    for config, label in zip(configs, labels, strict=True):
+        settings = tuple(sorted(config.as_config().items()))
+        if settings in known:
+            raise ConfigError(
+                f"sweep = '{' '.join(sweep)}' is not allowed: {known[settings]} and {label} are the same run"
+            )
+        known[settings] = label
 
 
 def start_simulations(
@@ -82,14 +111,19 @@ def start_simulations(
     check_at_once(at_once)
     at_once = min(at_once, len(jobs))
     simulation = Simulation(mode, device, data_dir, share_threads(threads, at_once))
-    console = Console(highlight=False)
+    check_device(device)
+    check_out(_root(jobs))
     for job in jobs:
         check_task(job.config.task_settings(), Path(data_dir) if data_dir else None)
+        check_initial_model(job.config, data_dir)
+    console = Console(highlight=False)
+    said = []
     for config in {_training(job.config): job.config for job in jobs}.values():
         chosen_mode, reason = choose_mode(config, simulation)
         why = f" ({reason})" if reason else ""
         how = "side by side" if chosen_mode == "batched" else "one after another"
-        console.print(f"{config.strategy}: clients train {how}{why}", soft_wrap=True)
+        said.append(f"{config.strategy}: clients train {how}{why}")
+    console.print("\n".join(said), soft_wrap=True)
     try:
         if len(jobs) == 1:
             _one(jobs[0], simulation, console)
@@ -106,6 +140,7 @@ def resume_simulation(config: RunConfig, path: Path, simulation: Any) -> None:
         ConfigError: before anything is started, for a setting that is not allowed.
     """
     check_settings(config)
+    check_device(simulation.device)
     check_task(config.task_settings(), Path(simulation.data_dir) if simulation.data_dir else None)
     try:
         _one(SimulationJob(config, path, "run"), simulation, Console(highlight=False))
@@ -118,28 +153,14 @@ def _interrupted(path: str) -> None:
     sys.exit(130)
 
 
+def _root(jobs: list[SimulationJob]) -> Path:
+    """Return the folder of the run, or of all runs."""
+    return jobs[0].path if len(jobs) == 1 else jobs[0].path.parent
+
+
 def _training(config: RunConfig) -> tuple[str, ...]:
     """Return what decides whether a run's clients can train side by side."""
     return config.strategy, config.local_rule, config.task, config.model
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
-
-
-def _describe(name: str, line: dict[str, Any]) -> str:
-    parts = [
-        f"{key} {line[short]:.3f}"
-        for key, short in (("GM-Appeal", "gm_appeal"), ("accuracy", "accuracy"))
-        if short in line
-    ]
-    return " ".join([name, *parts])
 
 
 def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
@@ -151,15 +172,12 @@ def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
         console.print(f"continued after round {done}")
     begun = (job.path / CONFIG).exists()
     folder = RunFolder.open(job.path) if begun else RunFolder.create(job.path, job.config)
-    with _progress(console) as progress:
-        bar = progress.add_task(job.name, total=job.config.rounds, completed=done)
+    with one_run(view, job.name, completed=done) as on_round:
         simulate(
             job.config,
             folder,
             simulation,
-            lambda record: progress.update(
-                bar, completed=record.server_round, description=_describe(job.name, dict(record.as_line()))
-            ),
+            lambda record: on_round({**record.as_line(), "decisions": record.decisions}),
         )
     view.rounds = read_lines(job.path / HISTORY)
     view.summary()
@@ -167,26 +185,21 @@ def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
 
 def _several(jobs: list[SimulationJob], at_once: int, simulation: Any, console: Console) -> None:
     failed: list[str] = []
+    with several_runs(jobs, console) as shown:
 
-    def ended(number: int, reason: str) -> None:
-        if reason:
-            failed.append(f"{jobs[number].name}: {reason}")
+        def ended(number: int, reason: str) -> None:
+            if reason:
+                failed.append(f"{jobs[number].name}: {reason}")
+            shown.ended(number, reason)
 
-    with _progress(console) as progress:
-        bars = {job.name: progress.add_task(job.name, total=job.config.rounds) for job in jobs}
-        work = [partial(run_job, job, asdict(simulation)) for job in jobs]
-        run_in_parallel(work, at_once, ended, lambda: _update(jobs, bars, progress))
-    for job in jobs:
-        if lines := read_lines(job.path / HISTORY):
-            console.print(_describe(f"{job.name}: after round {lines[-1]['round']}:", lines[-1]), soft_wrap=True)
-    console.print(f"the runs' folders: [bold]{jobs[0].path.parent}[/]", soft_wrap=True)
+        run_in_parallel([partial(run_job, job, asdict(simulation)) for job in jobs], at_once, ended, shown.update)
+    if console.is_terminal:  # else each line stands above, where its run ended
+        for job in jobs:
+            if lines := read_lines(job.path / HISTORY):
+                name = f"{job.name}: after round {lines[-1]['round']}:"
+                console.print(described(name, lines[-1], recorded_metric(job.path)), soft_wrap=True)
+    console.print(f"the runs' folders: [bold]{_root(jobs)}[/]", soft_wrap=True)
     if failed:
         for line in failed:
             print(f"fedappeal: {line}", file=sys.stderr)
         sys.exit(1)
-
-
-def _update(jobs: list[SimulationJob], bars: dict[str, Any], progress: Progress) -> None:
-    for job in jobs:
-        if lines := read_lines(job.path / HISTORY):
-            progress.update(bars[job.name], completed=len(lines), description=_describe(job.name, lines[-1]))

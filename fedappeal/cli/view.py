@@ -1,44 +1,57 @@
 """What the terminal shows of a run: a heading, a line a round, and a table at its end."""
 
 import time
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.metric import Metric
 from fedappeal.tasks import load_task
+from fedappeal.tasks.natural import NaturalTask
+from fedappeal.tasks.partitioned import PartitionedTask
 from server.build import chosen, own_settings
-from server.run_folder import how_it_ended
-
-_COLUMNS = (
-    ("round", 6),
-    ("joined", 6),
-    ("sat out", 7),
-    ("left", 4),
-    ("GM-Appeal", 9),
-    ("accuracy", 8),
-    ("preferred", 9),
-    ("seconds", 7),
-)
-
+from server.run_folder import how_it_ended, recorded_metric
 
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
+_MOST_NAMED = 3
 
 
 class RunView:
-    """Prints a line a round under one heading, then a summary."""
+    """Prints a line a round under one heading, then a summary.
 
-    def __init__(self, config: RunConfig, path: Path, console: Console | None = None) -> None:
+    Args:
+        config: the run's settings.
+        path: its folder.
+        console: where it prints; None: standard output.
+        data: how the data is spread over the clients; None: as the task says; empty: that is not known here.
+        name_of: returns what a client-id is called.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        path: Path,
+        console: Console | None = None,
+        data: str | None = None,
+        name_of: Callable[[str], str] = str,
+    ) -> None:
         self.config = config
         self.path = path
+        self.data = _partition(config) if data is None else data
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
+        self._name_of = name_of
         self._plugins = chosen(config)
         self._started = time.monotonic()
+        self._total = config.clients + config.unseen_clients
         self._enrolled = 0
+        self._began = False
         self._clients: set[str] = set()
         self._status = self.console.status("")
 
@@ -51,9 +64,10 @@ class RunView:
         special = [f"{c.resolved_mandatory_rounds} mandatory"] if self._plugins.knows_mandatory else []
         special += strategy.notes(c, own_settings(c, strategy))
         of_which = f" ({', '.join(special)})" if special else ""
+        spread = f" ({self.data})" if self.data else ""
         self.console.print(
-            f"[bold]{c.strategy}[/] on [bold]{c.task}[/] ({_partition(c)}), "
-            f"{c.clients} clients{unseen}{asked}, {c.rounds} rounds{of_which}, seed {c.seed}"
+            f"[bold]{c.strategy}[/] on [bold]{c.task}[/]{spread}, "
+            f"{_count(c.clients, 'client')}{unseen}{asked}, {_count(c.rounds, 'round')}{of_which}, seed {c.seed}"
         )
 
     def start(self, doing: str = "starting the SuperLink and the client processes") -> None:
@@ -72,15 +86,20 @@ class RunView:
             self._round(line)
         elif line["event"] == "enrolled":
             self._enrolled = int(line["enrolled"])
-            total = self.config.clients + self.config.unseen_clients
-            if self._enrolled == total:
-                self.console.print(f"{total} clients enrolled after {self._seconds():.1f} s")
-            self._say(f"{self._enrolled} of {total} clients enrolled")
+            if self._enrolled == self._total:
+                self.console.print(f"{_count(self._total, 'client')} enrolled after {self._seconds():.1f} s")
+            self._say(f"{self._enrolled} of {self._total} clients enrolled")
+        elif line["event"] == "waiting":
+            self._waiting(line)
         elif line["event"] == "refused":
-            self.console.print(f"[yellow]a client was refused: {line['reason']}[/]", soft_wrap=True)
+            who = f"client {self._name_of(line['client'])}" if line.get("client") else "a client was refused"
+            self.console.print(f"{who}: {line['reason']}", style="yellow", markup=False, soft_wrap=True)
         elif line["event"] == "resumed" and line["round"]:
             self.console.print(f"continued after round {line['round']}")
         elif line["event"] == "round":
+            if 0 < self._enrolled < self._total and not self._began:
+                self.console.print(f"{self._enrolled} of {self._total} clients enrolled: the run begins with them")
+            self._began = True
             self._say(f"round {line['round']} of {self.config.rounds}")
 
     def summary(self) -> None:
@@ -94,13 +113,14 @@ class RunView:
         table = Table(title=f"after round {last['round']}", title_justify="left")
         table.add_column("measure")
         table.add_column("seen clients", justify="right")
-        unseen = "unseen_accuracy" in last
+        metric = self.metric
+        unseen = f"unseen_{metric.column}" in last
         if unseen:
             table.add_column("unseen clients", justify="right")
         for label, key, share in (
             ("GM-Appeal (share of clients the model appeals to)", "gm_appeal", False),
-            ("test accuracy", "accuracy", True),
-            ("preferred-model test accuracy", "preferred_accuracy", True),
+            (f"test {metric.name}", metric.column, metric.is_share),
+            (f"preferred-model test {metric.name}", f"preferred_{metric.column}", metric.is_share),
             ("test loss", "loss", False),
         ):
             cells = [_number(last.get(key), share)]
@@ -118,11 +138,33 @@ class RunView:
         )
         self.console.print(f"the run's folder: [bold]{self.path}[/]", soft_wrap=True)
 
+    def _waiting(self, line: dict[str, Any]) -> None:
+        enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]
+        named = [f"node {node}" for node in silent[:_MOST_NAMED]]
+        named += [f"{len(silent) - _MOST_NAMED} more"] if len(silent) > _MOST_NAMED else []
+        who = f"; connected, but silent (paused?): {', '.join(named)}" if silent else ""
+        self.console.print(
+            f"{enrolled} of {wanted} clients enrolled; waiting up to {line['seconds']} s for "
+            f"{wanted - enrolled} more{who}",
+            soft_wrap=True,
+        )
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The task's primary metric; read when the first round is over, because the run records it as it begins."""
+        return recorded_metric(self.path)
+
+    def _columns(self) -> list[tuple[str, int]]:
+        """Return the columns of a round's line, each with its width."""
+        before = [("round", 6), ("joined", 6), ("sat out", 7), ("left", 4), ("GM-Appeal", 9)]
+        return [*before, (self.metric.name, max(8, len(self.metric.name))), ("preferred", 9), ("seconds", 7)]
+
     def _round(self, line: dict[str, Any]) -> None:
+        columns, metric = self._columns(), self.metric
         if not self.rounds:
             self.console.print(f"[dim]{self._legend()}[/]")
             self.console.print(
-                "[bold]" + self._who_width(" clients") + " ".join(n.rjust(w) for n, w in _COLUMNS) + "[/]"
+                "[bold]" + self._who_width(" clients") + " ".join(n.rjust(w) for n, w in columns) + "[/]"
             )
         self.rounds.append(line)
         values = (
@@ -131,11 +173,11 @@ class RunView:
             str(line["sat_out"]),
             str(line["left"]),
             _number(line.get("gm_appeal"), False),
-            _number(line.get("accuracy"), True),
-            _number(line.get("preferred_accuracy"), True),
+            _number(line.get(metric.column), metric.is_share),
+            _number(line.get(f"preferred_{metric.column}"), metric.is_share),
             f"{line['seconds']:.2f}",
         )
-        row = " ".join(v.rjust(w) for v, (_, w) in zip(values, _COLUMNS, strict=True))
+        row = " ".join(v.rjust(w) for v, (_, w) in zip(values, columns, strict=True))
         self.console.print(self._who(line["decisions"]) + row)
         for client, reason in line.get("failures", {}).items():
             self.console.print(f"[yellow]        {client}: {reason}[/]", soft_wrap=True)
@@ -166,11 +208,13 @@ class RunView:
 
 
 def _partition(config: RunConfig) -> str:
-    """Return how the task spreads its data; as the setting says where the task is on the SuperLink's machine only."""
-    try:
-        return load_task(config.task_settings()).partition
-    except ConfigError:
-        return config.partition
+    """Return how the task spreads its data over clients; one that is not fedappeal's decides that itself."""
+    task = load_task(config.task_settings())
+    return task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None, share: bool) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fedappeal.comparison.measures import Lines
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.metric import ACCURACY, Metric
-from server.run_folder import CONFIG, HISTORY, how_it_ended, read_config, read_lines
+from server.run_folder import CONFIG, HISTORY, how_it_ended, read_config, read_lines, recorded_metric
 
 
 class HasPath(Protocol):
@@ -142,7 +142,7 @@ def _recorded(path: Path, name: str, settings: Mapping[str, Any], lines: Lines) 
     end = how_it_ended(path) or {}
     reason = str(end.get("reason", "")) if int(end.get("round", 0)) >= last else ""
     finished = bool(reason) or last >= int(settings["rounds"])
-    return RecordedRun(name, settings, lines, reason, finished, Metric.of_record(read_config(path).get("metric")))
+    return RecordedRun(name, settings, lines, reason, finished, recorded_metric(path))
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -66,6 +66,7 @@ class Node:
         name: what it was called when it was registered.
         status: ``registered`` (never seen), ``online``, ``offline`` or ``unregistered``.
         since: since when it is so, ISO 8601.
+        last_seen: when it last gave a sign of life, or went offline; ISO 8601, empty: never.
     """
 
     client_id: str
@@ -73,6 +74,7 @@ class Node:
     name: str
     status: str
     since: str
+    last_seen: str
 
     def as_dict(self) -> dict[str, str]:
         """Return all of it for a machine to read; the node id as text, because JSON's numbers end at 2^53."""
@@ -102,7 +104,7 @@ def list_nodes(superlink: str, root_certificates: bytes | None = None) -> list[N
     """
     with control(superlink, root_certificates) as api:
         return [
-            Node(client_id_of(each.public_key), each.node_id, each.name, each.status, each.since)
+            Node(client_id_of(each.public_key), each.node_id, each.name, each.status, each.since, each.last_seen)
             for each in api.nodes()
         ]
 

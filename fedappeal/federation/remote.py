@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedappeal.federation.follower import Follower
+from fedappeal.federation.runs import told
 from fedappeal.federation.submit import CLIENT_APP, build_fab, run_status, submit
 from fedappeal.flower.control import ControlError, RunStatus
 from fedappeal.protocol.config import RunConfig
@@ -51,7 +52,7 @@ class RemoteSuperLink:
             ControlError: if the SuperLink is not reachable or refuses.
         """
         fab = build_fab(config.as_config(), clientapp=clientapp)
-        return submit(self.address, fab, root_certificates=self.root_certificates)
+        return submit(self.address, fab, told(config), root_certificates=self.root_certificates)
 
     def follow(
         self,

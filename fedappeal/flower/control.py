@@ -7,13 +7,13 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import httpx
 from flwr.app import UserConfigValue
 from flwr.cli.cli_client_interceptor import CliClientHttpInterceptor
-from flwr.common.constant import Status, SubStatus
-from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.common.constant import HEARTBEAT_PATIENCE, Status, SubStatus
+from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_to_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
     ListRunsRequest,
@@ -22,12 +22,17 @@ from flwr.proto.control_pb2 import (
     StopRunRequest,
     UnregisterNodeRequest,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from fedappeal.flower.tls import speaks_tls, split_address
+
+_PROBE = 3.0
+"""Seconds to find out whether a server speaks TLS."""
 UNREGISTERED = NodeStatus.UNREGISTERED
 
 
@@ -87,6 +92,7 @@ class KnownNode:
         name: what it was called when it was registered.
         status: ``registered`` (never seen), ``online``, ``offline`` or ``unregistered``.
         since: since when it is so, ISO 8601.
+        last_seen: when it last gave a sign of life, or went offline; ISO 8601, empty: never.
     """
 
     public_key: bytes
@@ -94,6 +100,26 @@ class KnownNode:
     name: str
     status: str
     since: str
+    last_seen: str
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A run as the SuperLink knows it.
+
+    Attributes:
+        run_id: the SuperLink's number of it.
+        status: how it is doing.
+        overrides: the settings that were given beside its bundle.
+        started: when it was submitted, ISO 8601.
+        ended: when it ended; empty: it has not.
+    """
+
+    run_id: int
+    status: RunStatus
+    overrides: Mapping[str, UserConfigValue]
+    started: str
+    ended: str
 
 
 class Control:
@@ -142,8 +168,24 @@ class Control:
                 NodeStatus.OFFLINE: info.last_deactivated_at,
                 NodeStatus.UNREGISTERED: info.unregistered_at,
             }.get(info.status, "")
-            nodes.append(KnownNode(info.public_key, int(info.node_id), info.name, info.status, since))
+            nodes.append(
+                KnownNode(info.public_key, int(info.node_id), info.name, info.status, since, _last_seen(info))
+            )
         return nodes
+
+    def runs(self) -> list[KnownRun]:
+        """Return all runs that the SuperLink knows, in the order in which they were submitted."""
+        runs = self._client.ListRuns(ListRunsRequest()).run_dict.values()
+        return [
+            KnownRun(
+                int(run.run_id),
+                RunStatus(run.status.status, run.status.sub_status, run.status.details),
+                user_config_from_proto(run.override_config),
+                run.pending_at,
+                run.finished_at,
+            )
+            for run in sorted(runs, key=lambda run: datetime.fromisoformat(run.pending_at))
+        ]
 
     def register_node(self, public_key: bytes, name: str) -> None:
         """Register a key (PEM); `KeyInUse` where it is known, or was unregistered once."""
@@ -154,6 +196,15 @@ class Control:
     def unregister_node(self, node_id: int) -> None:
         """Strike a node off: its key can never come back."""
         self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
+
+
+def _last_seen(info: NodeInfo) -> str:
+    """Return when a node last gave a sign of life; ISO 8601, empty: never."""
+    if info.status != NodeStatus.ONLINE:
+        return info.last_deactivated_at
+    # A heartbeat keeps a node online for so many intervals.
+    latest = info.online_until - HEARTBEAT_PATIENCE * info.heartbeat_interval
+    return datetime.fromtimestamp(latest, UTC).isoformat()
 
 
 @contextmanager
@@ -181,10 +232,15 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
         kind = KeyInUse if in_use else ControlError
         raise kind(f"the SuperLink at {address} refused: {_reason(error.response, known)}") from None
     except httpx.HTTPError as error:
-        hint = ""
-        if isinstance(error, httpx.RemoteProtocolError) and root_certificates is None:
-            hint = " (if it speaks TLS: give root-certificates)"
-        raise ControlError(f"the SuperLink at {address} is not reachable: {error}{hint}", unreachable=True) from None
+        if not isinstance(error, httpx.TimeoutException):
+            tls = speaks_tls(split_address(address), _PROBE)
+            if tls and root_certificates is None:
+                raise ControlError(f"the SuperLink at {address} speaks TLS: give root-certificates") from None
+            if not tls and "[SSL" in str(error):
+                raise ControlError(
+                    f"what listens at {address} does not speak TLS: leave root-certificates out"
+                ) from None
+        raise ControlError(f"the SuperLink at {address} is not reachable: {error}", unreachable=True) from None
     finally:
         client.close()
 

@@ -117,7 +117,7 @@ def _by_column(rows: Sequence[dict[str, Any]], wanted: Sequence[str]) -> list[Co
 
 
 def _parquet(path: Path, wanted: Sequence[str]) -> list[Column]:
-    _require("pyarrow", "a .parquet file")
+    _require("pyarrow", "a .parquet file", "tables")
     from pyarrow import ArrowException, parquet
 
     try:
@@ -130,7 +130,7 @@ def _parquet(path: Path, wanted: Sequence[str]) -> list[Column]:
 
 
 def _saved(path: Path, wanted: Sequence[str]) -> list[Column]:
-    _require("datasets", "a folder that datasets saved")
+    _require("datasets", "a folder that datasets saved", "data")
     from datasets import Dataset, load_from_disk
 
     try:
@@ -143,9 +143,9 @@ def _saved(path: Path, wanted: Sequence[str]) -> list[Column]:
     return [list(found[name]) for name in wanted]
 
 
-def _require(package: str, what: str) -> None:
+def _require(package: str, what: str, extra: str) -> None:
     if find_spec(package) is None:
-        raise ConfigError(f"{what} needs {package}: pip install 'fedappeal[data]'")
+        raise ConfigError(f"{what} needs {package}: pip install 'fedappeal[{extra}]'")
 
 
 def _label_numbers(values: Sequence[Any], names: Sequence[str]) -> list[int]:

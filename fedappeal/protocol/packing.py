@@ -204,3 +204,26 @@ def content_hash(record: "ArrayRecord") -> str:
 def content_bytes(record: "ArrayRecord") -> int:
     """Size in bytes of a record's raw array data."""
     return sum(len(array.data) for array in record.values())
+
+
+def content_size(content: "RecordDict", known: dict[int, int] | None = None) -> int:
+    """Serialized size of a message's content in bytes: what its objects hold, without Flower's framing.
+
+    Args:
+        content: the records.
+        known: sizes of records already measured, by identity (one model goes to many clients).
+    """
+    from flwr.app import ArrayRecord
+
+    known = {} if known is None else known
+    total = 0
+    for name, record in content.items():
+        if id(record) not in known:
+            if isinstance(record, ArrayRecord):
+                known[id(record)] = content_bytes(record) + sum(
+                    len(key) + len(array.dtype) for key, array in record.items()
+                )
+            else:
+                known[id(record)] = len(record.deflate())
+        total += len(name) + known[id(record)]
+    return total

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedappeal.tasks.arrays import Labels, Pixels, Rows
 from fedappeal.tasks.examples import ClientData, Split
+from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.partitions.assign import assign
 from fedappeal.tasks.partitions.cache import kept_rows
 from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check, check_client
@@ -69,6 +70,11 @@ class PartitionedTask(Task):
         check(self.settings, self.num_examples, self.num_classes)
         self.check_data()
 
+    @property
+    def normalisation(self) -> Normalisation:
+        """How pixels are scaled and normalised."""
+        return Normalisation(self.scale, self.mean, self.std)
+
     @cached_property
     def rows(self) -> list[Rows]:
         """The data set's rows that each client holds, seen clients first."""
@@ -115,25 +121,12 @@ class PartitionedTask(Task):
         Raises:
             ValueError: pixels out of range.
         """
-        scale = self.scale if raw.dtype.kind in "iu" else 1.0
-        for value in (raw.min(), raw.max()):
-            if not 0 <= value <= scale:
-                raise ValueError(
-                    f"a pixel is {value:g}: for task {self.settings.task!r} they are integers from 0 to "
-                    f"{self.scale:g}, or floats from 0 to 1"
-                )
-        return self._normalised(raw, scale)
-
-    def _normalised(self, pixels: NDArray[np.generic], scale: float) -> "Tensor":
-        import torch
-
-        x = torch.from_numpy(pixels.astype(np.float32))
-        return x.div_(scale).sub_(self.mean).div_(self.std)
+        return self.normalisation.inputs(raw, self.settings.task)
 
     def _examples(self, rows: Rows, flip: bool) -> Split:
         import torch
 
         pixels, labels = self.read()
-        x = self._normalised(pixels[rows], self.scale)
+        x = self.normalisation.apply(pixels[rows])
         y = torch.from_numpy(labels[rows])
         return Split(x, self.num_classes - 1 - y if flip else y)

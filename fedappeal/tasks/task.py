@@ -18,6 +18,7 @@ from fedappeal.protocol.config import TaskSettings
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.plugins import Plugin, PluginSettings, parse_section
 from fedappeal.tasks.examples import ClientData, Structure
+from fedappeal.tasks.normalisation import Normalisation
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,8 +35,10 @@ class Task(Plugin, ABC):
         own: the task's own settings, checked.
         data_dir: folder of the data set, or None.
         input_shape: shape of one example; empty where the inputs are a structure of tensors, or vary.
+        input_dtype: their dtype, by torch's name; a trained model is exported for it.
         num_classes: number of labels C, which are 0..C-1; 0 where labels are no classes.
         class_names: what the labels are called, in their order; empty where they have no names.
+        feature_names: columns of a client's own table that are the inputs, in their order; empty: the owner's choice.
         auto_partition: what ``partition = auto`` stands for.
         metric: the task's primary metric: tables show it; a requirement ``metric`` and FedALIGN's
             ``match-on = error`` compare it.
@@ -46,12 +49,14 @@ class Task(Plugin, ABC):
 
     own: PluginSettings
     input_shape: tuple[int, ...] = ()
+    input_dtype: str = "float32"
     num_classes: int = 0
     metric: Metric = ACCURACY
     other_metrics: tuple[str, ...] = ()
     share: str = "all"
     class_names: tuple[str, ...] = ()
     evaluation_batch: int = 4096
+    feature_names: tuple[str, ...] = ()
     auto_partition: str = "natural"
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
@@ -91,14 +96,15 @@ class Task(Plugin, ABC):
             ConfigError: there is no such client, or the data set cannot be read.
         """
 
-    def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
+    def inputs(self, raw: NDArray[np.generic]) -> Structure:
         """Return a client's own inputs as `load` would give them, on the CPU.
 
         By default a task takes none; override it to take them.
 
         Args:
-            raw: finite numbers, shape ``(n, *input_shape)``, n at least 1. Those read from image files are floats in
-                [0, 1], black to white.
+            raw: finite numbers, shape ``(n, *input_shape)``, n at least 1; of any shape ``(n, ...)`` where
+                ``input_shape`` is empty. Those read from image files are floats in [0, 1], black to white; those of
+                a table are integers where all of them are written as whole numbers, else floats.
 
         Raises:
             ValueError: values that are not allowed; says which are.
@@ -131,6 +137,11 @@ class Task(Plugin, ABC):
     def metrics(self, outputs: Any, y: Structure) -> dict[str, float]:
         """Return the task's metrics as means over the examples: here ``accuracy`` in [0, 1]."""
         return {"accuracy": (outputs.argmax(dim=1) == y).double().mean().item()}
+
+    @property
+    def normalisation(self) -> Normalisation | None:
+        """How `inputs` scales, where it is one formula: a trained model carries it; None: it is not."""
+        return None
 
     @property
     def partition(self) -> str:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedappeal.flower.messages import is_from_superlink
-from fedappeal.protocol.packing import content_bytes
+from fedappeal.protocol.packing import content_size
 from strategies.rounds.members import Member
 
 FIRST_POLL = 0.01
@@ -178,24 +178,3 @@ class Exchange:
             if message.has_content():
                 self.bytes_up += content_size(message.content)
             yield member, message
-
-
-def content_size(content: RecordDict, known: dict[int, int] | None = None) -> int:
-    """Serialized size of a message's content in bytes: what its objects hold, without Flower's framing.
-
-    Args:
-        content: the records.
-        known: sizes of records already measured, by identity (one model goes to many clients).
-    """
-    known = {} if known is None else known
-    total = 0
-    for name, record in content.items():
-        if id(record) not in known:
-            if isinstance(record, ArrayRecord):
-                known[id(record)] = content_bytes(record) + sum(
-                    len(key) + len(array.dtype) for key, array in record.items()
-                )
-            else:
-                known[id(record)] = len(record.deflate())
-        total += len(name) + known[id(record)]
-    return total

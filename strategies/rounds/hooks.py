@@ -1,10 +1,11 @@
 """What a run tells its observers: round records, and hooks that receive them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fedappeal.protocol.data_problem import DataProblem
 from strategies.rounds.members import Member
 
 if TYPE_CHECKING:
@@ -94,6 +95,20 @@ class Hooks:
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """A node's answer to the roll call does not fit the run."""
+
+    def on_data_refused(self, node_id: int, client_id: str, problem: DataProblem) -> None:
+        """A client's own data do not fit the run; by default a refusal like any other."""
+        self.on_refused(node_id, f"client {client_id}: {problem.text}")
+
+    def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
+        """The run has waited for its first clients for a while.
+
+        Args:
+            enrolled: clients that have answered the roll call.
+            wanted: clients that have to.
+            seconds: how long it waits yet.
+            silent: nodes that are connected and have not answered.
+        """
 
     def on_round_start(self, server_round: int) -> None:
         """A round begins."""

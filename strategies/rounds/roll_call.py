@@ -14,8 +14,15 @@ from strategies.rounds.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.members import Member, Members
 from strategies.rounds.messages import roll_call_message
-from strategies.rounds.replies import read_roll_call
+from strategies.rounds.replies import DataRefused, read_roll_call
 from strategies.rounds.weighted_sum import Refused
+
+SETTLED = 5.0
+"""Seconds without an arrival after which a run with enough clients waits for no further one."""
+FIRST_WORD = 5.0
+"""Seconds of waiting after which it is said how many clients are missing."""
+NEXT_WORD = 30.0
+"""Seconds until it is said again."""
 
 
 class RollCallError(RuntimeError):
@@ -93,15 +100,19 @@ class RollCall:
         """Enrol the client that answered, or record why it declines."""
         try:
             member = Member.bare(node) if has_no_handler(message) else read_roll_call(message)
-        except Refused as error:
+        except DataRefused as error:
             self.refused[node] = str(error)
+            self.hooks.on_data_refused(node, error.client_id, error.problem)
+            return
+        except Refused as error:
+            self.refused[node] = f"node {node}: {error}"
             self.hooks.on_refused(node, str(error))
             return
         before = self.members.enrol(member)
         if before is not None and before.node_id != node and before.node_id in online:
             # A client that was killed and came back; or two that say they are the same.
             reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
-            self.refused[before.node_id] = reason
+            self.refused[before.node_id] = f"node {before.node_id}: {reason}"
             self.hooks.on_refused(before.node_id, reason)
         self.refused.pop(node, None)
         if not member.left:  # one that had left may have changed its mind
@@ -110,7 +121,12 @@ class RollCall:
         self.hooks.on_enrolled(member, len(self.members))
 
     def wait_for(self, count: int, start_timeout: float, grace: float) -> None:
-        """Wait for ``count`` clients, then up to ``grace`` seconds for others that were called.
+        """Wait for ``count`` clients, then for others that were called while they keep coming, up to ``grace`` s.
+
+        Args:
+            count: clients to wait for; once they are there, a silent one holds them up for `SETTLED` seconds at most.
+            start_timeout: seconds to wait for them.
+            grace: seconds to wait for others, and where no client that has come fits the run.
 
         Raises:
             RollCallError: after ``start_timeout`` seconds; or where for ``grace`` seconds as many as are wanted have
@@ -118,10 +134,17 @@ class RollCall:
         """
         clock = self.channel.clock
         deadline, wait, enough, declined = clock() + start_timeout, FIRST_POLL, math.inf, math.inf
-        while len(self.members) < count or (self._pending and clock() < enough + grace):
+        say, came, enrolled = clock() + FIRST_WORD, clock(), len(self.members)
+        while len(self.members) < count or (self._pending and clock() < min(came + SETTLED, enough + grace)):
             wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
-            if len(self.members) >= count:
+            if len(self.members) > enrolled:
+                came, enrolled = clock(), len(self.members)
+            if enrolled >= count:
                 enough = min(enough, clock())
+            elif clock() >= say:
+                silent = sorted(node for node, _ in self._pending.values())
+                self.hooks.on_waiting(enrolled, count, max(0.0, deadline - clock()), silent)
+                say = clock() + NEXT_WORD
             hopeless = not self.members and not self._pending and len(self.refused) >= count > 0
             declined = min(declined, clock()) if hopeless else math.inf
             if clock() >= declined + grace:
@@ -134,4 +157,4 @@ class RollCall:
             self.channel.sleep(wait)
 
     def _reasons(self) -> str:
-        return "".join(f"; node {node}: {reason}" for node, reason in self.refused.items())
+        return "".join(f"; {reason}" for reason in self.refused.values())

@@ -8,17 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from flwr.app import ArrayRecord, RecordDict
 
 from fedappeal.cli import local
 from fedappeal.cli.main import main
 from fedappeal.cli.resume import ResumeOptions, resume_run
+from fedappeal.files import write_safetensors
 from fedappeal.protocol.config import RunConfig
 from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, RunFolder, read_config
 
 Refused = Callable[..., str]
+JOINING = "--superlink 127.0.0.1:1 --insecure"
 CONNECTED = "--superlink 127.0.0.1:1 --insecure --partition-id 0"
 """Options with which a client would start."""
 
@@ -82,13 +85,42 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("--partition dirichle", "partition = 'dirichle' is not allowed: input should be 'iid', 'dirichlet'"),
         ("--clients 5000", "clients = 5000 is not allowed"),
         ("--port 70000", "port = 70000 is not allowed"),
-        ("--initial-model nowhere.safetensors", "nowhere.safetensors' is not allowed: no such file"),
-        ("--device cuda:99", "device = 'cuda:99' is not allowed"),
-        ("--device tpu", "device = 'tpu' is not allowed"),
     ],
 )
 def test_one_clear_line(arguments: str, expected: str, refused: Refused) -> None:
     assert expected in refused("local", *arguments.split())
+
+
+@pytest.mark.parametrize("command", ["local", "simulate", "simulate --sweep seed=0,1"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--initial-model nowhere.safetensors", "nowhere.safetensors' is not allowed: no such file"),
+        ("--initial-model {other}", "it does not hold the model of task 'digits' (model = mlp)"),
+        ("--initial-model {file}", "cannot be read"),
+        ("--device cuda:99", "device = 'cuda:99' is not allowed"),
+        ("--device tpu", "device = 'tpu' is not allowed"),
+        ("--out {file}", "is not allowed: it is not a folder"),
+        ("--out {file}/run", "is not allowed: it cannot be written to (Not a directory)"),
+        ("--out /proc/none/run", "is not allowed: it cannot be written to (No such file or directory)"),
+    ],
+)
+def test_what_this_machine_lacks_is_found_before_the_heading(
+    command: str, arguments: str, expected: str, refused: Refused, tmp_path: Path
+) -> None:
+    other, file = tmp_path / "other.safetensors", tmp_path / "file"
+    write_safetensors(other, {"0.weight": np.zeros((2, 2), np.float32)}, {})
+    file.write_text("words")
+    given = f"{command} --model mlp {arguments}".format(other=other, file=file)
+    assert expected in refused(*given.split())
+
+
+@pytest.mark.parametrize("model", ["", "--model logistic"])
+def test_submit_checks_an_initial_model_that_it_can_see(model: str, refused: Refused, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    write_safetensors(other, {"0.weight": np.zeros((2, 2), np.float32)}, {})
+    given = f"submit --superlink 127.0.0.1:1 --initial-model {other} {model}"
+    assert "it does not hold the model of task 'digits'" in refused(*given.split())
 
 
 def test_a_port_in_use(refused: Refused) -> None:
@@ -208,11 +240,37 @@ def test_without_its_clients_memory_a_simulated_run_does_not_continue(refused: R
         (f"{CONNECTED} --set defect.leave=1", "unknown setting 'defect.leave'; did you mean 'defect.leave-below'?"),
         (f"{CONNECTED} --set defekt.leave-below=1", "'defekt' is no policy"),
         (f"{CONNECTED} --set leave-below=1", "set = 'leave-below=1' is not allowed: NAME.KEY=VALUE"),
+        (f"{JOINING} --data t.csv", "label is missing: which column of data = '"),
+        (f"{JOINING} --data t.csv --label y", "t.csv' is not allowed: no such file or folder"),
+        (f"{JOINING} --data t.parquet --label y --features a,y", "label = 'y' is not allowed: it is one of the"),
+        (f"{JOINING} --data t.npz --label y", "t.npz': only a .csv or .parquet has columns"),
+        (f"{JOINING} --data mine:load --features a,b", "with data = 'mine:load': only a .csv or .parquet"),
+        (f"{JOINING} --data mine:load", "data = 'mine:load' is not allowed: cannot be imported: ModuleNotFoundError"),
+        (f"{CONNECTED} --label y", "label = 'y' is not allowed without data: it names columns of a table"),
         (f"{CONNECTED} --allow mine:X", "allow = 'mine:X' is not allowed: the name of a package"),
     ],
 )
 def test_a_client_with_wrong_settings(arguments: str, expected: str, refused: Refused) -> None:
     assert expected in refused("client", *arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "expected"),
+    [
+        (("a,b,y", "1,2,0"), "--label x", "it has no column x (its header: a, b, y)"),
+        (("a,b,y", "1,2,0"), "--label y --features a,c", "it has no column c (its header: a, b, y)"),
+        (("a,b,y", "1,2,0", "1,2"), "--label y", "row 2 (line 3) has 2 cells, the header 3"),
+        (("a,b,y", "1,2,"), "--label y", "row 1 (line 2), column y: the cell is empty"),
+        (("a,b,y", "1,two,0"), "--label y --features a,b", "row 1 (line 2), column b: 'two' is no finite number"),
+    ],
+)
+def test_a_client_with_a_table_that_no_task_can_take(
+    lines: tuple[str, ...], options: str, expected: str, refused: Refused, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(lines))
+    line = refused("client", *JOINING.split(), "--data", str(path), *options.split())
+    assert line == f"fedappeal: data = '{path}' is not allowed: {expected}"
 
 
 def test_a_superlink_that_is_not_there(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a run prints: which rounds it calls special, and what its signs mean."""
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,63 @@ def test_the_legend_is_one_line_of_at_most_a_hundred_columns(
     assert ("- refused" in lines[at]) == (strategy == "fedalign")
 
 
+def test_a_refused_client_is_called_by_its_name() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, highlight=False)
+    view = RunView(RunConfig(), Path("runs/here"), console, name_of={"key-1": "garden-pi (key-1)"}.__getitem__)
+    view.watch("event", {"event": "refused", "node": "7", "client": "key-1", "reason": "data is refused: [values]"})
+    view.watch("event", {"event": "refused", "node": "8", "reason": "ConfigError: another protocol"})
+    assert out.getvalue().splitlines() == [
+        "client garden-pi (key-1): data is refused: [values]",
+        "a client was refused: ConfigError: another protocol",
+    ]
+
+
+OWN = """
+from fedappeal.tasks.datasets.digits import Digits
+from fedappeal.tasks.task import Task
+
+
+class Own(Task):
+    input_shape, num_classes = (4,), 2
+
+    def initial_model(self, seed):
+        raise NotImplementedError
+
+    load = inputs = initial_model
+
+
+class Mine(Digits):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "said"),
+    [
+        ({}, None, "maxfl on digits (dirichlet), 4 clients, 20 rounds"),
+        ({"partition": "iid", "clients": 1, "rounds": 1}, None, "maxfl on digits (iid), 1 client, 1 round (1 mandat"),
+        ({"task": "synth"}, None, "maxfl on synth (natural), 4 clients"),
+        ({"task": "headed:Own"}, None, "maxfl on headed:Own (its own partition), 4 clients"),
+        ({"task": "headed:Own", "partition": "iid"}, None, "maxfl on headed:Own (its own partition), 4 clients"),
+        ({"task": "headed:Mine"}, None, "maxfl on headed:Mine (dirichlet), 4 clients"),
+        ({}, "own data", "maxfl on digits (own data), 4 clients"),
+        ({}, "", "maxfl on digits, 4 clients"),
+        ({"task": "elsewhere:Own"}, "", "maxfl on elsewhere:Own, 4 clients"),
+    ],
+)
+def test_the_heading_says_how_the_data_is_spread_where_that_is_known(
+    settings: dict[str, Scalar], data: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "headed.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    out = io.StringIO()
+    config = RunConfig.parse({"clients": 4, **settings})
+    RunView(config, tmp_path, Console(file=out, width=100, highlight=False), data).heading()
+    assert out.getvalue().startswith(said)
+
+
 @pytest.mark.parametrize("reason", ["nobody is left", ""])
 def test_an_early_end_is_said_with_its_reason(reason: str, tmp_path: Path) -> None:
     RunFolder(tmp_path, "key").event("finished", round=2, reason=reason)
@@ -68,3 +126,29 @@ def test_an_early_end_is_said_with_its_reason(reason: str, tmp_path: Path) -> No
     view.summary()
     said = [line for line in out.getvalue().splitlines() if "ended" in line]
     assert said == (["the run ended in round 2: nobody is left"] if reason else [])
+
+
+def told(*events: dict[str, Any], **settings: Scalar) -> list[str]:
+    out = io.StringIO()
+    view = RunView(RunConfig.parse({"clients": 3, **settings}), Path("here"), Console(file=out, width=80), data="")
+    for event in events:
+        view.watch("event", event)
+    return out.getvalue().splitlines()
+
+
+def test_whom_a_run_waits_for_and_how_long_is_said() -> None:
+    waiting = {"event": "waiting", "enrolled": 2, "wanted": 3, "seconds": 295, "silent": []}
+    assert told(waiting, {**waiting, "silent": ["71"]}, {**waiting, "silent": list("abcde")}) == [
+        "2 of 3 clients enrolled; waiting up to 295 s for 1 more",
+        "2 of 3 clients enrolled; waiting up to 295 s for 1 more; connected, but silent (paused?): node 71",
+        "2 of 3 clients enrolled; waiting up to 295 s for 1 more; connected, but silent (paused?): "
+        "node a, node b, node c, 2 more",
+    ]
+
+
+@pytest.mark.parametrize(("enrolled", "said"), [(2, "2 of 3 clients enrolled: the run begins with them"), (3, "")])
+def test_a_run_that_begins_without_some_clients_says_so_once(enrolled: int, said: str) -> None:
+    arrivals = [{"event": "enrolled", "enrolled": number} for number in range(1, enrolled + 1)]
+    lines = told(*arrivals, {"event": "round", "round": 1}, {"event": "round", "round": 2})
+    assert [line for line in lines if "begins" in line] == ([said] if said else [])
+    assert any("3 clients enrolled after" in line for line in lines) == (enrolled == 3)

@@ -13,10 +13,10 @@ from client.state import DiskStore
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.packing import Layout
+from fedappeal.protocol.packing import Layout, content_size
 from fedappeal.tasks import load_task
+from fedappeal.trained.card import card_in
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
-from strategies.rounds.exchange import content_size
 from tests.node import Node, changed, run_config
 from tests.node import metrics_of as told_by
 
@@ -195,10 +195,11 @@ def test_the_preferred_model_is_kept_at_the_end_only(tmp_path: Path, appeals: bo
     sent = good if appeals else LAYOUT.pack({k: 10 * v for k, v in INITIAL.items()})
     node("evaluate", sent, split="test", final=0)
     assert DiskStore(tmp_path).read("preferred") is None
-    assert told_by(node("evaluate", sent, split="test", final=1))[keys.APPEALED] == int(appeals)
+    assert told_by(node("evaluate", sent, split="test", final=1, server_round=1))[keys.APPEALED] == int(appeals)
     kept = DiskStore(tmp_path).read("preferred")
     assert kept is not None
-    assert dict(kept.values) == {"which": "global" if appeals else "solo", "run-key": "k"}
+    assert (kept.values["which"], kept.values["run-key"]) == ("global" if appeals else "solo", "k")
+    assert card_in(kept.values, tmp_path).round == 1
     expected = LAYOUT.unpack(sent) if appeals else node.requirement.solo
     assert all(np.array_equal(kept.arrays[name], expected[name]) for name in INITIAL)
 

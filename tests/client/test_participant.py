@@ -20,6 +20,7 @@ from client.training.sgd import SGD
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
+from fedappeal.trained.card import card_in
 from tests.node import Node, changed, run_config
 
 CONFIG = run_config(clients=4, solo__steps=3, batch_size=16)
@@ -156,16 +157,20 @@ SOLO = Requirement(0.5, {"w": np.full(2, 7, np.float32)}, 0.75)
 def test_the_preferred_model_is_the_one_that_serves_this_client_better() -> None:
     one = participant()
     sent = {"w": np.zeros(2, np.float32)}
-    for requirement, appealed, which, value in (
-        (SOLO, True, "global", 0.0),
-        (SOLO, False, "solo", 7.0),
-        (Requirement(0.5), False, "global", 0.0),
+    good, bad = Evaluation(0.4, 0.9), Evaluation(0.6, 0.8)
+    for requirement, on_test, which, value, figures in (
+        (SOLO, good, "global", 0.0, {"accuracy": 0.9, "loss": 0.4}),
+        (SOLO, bad, "solo", 7.0, {"accuracy": 0.75}),
+        (Requirement(0.5), bad, "global", 0.0, {"accuracy": 0.8, "loss": 0.6}),
     ):
-        assert one.keep_preferred(sent, requirement, appealed, "run") == which
+        assert one.keep_preferred(sent, requirement, on_test, "run", 4) == which
         kept = one.store.read("preferred")
         assert kept is not None
-        assert dict(kept.values) == {"which": which, "run-key": "run"}
+        assert (kept.values["which"], kept.values["run-key"]) == (which, "run")
         assert kept.arrays["w"].tolist() == [value, value]
+        card = card_in(kept.values, Path("preferred"))
+        assert (card.which, card.round, card.run_key, card.strategy) == (which, 4, "run", "maxfl")
+        assert (card.task, card.requirement_met, card.figures) == ("digits", on_test is good, figures)
 
 
 def test_the_accuracy_of_the_preferred_model() -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import psutil
 import pytest
 
+from client.process.owner import PAUSED
 from client.state import DiskStore
 from fedappeal.federation.nodes import PublicKey
 from fedappeal.files import read_safetensors
-from server.run_folder import HISTORY, PARTICIPATION, read_config, read_lines
+from server.run_folder import EVENTS, HISTORY, PARTICIPATION, read_config, read_lines
 from tests.federation.conftest import ENVIRONMENT, Client, Federation
 
 pytestmark = pytest.mark.e2e
@@ -81,6 +82,42 @@ def test_the_run_folder_calls_clients_by_the_keys_that_were_registered(federatio
     assert {line["client-id"] for line in read_lines(whole / PARTICIPATION)} == ids
     listed = json.loads(federation.fedappeal("federation", "list", "--json").out)
     assert {node["client-id"]: node["status"] for node in listed} == dict.fromkeys(ids, "online")
+    assert all(node["last-seen"] >= node["since"] for node in listed)
+    held = {line["client"]: line["examples"] for line in read_lines(whole / EVENTS) if line["event"] == "enrolled"}
+    assert set(held) == ids
+    assert min(held.values()) >= 5
+    listed = json.loads(federation.fedappeal("federation", "list", "--run", str(whole), "--json").out)
+    assert {node["client-id"]: node["examples"] for node in listed} == held
+
+
+def test_the_list_of_runs_says_what_each_is(federation: Federation, whole: Path) -> None:
+    [run] = json.loads(federation.fedappeal("federation", "runs", "--json").out)
+    assert {key: run[key] for key in ("status", "strategy", "task", "folder")} == {
+        "status": "completed",
+        "strategy": "maxfl",
+        "task": "digits",
+        "folder": str(whole),
+    }
+    assert run["ended"] > run["started"]
+    stop = federation.fedappeal("federation", "stop", run["run-id"])
+    assert stop.out == f"run {run['run-id']} had already ended\n"
+
+
+def test_a_run_with_enough_clients_does_not_wait_for_a_paused_one(
+    federation: Federation, clients: list[Client], whole: Path
+) -> None:
+    folder, state = federation.folder / "runs" / "one-paused", clients[1].log.parent
+    assert federation.run(["client", "pause", "--state-dir", str(state)]).code == 0
+    try:
+        clients[1].wait_for("paused: nothing is worked on")
+        # A silent client would hold the start up for the round-timeout if it were waited for.
+        options = [*SHORT, "--round-timeout", "3000", "--start-timeout", "3000", "--min-clients", "1"]
+        done = federation.fedappeal("submit", *options, "--rounds", "1", "--out", str(folder))
+    finally:
+        (state / PAUSED).unlink()
+    assert done.code == 0, done.out + done.err
+    assert "1 of 2 clients enrolled: the run begins with them" in done.out
+    assert [line["joined"] for line in read_lines(folder / HISTORY)] == [1]
 
 
 def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened(
@@ -107,6 +144,12 @@ def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened
     again = federation.fedappeal("resume", str(folder))
     assert again.code == 2
     assert "has finished" in again.err
+    longer = federation.fedappeal("resume", str(folder), "--rounds", "9")
+    assert longer.code == 0, longer.out + longer.err
+    assert "continued after round 8" in longer.out
+    assert [line["round"] for line in read_lines(folder / HISTORY)] == list(range(1, 10))
+    record = read_config(folder)
+    assert (record["runtime"], record["settings"]["schedule-rounds"]) == ({"kind": "submitted"}, 8)
 
 
 def test_interrupting_the_wait_leaves_the_run_and_says_how_to_stop_it(

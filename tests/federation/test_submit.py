@@ -13,7 +13,7 @@ from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import build_fab
 from fedappeal.flower import bundle
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 
 
 def pyproject(fab: bytes) -> dict[str, Any]:
@@ -31,8 +31,9 @@ def test_a_plugins_settings_come_back_as_they_were_given() -> None:
 def test_the_clientapp_of_stock_nodes_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
 
-    def submit(address: str, fab: bytes, **options: Any) -> int:
+    def submit(address: str, fab: bytes, overrides: dict[str, Scalar], **options: Any) -> int:
         sent.append(fab)
+        assert overrides == {"strategy": "maxfl", "task": "digits", "out": ""}, "what the list of runs shows"
         return 7
 
     monkeypatch.setattr(remote, "submit", submit)

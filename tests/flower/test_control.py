@@ -1,7 +1,15 @@
 """The Control API of a real SuperLink: each call, each of Flower's words that is compared, and each refusal."""
 
+import contextlib
+import socket
+import ssl
+import struct
+import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
@@ -71,6 +79,12 @@ def test_a_run_completes_fails_or_is_stopped(api: control.Control) -> None:
     completed = wait_for(api, completing, "finished")
     assert completed.completed
     assert completed.details == ""
+    known = {run.run_id: run for run in api.runs()}
+    assert list(known)[-3:] == [completing, failing, waiting]
+    assert known[completing].overrides == {"seconds": 0.0}
+    assert known[waiting].overrides == {}
+    assert known[waiting].status.stopped
+    assert known[completing].ended > known[completing].started
     failed = wait_for(api, failing, "finished")
     assert failed.sub_status == "failed"
     assert not failed.completed
@@ -88,14 +102,19 @@ def test_a_node_goes_through_all_of_flowers_states(superlink: SuperLink, api: co
         assert known.since
         return known
 
+    def seconds_ago(moment: str) -> float:
+        return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
+
     api.register_node(pem, "one")
-    assert node().status == "registered"
+    assert (node().status, node().last_seen) == ("registered", "")
     fleet = open_fleet(superlink.fleet_address, key, insecure=False, root_certificates=superlink.root_certificates)
     node_id = fleet.activate(10.0)
     assert (node().status, node().node_id) == ("online", node_id)
+    assert -1 < seconds_ago(node().last_seen) < 10, "its activation, not the end of its time online"
     fleet.deactivate(node_id, 5.0)
     fleet.close()
     assert node().status == "offline"
+    assert node().last_seen == node().since
     api.unregister_node(node_id)
     assert node().status == control.UNREGISTERED
 
@@ -133,12 +152,50 @@ def test_refusals_are_one_line(superlink: SuperLink) -> None:
         control.control(superlink.control_address, ca) as api,
     ):
         api.run_status(12)
-    with (
-        pytest.raises(control.ControlError, match=r"\(if it speaks TLS: give root-certificates\)") as unreachable,
-        control.control(superlink.control_address, None) as api,
-    ):
+    told = f"the SuperLink at {superlink.control_address} speaks TLS: give root-certificates"
+    with pytest.raises(control.ControlError) as plain, control.control(superlink.control_address, None) as api:
         api.nodes()
-    assert unreachable.value.unreachable
+    assert str(plain.value) == told
+    assert not plain.value.unreachable, "asking again does not help"
+
+
+@pytest.mark.parametrize("how", ["reset", "closed"])
+def test_a_superlink_that_answers_by_tls_is_known_however_it_ends_the_connection(how: str, tmp_path: Path) -> None:
+    """A server may close a connection that begins in plaintext, or reset it: which it is, is a matter of timing."""
+    tls = certificates.make(tmp_path / "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.certificate, tls.key)
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            raw, _ = listener.accept()
+            with raw:
+                if raw.recv(1, socket.MSG_PEEK) == b"\x16":  # a TLS handshake
+                    with contextlib.suppress(OSError):
+                        context.wrap_socket(raw, server_side=True).close()
+                elif how == "reset":
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(control.ControlError) as told, control.control(address, None) as api:
+            api.nodes()
+    assert str(told.value) == f"the SuperLink at {address} speaks TLS: give root-certificates"
+
+
+def test_a_server_that_does_not_speak_tls_is_known_too(tmp_path: Path) -> None:
+    ca = certificates.make(tmp_path / "tls").ca.read_bytes()
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_port}"
+    try:
+        with pytest.raises(control.ControlError) as told, control.control(address, ca) as api:
+            api.nodes()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert str(told.value) == f"what listens at {address} does not speak TLS: leave root-certificates out"
 
 
 def test_a_superlink_that_is_not_there_is_not_reachable() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.fleet.probe import probe, split_address
+from client.fleet.probe import probe
 from client.settings import Connection
 from fedappeal.federation.superlink import TLS
 from tests.client import certificates
@@ -125,11 +125,6 @@ def test_a_server_with_tls_that_is_no_grpc_server_is_not_taken_for_a_superlink(t
         reason = probe(Connection(superlink=f"127.0.0.1:{port}", root_certificates=str(tls.ca)))
         thread.join(5)
     assert reason == f"what listens at 127.0.0.1:{port} is no Fleet API: is the port the right one?"
-
-
-def test_addresses_are_split_at_the_last_colon() -> None:
-    assert split_address("host.example:9092") == ("host.example", 9092)
-    assert split_address("[::1]:9092") == ("::1", 9092)
 
 
 def test_the_ca_is_found_in_the_home_folder_and_missed_by_its_own_name(

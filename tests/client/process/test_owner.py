@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client.activity import Activity, Judged
 from client.process.owner import PAUSED, describe, pause, reset
 from client.state import DiskStore, Record
 from fedappeal.protocol.config import ConfigError
@@ -34,6 +35,26 @@ def test_status_lists_what_the_client_remembers(folder: Path) -> None:
         "run        def: takes part",
         f"prefers    the solo model (run abc): {folder / 'preferred.safetensors'}",
     ]
+
+
+def test_status_says_what_was_done_in_each_run(folder: Path) -> None:
+    activity = Activity(folder)
+    run = {"strategy": "maxfl", "task": "digits"}
+    activity.answered("def", run, done="joined", server_round=3, judged=Judged(0.25, 0.5, "loss", "train", True))
+    activity.answered("gone", run)
+    lines = describe(folder)
+    assert lines[5] == "run        abc: left for good in round 4"
+    assert lines[6] == "run        def: takes part"
+    assert lines[7].startswith(f"{'':11}maxfl on digits, 20")
+    assert lines[8:10] == [
+        f"{'':11}joined 1 round, sat out 0; 0.0 s of work; 0.0 MB up, 0.0 MB down",
+        f"{'':11}round 3: training loss 0.2500, required below 0.5000: met",
+    ]
+    assert lines[10].startswith("prefers")
+    reset(folder)
+    assert list(activity.runs()) == ["def", "gone"]
+    reset(folder, forget=True)
+    assert activity.runs() == {}
 
 
 def test_a_pause_lasts_until_it_is_ended(folder: Path) -> None:

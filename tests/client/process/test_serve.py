@@ -12,6 +12,7 @@ import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.activity import Activity
 from client.fleet.connection import connect
 from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
@@ -63,6 +64,11 @@ def test_it_answers_says_so_and_outlives_an_app_that_fails(
     client.wait_for("round 6: left for good")
     run.ask(node, kind="evaluate", **{"server-round": 6})
     client.wait_for("round 6: evaluated")
+    [run_key] = Activity(tmp_path / "state").runs()
+    did = Activity(tmp_path / "state").runs()[run_key]
+    assert did.done == {"joined": 1, "sat-out": 1, "left": 1, "evaluated": 1, "failed": 3}
+    assert did.bytes_up > MODEL.nbytes
+    assert did.bytes_down > 7 * MODEL.nbytes
 
     client.signal(signal.SIGTERM)
     since = time.monotonic()

@@ -15,12 +15,11 @@ from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.packing import Layout
+from fedappeal.protocol.packing import Layout, content_size
 from fedappeal.tasks import load_task
 from strategies.fedalign.alignment import joins
 from strategies.fedalign.match import Match
 from strategies.fedalign.strategy import EPSILON, GLOBAL_LOSS, MATCH_ON, PRIORITY
-from strategies.rounds.exchange import content_size
 from tests import node as one_client
 from tests.node import changed, metrics_of, run_config
 

@@ -6,8 +6,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.packing import content_size
 from strategies import FedAvg
-from strategies.rounds.exchange import NO_ANSWER, NOT_SENT, content_size
+from strategies.rounds.exchange import NO_ANSWER, NOT_SENT
 from strategies.rounds.members import Member
 from strategies.rounds.replies import Reply, claim
 from strategies.rounds.round import Instructions, Round

@@ -4,6 +4,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.data_problem import DataProblem
 from strategies import FedAvg
 from strategies.rounds.replies import read_roll_call
 from strategies.rounds.roll_call import RollCallError
@@ -55,6 +56,33 @@ def test_where_as_many_as_are_wanted_have_declined_the_run_ends_soon(nodes: int,
     assert grid.clock() == pytest.approx(until, abs=0.5)
 
 
+@pytest.mark.parametrize("problem", DataProblem)
+def test_a_client_whose_data_do_not_fit_is_named_and_the_others_run(problem: DataProblem) -> None:
+    nodes = {10: Volunteer("a"), 11: Volunteer("anna", data_refused=problem.value), 12: Volunteer("c")}
+    grid, watch = MemoryGrid(nodes), Watch()
+    run(FedAvg(min_clients=2, start_timeout=300.0), grid, 2, watch)
+    assert grid.clock() < 1.0, "nothing is waited for"
+    assert watch.refused == {11: f"client anna: data is refused: {problem.text.partition(': ')[2]}"}
+    assert [r.decisions for r in watch.records] == [{"a": "joined", "c": "joined"}] * 2
+
+
+def test_where_too_few_are_left_the_end_names_the_client() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("anna", data_refused="labels")})
+    with pytest.raises(RollCallError) as error:
+        run(FedAvg(min_clients=2, start_timeout=30.0), grid, 1)
+    assert str(error.value).endswith("; client anna: data is refused: labels out of range")
+    grid = MemoryGrid({11: Volunteer("anna", data_refused="too-few")})
+    with pytest.raises(RollCallError, match="all 1 declined; client anna: data is refused: too few examples"):
+        run(FedAvg(round_timeout=12.0), grid, 1)
+
+
+def test_a_category_that_is_not_known_is_not_repeated_at_length() -> None:
+    grid, watch = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b", data_refused="x" * 1000)}), Watch()
+    run(FedAvg(), grid, 1, watch)
+    allowed = "unreadable, columns, shape, values, labels, too-few, not-taken"
+    assert watch.refused == {11: f"data-refused = '{'x' * 40}' is not allowed: {allowed}"}
+
+
 def test_misfits_do_not_keep_others_from_coming() -> None:
     grid = MemoryGrid({10: Volunteer("a", refuses="no"), 11: Volunteer("b", refuses="no"), 12: Volunteer("c")})
     grid.delay = lambda node, message: 5.0 if node == 12 and message.metadata.message_type == "query" else 0.0
@@ -75,17 +103,36 @@ def test_a_refused_node_that_went_away_and_came_back_is_called_again() -> None:
     assert [sorted(r.decisions) for r in watch.records] == [["a"], ["a"], ["a", "b"], ["a", "b"]]
 
 
-@pytest.mark.parametrize(("grace", "began", "joined"), [(60.0, 30.0, ["c0", "c1", "c2"]), (10.0, 15.0, ["c0", "c1"])])
-def test_others_that_were_called_have_a_grace(grace: float, began: float, joined: list[str]) -> None:
-    # Two of three are enough, and are there after 5 s: the third, which needs 30 s, has until 5 s + the grace.
-    grid = MemoryGrid({10 + k: Volunteer(f"c{k}") for k in range(3)})
-    delays = {11: 5.0, 12: 30.0}
-    grid.delay = lambda node, message: delays.get(node, 0.0) if message.metadata.message_type == "query" else 0.0
+@pytest.mark.parametrize(
+    ("delays", "grace", "began", "joined"),
+    [
+        ((0.0, 5.0, 9.0), 60.0, 9.0, 3),  # the third is 4 s behind the second: waited for
+        ((0.0, 5.0, 30.0), 60.0, 10.0, 2),  # silent for 5 s after the second (paused, say): not waited for
+        ((0.0, 5.0, 9.0), 2.0, 7.0, 2),
+        ((0.0, 4.0, 8.0, 12.0, 16.0), 60.0, 16.0, 5),  # they keep coming, 4 s apart
+        ((0.0, 4.0, 8.0, 12.0, 16.0), 7.0, 11.0, 3),  # as long as the grace: two are there after 4 s
+    ],
+)
+def test_once_there_are_enough_others_are_waited_for_while_they_keep_coming(
+    delays: tuple[float, ...], grace: float, began: float, joined: int
+) -> None:
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}") for k in range(len(delays))})
+    grid.delay = lambda node, message: delays[node - 10] if message.metadata.message_type == "query" else 0.0
     times: list[float] = []
     watch = Watch(before={1: lambda: times.append(grid.clock())})
-    _, watch = run(FedAvg(min_clients=2, round_timeout=grace), grid, 1, watch)
+    _, watch = run(FedAvg(min_clients=2, round_timeout=grace, start_timeout=300.0), grid, 1, watch)
     assert times == pytest.approx([began], abs=0.5)
-    assert sorted(watch.records[0].decisions) == joined
+    assert sorted(watch.records[0].decisions) == [f"c{k}" for k in range(joined)]
+    assert watch.waited == []
+
+
+def test_while_it_waits_it_is_said_how_many_are_missing_and_which_nodes_are_silent() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b"), 12: Volunteer("c")})
+    grid.delay = lambda node, message: 70.0 if node == 12 and message.metadata.message_type == "query" else 0.0
+    _, watch = run(FedAvg(min_clients=3, start_timeout=300.0), grid, 1)
+    assert [said[:2] for said in watch.waited] == [(2, 3)] * 3
+    assert [said[2] for said in watch.waited] == pytest.approx([295.0, 265.0, 235.0], abs=0.5)
+    assert [said[3] for said in watch.waited] == [[12]] * 3
 
 
 def test_there_is_no_grace_for_a_client_that_was_refused() -> None:

@@ -1,0 +1,200 @@
+"""What a client did in each run, for its owner to see: rounds, seconds, bytes, and the model's latest figure.
+
+The app notes in its context's state what it measured of the model that was sent; the process that serves takes that
+out and adds what the answer was and what it cost. It stays on the device, in one small file beside the records.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from client.requirement import LOSS, METRIC, Requirement
+from client.training.measured import Evaluation
+from fedappeal.files import replace_file
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
+
+ACTIVITY = "activity.json"
+"""The file's name in the state folder."""
+KEPT_RUNS = 32
+"""Runs that are remembered; the one that was served longest ago is forgotten first."""
+
+_JUDGED = "judged"
+_LONGEST = 80
+
+log = logging.getLogger("fedappeal.client")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a client measured of a model, against what it requires.
+
+    Attributes:
+        figure: the loss, or the value of the task's metric, that was measured.
+        requirement: rho_k.
+        of: what both are: ``loss``, or the metric's name.
+        split: on which data, ``train`` or ``test``.
+        met: whether the model meets the requirement.
+        bound: where the figure has to be: ``below`` the requirement, ``at least`` or ``at most`` there.
+    """
+
+    figure: float
+    requirement: float
+    of: str
+    split: str
+    met: bool
+    bound: str = "below"
+
+    def __str__(self) -> str:
+        return f"{self.of} {self.figure:.3f}, requirement {self.requirement:.3f}"
+
+
+def note_judged(state: "RecordDict", evaluation: Evaluation, requirement: Requirement, split: str) -> None:
+    """Note in a context's state what was measured of a model; nothing where it was not measured."""
+    from flwr.app import ConfigRecord
+
+    figure, of, bound = evaluation.loss, LOSS, "below"
+    if requirement.of == METRIC:
+        metric = evaluation.metric
+        figure, of, bound = evaluation.score, metric.name, "at least" if metric.higher_is_better else "at most"
+    if figure == figure:
+        met = requirement.met(evaluation)
+        state[_JUDGED] = ConfigRecord(asdict(Judged(figure, requirement.rho, of, split, met, bound)))
+
+
+def take_judged(state: "RecordDict") -> Judged | None:
+    """Take out of a context's state what was noted; None where nothing was."""
+    record: Any = state.get(_JUDGED)
+    if record is None:
+        return None
+    del state[_JUDGED]
+    return Judged(**record)
+
+
+@dataclass(frozen=True)
+class RunActivity:
+    """What a client did in one run.
+
+    Attributes:
+        run_key: which run.
+        strategy: its strategy; empty where its bundle does not say.
+        task: its task; empty as above.
+        first: when the client first answered it, in seconds since 1970.
+        last: when it last did.
+        done: how often it did what: ``joined``, ``sat-out``, ``left``, ``evaluated``, ``failed``.
+        seconds: time that the answers took.
+        bytes_up: bytes of the answers' contents; ``bytes_down``: of the messages'.
+        server_round: the latest round.
+        judged: what it measured of the latest model that it judged; None: of none.
+    """
+
+    run_key: str
+    strategy: str
+    task: str
+    first: float
+    last: float
+    done: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    server_round: int = 0
+    judged: Judged | None = None
+
+    def lines(self) -> list[str]:
+        """Return what an owner reads of it, a line a thing."""
+        began, ended = (time.strftime("%Y-%m-%d %H:%M", time.localtime(each)) for each in (self.first, self.last))
+        what = f"{self.strategy} on {self.task}" if self.strategy and self.task else "a run of another kind"
+        until = "" if began == ended else f" to {ended[11:] if began[:10] == ended[:10] else ended}"
+        joined, sat_out = self.done.get("joined", 0), self.done.get("sat-out", 0)
+        did = [f"joined {joined} round{'' if joined == 1 else 's'}", f"sat out {sat_out}"]
+        did += [f"{key} {self.done[key]}" for key in ("evaluated", "failed") if self.done.get(key)]
+        traffic = f"{self.bytes_up / 1e6:.1f} MB up, {self.bytes_down / 1e6:.1f} MB down"
+        lines = [f"{what}, {began}{until}", f"{', '.join(did)}; {self.seconds:.1f} s of work; {traffic}"]
+        if (judged := self.judged) is not None:
+            split = "training" if judged.split == "train" else judged.split
+            wanted = f"{judged.bound} {judged.requirement:.4f}"
+            lines.append(
+                f"round {self.server_round}: {split} {judged.of} {judged.figure:.4f}, required {wanted}: "
+                f"{'met' if judged.met else 'not met'}"
+            )
+        return lines
+
+
+class Activity:
+    """What a client did in its latest runs, in a file of its state folder."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = folder / ACTIVITY
+        self._clock = clock
+
+    def runs(self) -> dict[str, RunActivity]:
+        """Return what is remembered of each run, by run-key, that served last at the end."""
+        if not self._path.exists():
+            return {}
+        try:
+            found = [
+                RunActivity(**{**run, "judged": Judged(**run["judged"]) if run["judged"] else None})
+                for run in json.loads(self._path.read_text())
+            ]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            log.warning("%s cannot be read, and is begun anew: %s", self._path, error)
+            return {}
+        return {run.run_key: run for run in found}
+
+    def answered(
+        self,
+        run_key: str,
+        settings: Mapping[str, object],
+        *,
+        done: str = "",
+        seconds: float = 0.0,
+        bytes_up: int = 0,
+        bytes_down: int = 0,
+        server_round: int = 0,
+        judged: Judged | None = None,
+    ) -> None:
+        """Remember one answer.
+
+        Args:
+            run_key: of the run.
+            settings: the run's.
+            done: what was done, as in `RunActivity.done`; empty: nothing that is counted.
+            seconds: what it took.
+            bytes_up: size of the answer's content.
+            bytes_down: size of the message's.
+            server_round: the round; 0: none.
+            judged: what was measured of the model, if it was.
+        """
+        runs, now = self.runs(), self._clock()
+        strategy, task = (_plain(settings.get(key, "")) for key in ("strategy", "task"))
+        run = runs.pop(run_key, None) or RunActivity(run_key, strategy, task, now, now)
+        runs[run_key] = replace(
+            run,
+            last=now,
+            done={**run.done, done: run.done.get(done, 0) + 1} if done else run.done,
+            seconds=run.seconds + seconds,
+            bytes_up=run.bytes_up + bytes_up,
+            bytes_down=run.bytes_down + bytes_down,
+            server_round=server_round if judged else run.server_round,
+            judged=judged or run.judged,
+        )
+        kept = [asdict(each) for each in runs.values()][-KEPT_RUNS:]
+        # Not forced to the disk: a power cut may cost a round's figures, and a small device's card lives longer.
+        try:
+            replace_file(self._path, json.dumps(kept).encode(), durable=False)
+        except OSError as error:  # a full disk: the client's answers matter more
+            log.warning("%s cannot be written: %s", self._path, error)
+
+    def forget(self) -> None:
+        """Forget all runs."""
+        self._path.unlink(missing_ok=True)
+
+
+def _plain(text: object) -> str:
+    """Return what a server calls something, fit to be printed: one short line without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))[:_LONGEST]

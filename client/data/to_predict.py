@@ -1,0 +1,148 @@
+"""Raw examples for a trained model, in batches: images of a folder, or an ``.npz`` with ``x`` and perhaps ``y``."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.data.image_folder import EXTENSIONS, class_folders, labelled_files, labels_of, read_image
+from fedappeal.protocol.config import ConfigError
+from fedappeal.trained.card import ModelCard
+
+BATCH = 256
+"""Examples that are in memory at once, as floats."""
+
+
+class Batch(NamedTuple):
+    """Some examples.
+
+    Attributes:
+        names: a file's path inside the folder, or a row's number, from 0.
+        raw: shape ``(n, *input_shape)``, as `fedappeal.tasks.task.Task.inputs` takes them.
+        labels: int64 ``(n,)``; None where they are not known.
+    """
+
+    names: list[str]
+    raw: NDArray[np.generic]
+    labels: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Data to predict.
+
+    Attributes:
+        batches: the examples; an error while they are read is a `ConfigError` of one line.
+        unlabelled: why there are no labels; empty: there are.
+    """
+
+    batches: Iterator[Batch]
+    unlabelled: str
+
+
+def examples_in(path: Path, card: ModelCard) -> Examples:
+    """Return the examples in a folder of images or an ``.npz``.
+
+    Class folders give labels where all of them are labels of the task; other folders are searched for images.
+
+    Args:
+        path: the folder or the file.
+        card: says the inputs' shape and the labels.
+
+    Raises:
+        ConfigError: one line: the path, what is wrong and what is allowed.
+    """
+    try:
+        if not card.input_shape:
+            raise ValueError(f"task '{card.task}' names no input-shape: its inputs are no single tensor")
+        if path.is_dir():
+            found = _images(path, card)
+        elif not path.is_file():
+            raise ValueError("no such file or folder")
+        elif path.suffix.lower() != ".npz":
+            raise ValueError("a file of data is an .npz with an array x; images are in a folder")
+        else:
+            found = _arrays(path, card)
+    except (OSError, ValueError) as error:
+        raise _refused(path, error) from None
+    return Examples(_named(path, found.batches), found.unlabelled)
+
+
+def _refused(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(f"data = '{path}' is not allowed: {' '.join(str(error).split())}")
+
+
+def _named(path: Path, batches: Iterator[Batch]) -> Iterator[Batch]:
+    try:
+        yield from batches
+    except (OSError, ValueError) as error:
+        raise _refused(path, error) from None
+
+
+def _images(root: Path, card: ModelCard) -> Examples:
+    shape = card.input_shape
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise ValueError(f"the task's inputs have shape {shape}, which images have not: give an .npz")
+    files, unlabelled = _labelled(root, card)
+    if not files:
+        raise ValueError(f"it holds no images: files that end in {', '.join(EXTENSIONS)}")
+
+    def batches() -> Iterator[Batch]:
+        for start in range(0, len(files), BATCH):
+            some = files[start : start + BATCH]
+            raw = np.empty((len(some), *shape), dtype=np.float32)
+            for row, (file, _) in enumerate(some):
+                read_image(file, raw[row])
+            labels = None if unlabelled else np.array([label for _, label in some], dtype=np.int64)
+            yield Batch([str(file.relative_to(root)) for file, _ in some], raw, labels)
+
+    return Examples(batches(), unlabelled)
+
+
+def _labelled(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], str]:
+    """Return the images with their labels, and why they have none."""
+    try:
+        labels = labels_of(class_folders(root), card.class_names, card.num_classes)
+        if any(file.suffix.lower() in EXTENSIONS for file in root.iterdir() if file.is_file()):
+            raise ValueError("it holds images outside of class folders")
+        return labelled_files(root, labels)[0], ""
+    except ValueError as error:
+        return labelled_files(root, {"": -1})[0], str(error)
+
+
+def _arrays(path: Path, card: ModelCard) -> Examples:
+    shape, unlabelled = card.input_shape, "it holds no array y"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x = np.asarray(file["x"])
+            y = np.asarray(file["y"]) if "y" in file.files else None
+    except Exception as error:  # a damaged archive fails in ways of its own
+        raise ValueError(f"not an .npz with an array x that can be read ({error})") from None
+    if shape[0] == 1 and len(shape) == 3 and x.shape[1:] == shape[1:]:
+        x = x[:, None]  # images of one channel, without an axis for it
+    if x.shape[1:] != shape or not len(x) or x.dtype.kind not in "iuf":
+        wanted = f"(n, {', '.join(map(str, shape))}), integers or floats,"
+        raise ValueError(f"x has shape {x.shape} and type {x.dtype}: {wanted} is needed")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        row = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))[0])
+        raise ValueError(f"row {row} of x holds a value that is not finite")
+    labels: NDArray[np.int64] | None = None
+    if y is not None and not card.num_classes:
+        unlabelled = "the task's labels are no classes"
+    elif y is not None:
+        if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+            raise ValueError(f"y has shape {y.shape} and type {y.dtype}: ({len(x)},), integers, is needed")
+        if y.min() < 0 or y.max() >= card.num_classes:
+            raise ValueError(f"y holds labels {y.min()} to {y.max()}: 0 to {card.num_classes - 1} are allowed")
+        labels, unlabelled = y.astype(np.int64), ""
+
+    def batches() -> Iterator[Batch]:
+        for start in range(0, len(x), BATCH):
+            rows = slice(start, start + BATCH)
+            names = [str(row) for row in range(len(x))[rows]]
+            yield Batch(names, x[rows], None if labels is None else labels[rows])
+
+    return Examples(batches(), unlabelled)

@@ -1,0 +1,67 @@
+"""The models that a client prefers: one file a run with its card, and the latest run's as ``preferred`` besides."""
+
+from client.state import DiskStore, Record, Store
+from fedappeal.files import CARD
+from fedappeal.protocol.config import Scalar
+from fedappeal.protocol.packing import Arrays
+from fedappeal.trained.card import ModelCard, card_in
+
+LATEST = "preferred"
+KEPT_RUNS = 20
+"""Runs whose preferred model is kept; the oldest are forgotten."""
+
+
+def record_name(run_key: str) -> str:
+    """Return the name of the record of a run's preferred model; another's ServerApp may send no run-key."""
+    return f"{LATEST}-{run_key}" if run_key else LATEST
+
+
+def keep(store: Store, arrays: Arrays, card: ModelCard) -> None:
+    """Keep a run's preferred model.
+
+    Args:
+        store: where the client remembers; on a disk, the models of earlier runs stay beside it.
+        arrays: the model.
+        card: says of which run, and which model it is.
+    """
+    values: dict[str, Scalar] = {"which": card.which, "run-key": card.run_key, CARD: card.to_json()}
+    record, name = Record(values, arrays), record_name(card.run_key)
+    store.write(LATEST, record)
+    if isinstance(store, DiskStore) and name != LATEST:
+        store.write(name, record)
+        # This run's counts as the newest: a device's clock may have been set back.
+        for old in [other for other in _newest_first(store) if other != name][KEPT_RUNS - 1 :]:
+            store.delete(old)
+
+
+def describe_preferred(store: DiskStore) -> list[str]:
+    """Return a line for each preferred model that is kept, the newest run's first.
+
+    Raises:
+        ConfigError: a file that cannot be read.
+    """
+    names = _newest_first(store)
+    latest = store.values(LATEST)
+    if latest is not None and record_name(str(latest["run-key"])) not in names:
+        names.insert(0, LATEST)  # of a version that kept one alone
+    return [line for name in names if (line := _line(store, name))]
+
+
+def _newest_first(store: DiskStore) -> list[str]:
+    names = [name for name in store.names() if name.startswith(f"{LATEST}-")]
+    return sorted(names, key=store.written, reverse=True)
+
+
+def _line(store: DiskStore, name: str) -> str:
+    values, path = store.values(name), store.path(name)
+    if values is None or "run-key" not in values:
+        return ""  # a file of another kind, such as an export
+    if CARD not in values:
+        return f"prefers    the {values['which']} model (run {values['run-key']}): {path}"
+    card = card_in(values, path)
+    figures = ", ".join(f"{figure} {value:.4f}" for figure, value in card.figures.items())
+    met = f", requirement {'met' if card.requirement_met else 'not met'}" if card.which == "global" else ""
+    return (
+        f"prefers    the {card.which} model (run {card.run_key or '(no key)'}, {card.date[:10]}, {card.strategy} on "
+        f"{card.task}, round {card.round}; {figures}{met}): {path}"
+    )

@@ -1,0 +1,103 @@
+"""One answer of a client, and what its owner is told of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from flwr.app import Message, MessageType
+
+from client.activity import Activity, Judged
+from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import CONFIG, DATA_REFUSED, DECISION, INFO, METRICS, RUN_KEY, SERVER_ROUND, Decision
+from fedappeal.protocol.packing import content_size
+
+_DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}
+_DONE = {"joined": "joined", "sat out": "sat-out", "left for good": "left", "evaluated": "evaluated"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client answered to one message.
+
+    Attributes:
+        kind: ``answered``, or ``failed`` (an error reply).
+        outcome: what was done, in a few words.
+        message: what was asked.
+        reply: what was answered.
+        judged: what the client measured of the model that was sent; None: it did not.
+    """
+
+    kind: str
+    outcome: str
+    message: Message
+    reply: Message
+    judged: Judged | None = None
+
+    @classmethod
+    def given(cls, message: Message, reply: Message, judged: Judged | None) -> Self:
+        """Return what an app's reply is."""
+        kind = "failed" if _declined(reply) else "answered"
+        return cls(kind, _outcome(message, reply), message, reply, judged)
+
+    def line(self, seconds: float) -> str:
+        """Return a line for the owner's log: a client that sat out reads by which figures."""
+        sat_out = self.outcome == _DECISIONS[Decision.SAT_OUT]
+        figures = f"{self.judged}; " if self.judged and sat_out else ""
+        return f"{task_of(self.message)}: {self.outcome} ({figures}{seconds:.2f} s)"
+
+    def remember(self, activity: Activity, settings: Mapping[str, object], seconds: float) -> None:
+        """Add the answer to what the client did in the run.
+
+        Args:
+            activity: where that is remembered.
+            settings: the run's.
+            seconds: what the answer took.
+        """
+        config = _config(self.message)
+        activity.answered(
+            str(config.get(RUN_KEY, "")),
+            settings,
+            done="failed" if self.kind == "failed" or self.reply.has_error() else _DONE.get(self.outcome, ""),
+            seconds=seconds,
+            bytes_up=content_size(self.reply.content) if self.reply.has_content() else 0,
+            bytes_down=content_size(self.message.content) if self.message.has_content() else 0,
+            server_round=_round(config),
+            judged=self.judged,
+        )
+
+
+def task_of(message: Message) -> str:
+    """Return what a message asks for: ``round 3``, or ``roll call``."""
+    if message.metadata.message_type.partition(".")[0] == MessageType.QUERY:
+        return "roll call"
+    return f"round {_round(_config(message)) or message.metadata.group_id or '?'}"
+
+
+def _outcome(message: Message, reply: Message) -> str:
+    """Return what was done, in a word or two."""
+    if reply.has_error():
+        return f"failed, {reply.error.reason}"
+    if problem := _declined(reply):
+        return f"declined, {DataProblem(problem).text}"
+    kind = message.metadata.message_type.partition(".")[0]
+    if kind == MessageType.TRAIN:
+        metrics = reply.content.metric_records.get(METRICS)
+        decision = metrics.get(DECISION) if metrics else None
+        return _DECISIONS.get(decision, "trained") if isinstance(decision, int) else "trained"
+    return {MessageType.EVALUATE: "evaluated"}.get(kind, "answered")
+
+
+def _declined(reply: Message) -> str:
+    """Return why an answer to the roll call declines for the client's own data; empty: it does not."""
+    info = reply.content.config_records.get(INFO) if reply.has_content() else None
+    return str(info.get(DATA_REFUSED, "")) if info else ""
+
+
+def _config(message: Message) -> Mapping[str, object]:
+    return (message.content.config_records.get(CONFIG) if message.has_content() else None) or {}
+
+
+def _round(config: Mapping[str, object]) -> int:
+    """Return the round that a message names; 0 where it names none."""
+    number = config.get(SERVER_ROUND)
+    return number if isinstance(number, int) else 0

@@ -1,0 +1,81 @@
+"""`fedappeal predict`: what a trained model says of images or rows."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import typer
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.trained.card import ModelCard, read_card
+from fedappeal.trained.model import model_file, open_model
+from fedappeal.trained.output import check_output
+from fedappeal.trained.predict import Prediction, Predictions
+
+FORMATS = (".csv", ".jsonl")
+
+
+def start_prediction(path: Path, data: Path, output: Path | None, device: str, allow: Sequence[str]) -> None:
+    """Predict, and print or write a line an example; where there are labels, print the metrics.
+
+    Raises:
+        ConfigError: one line: a model, data, device or output that is not allowed; nothing is printed before.
+    """
+    if output is not None:
+        if output.suffix.lower() not in FORMATS:
+            raise ConfigError(f"output = '{output}' is not allowed: a file {' or '.join(FORMATS)}")
+        check_output(output)
+    from client.settings import NodeSettings
+
+    node = NodeSettings.parse({"device": device})
+    card = read_card(model_file(path))
+    from client.data.cache import pick_device
+    from client.data.to_predict import examples_in
+    from fedappeal.trained.predict import predict
+
+    where, examples = pick_device(node.device), examples_in(data, card)
+    found = predict(open_model(path, allow), examples.batches, where)
+    if output is None:
+        for line in _printed(found.lines):
+            typer.echo(line)
+    else:
+        from fedappeal.files import replace_file
+
+        replace_file(output, _written(found.lines, output.suffix.lower()).encode())
+    for line in summary(found, card, examples.unlabelled):
+        typer.echo(line)
+    if output is not None:
+        typer.echo(f"predictions {output}")
+
+
+def summary(found: Predictions, card: ModelCard, unlabelled: str) -> list[str]:
+    """Return what is said of all examples: how many, and the metrics or why there are none."""
+    lines = [f"examples    {len(found.lines)}"]
+    if unlabelled:
+        return [*lines, f"{card.metric.name:<11} not measured: {unlabelled}"]
+    for name in sorted(found.metrics, key=lambda name: name != card.metric.name):
+        value = found.metrics[name]
+        share = name == card.metric.name and card.metric.is_share
+        lines.append(f"{name:<11} {f'{100 * value:.1f} %' if share else f'{value:.4f}'}")
+    return lines
+
+
+def _printed(lines: Sequence[Prediction]) -> Iterable[str]:
+    wide, label = max(len(line.example) for line in lines), max(len(line.label) for line in lines)
+    for line in lines:
+        probability = "" if line.probability is None else f"  {line.probability:.3f}"
+        wrong = f"  (is {line.given})" if line.given not in ("", line.label) else ""
+        yield f"{line.example:<{wide}}  {line.label:<{label}}{probability}{wrong}"
+
+
+def _written(lines: Sequence[Prediction], form: str) -> str:
+    rows = [{key: value for key, value in line._asdict().items() if value not in (None, "")} for line in lines]
+    if form == ".jsonl":
+        return "".join(json.dumps(row) + "\n" for row in rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [key for key in Prediction._fields if any(key in row for row in rows)])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,155 @@
+"""The card of a trained model: what is needed to use it, and how it was made.
+
+It is JSON in the metadata of the model's safetensors file, under `fedappeal.files.CARD`. Reading one needs no torch.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import ConfigDict, Field, field_serializer, field_validator
+
+from fedappeal.files import CARD, read_values
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings
+from fedappeal.protocol.metric import Metric
+from fedappeal.tasks.normalisation import Normalisation
+from fedappeal.tasks.task import Task
+
+
+class ModelCard(Settings):
+    """What is needed to use a trained model, and how it was made; keys that are not known are left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    task: str = Field(description="name of the task, or package.module:Name")
+    settings: dict[str, Scalar] = Field(description="the task's settings, its own under NAME.KEY")
+    fingerprint: str = Field(description="hash of task and settings")
+    model: str = Field(description="name of the model; auto: the task has one of its own")
+    input_shape: tuple[int, ...] = Field(description="shape of one example; empty: no single tensor")
+    input_dtype: str = Field(description="dtype of the inputs, by torch's name")
+    normalisation: Normalisation | None = Field(description="(raw / scale - mean) / std; none: the task's method")
+    num_classes: int = Field(description="number of labels; 0: labels are no classes")
+    class_names: tuple[str, ...] = Field(description="what labels are called; empty: by their numbers")
+    metric: Metric = Field(description="the task's primary metric")
+
+    which: Literal["global", "solo"] = Field(
+        "global", description="the federation's model, or one that a client trained alone"
+    )
+    shared: Literal["all"] | tuple[str, ...] = Field(
+        "all", description="arrays that the file holds: all of the model's, or these"
+    )
+    strategy: str = Field(description="the run's strategy")
+    round: int = Field(description="round after which the run had this model")
+    run_key: str = Field(description="which run")
+    date: str = Field(description="when the model was written, ISO 8601")
+    versions: dict[str, str] = Field(description="of fedappeal and torch")
+    figures: dict[str, float] = Field(description="what was measured of this model; finite numbers")
+    measured_on: str = Field(description="on which data")
+    tuning_steps: int = Field(0, description="local steps of a client before it measured")
+    requirement_met: bool | None = Field(
+        None, description="of a client's file: whether the global model met its requirement"
+    )
+
+    @field_validator("figures", mode="before")
+    @classmethod
+    def _finite(cls, figures: Mapping[str, float]) -> dict[str, float]:
+        return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+    @field_serializer("metric")
+    def _bounds(self, metric: Metric) -> dict[str, Any]:
+        # JSON has no infinity; "inf" is read back as one.
+        bounds = {key: str(value) for key, value in asdict(metric).items() if value in (math.inf, -math.inf)}
+        return asdict(metric) | bounds
+
+    @classmethod
+    def of(cls, task: Task, config: RunConfig, **this: Any) -> Self:
+        """Return the card of a model that a run trained.
+
+        Args:
+            task: the run's task.
+            config: the run's settings.
+            this: the fields of this model: ``round``, ``run_key``, ``figures``, ``measured_on``, ...
+        """
+        given = task.settings.as_config()
+        general = {key: value for key, value in given.items() if "." not in key and key != "task"}
+        own = {f"{task.settings_name()}.{key}": value for key, value in task.own.as_config().items()}
+        named = task.settings.model
+        return cls(
+            task=config.task,
+            settings={**general, **own},
+            fingerprint=task.fingerprint,
+            model=getattr(task, "default_model", named) if named == "auto" else named,
+            input_shape=task.input_shape,
+            input_dtype=task.input_dtype,
+            normalisation=task.normalisation,
+            num_classes=task.num_classes,
+            class_names=task.class_names,
+            metric=task.metric,
+            strategy=config.strategy,
+            date=datetime.now().astimezone().isoformat(timespec="seconds"),
+            versions={package: _version(package) for package in ("fedappeal", "torch")},
+            tuning_steps=config.tuning_steps,
+            **this,
+        )
+
+    def task_settings(self) -> TaskSettings:
+        """Return the task's settings, without those that this version does not have."""
+        return TaskSettings.parse({**self.settings, "task": self.task}, ignore_unknown=True)
+
+    def label(self, number: int) -> str:
+        """Return what a label is called."""
+        return self.class_names[number] if self.class_names else str(number)
+
+    def to_json(self) -> str:
+        """Return the card as a JSON text."""
+        return json.dumps(self.model_dump(by_alias=True, mode="json"))
+
+    def texts(self) -> dict[str, str]:
+        """Return the card as one text a field, for formats whose metadata are texts; objects are JSON."""
+        fields = self.model_dump(by_alias=True, mode="json")
+        return {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
+
+
+def card_in(values: Mapping[str, Scalar], path: Path) -> ModelCard:
+    """Return the card among a file's scalars.
+
+    Args:
+        values: as `fedappeal.files.read_values` returns them.
+        path: the file, for the message.
+
+    Raises:
+        ConfigError: one line: there is none, or it cannot be read.
+    """
+    if CARD not in values:
+        raise ConfigError(
+            f"file '{path}' has no card, which says of which task its model is: it is not a fedappeal model, or of a "
+            f"version before cards"
+        )
+    try:
+        found: object = json.loads(str(values[CARD]))
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
+        return ModelCard.parse(found)
+    except ValueError as error:
+        raise ConfigError(f"the card of file '{path}' cannot be read: {'; '.join(str(error).splitlines())}") from None
+
+
+def read_card(path: Path) -> ModelCard:
+    """Return the card of a model's file; it loads neither the arrays nor torch.
+
+    Raises:
+        ConfigError: one line: no such file, or no card in it.
+    """
+    return card_in(read_values(path), path)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,145 @@
+"""A trained model, rebuilt from its file: the task that its card names, with the file's values."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedappeal.files import CARD, read_safetensors
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.plugins import ALL, Allowed
+from fedappeal.tasks import TASKS, load_task
+from fedappeal.tasks.task import Task
+from fedappeal.trained.card import ModelCard, card_in
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MODEL = "model.safetensors"
+CONFIG = "config.json"
+"""Files of a run's folder: the model, and what makes the folder a run's."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model that is ready to predict.
+
+    Attributes:
+        card: how it was made.
+        task: the task, built anew; its data need not be there.
+        model: in evaluation mode, on the CPU.
+    """
+
+    card: ModelCard
+    task: Task
+    model: "nn.Module"
+
+
+def model_file(path: Path) -> Path:
+    """Return the model's file: of a run's folder, or the file itself.
+
+    Raises:
+        ConfigError: one line: neither is there.
+    """
+    if path.is_dir():
+        if not (path / MODEL).is_file():
+            reason = "its run is not over" if (path / CONFIG).is_file() else "it is not a run's folder"
+            raise ConfigError(f"'{path}' holds no {MODEL}: {reason}")
+        return path / MODEL
+    if not path.is_file():
+        raise ConfigError(f"'{path}' is not there: give a run's folder, or a file .safetensors")
+    return path
+
+
+def read_task(card: ModelCard, path: Path, allow: Iterable[str] = ()) -> Task:
+    """Return the task that a card names.
+
+    Args:
+        card: the card.
+        path: the model's file.
+        allow: packages whose code may run because the card names it. Those of a run's folder may: `resume` runs
+            them too.
+
+    Raises:
+        ConfigError: one line: the task is not allowed, not importable, or does not take its settings.
+    """
+    allowed = ALL if (path.parent / CONFIG).is_file() else Allowed.of(allow)
+    try:
+        if allowed.packages == frozenset() and (package := TASKS.package(card.task)):
+            raise ConfigError(f"its code is of package '{package}', which runs only with --allow {package}")
+        return load_task(card.task_settings(), None, allowed)
+    except ConfigError as error:
+        reason = "; ".join(str(error).splitlines())
+        raise ConfigError(f"file '{path}' is a model of task '{card.task}': {reason}") from None
+
+
+def open_model(path: Path, allow: Iterable[str] = ()) -> TrainedModel:
+    """Return a trained model with its card and its task.
+
+    Args:
+        path: a run's folder, or a file of a model.
+        allow: as in `read_task`.
+
+    Raises:
+        ConfigError: one line: no such file, no card, a task that cannot be built, or another model's values.
+    """
+    file = model_file(path)
+    arrays, values = read_safetensors(file)
+    card = card_in(values, file)
+    task = read_task(card, file, allow)
+    model = task.initial_model(task.settings.seed)
+    _fill(model, arrays, card.shared, file)
+    return TrainedModel(card, task, model)
+
+
+def load_model(path: Path | str, model: "nn.Module | None" = None, allow: Iterable[str] = ()) -> "nn.Module":
+    """Return a trained model, in evaluation mode, on the CPU.
+
+    A file that holds a part of the model (the card's ``shared``) is laid over the task's initial model, or over the
+    given one.
+
+    Args:
+        path: a run's folder, or a file of a model: ``model.safetensors``, ``preferred-RUN.safetensors``.
+        model: in place of the task's, for a task that is not importable here; a copy of it is filled.
+        allow: packages whose code may run because the file names it, where it is not in a run's folder.
+
+    Raises:
+        ConfigError: one line: as `open_model`.
+    """
+    if model is None:
+        return open_model(Path(path), allow).model
+    file = model_file(Path(path))
+    arrays, values = read_safetensors(file)
+    shared = card_in(values, file).shared if CARD in values else "all"  # other programs write whole models
+    filled = copy.deepcopy(model)
+    _fill(filled, arrays, shared, file)
+    return filled
+
+
+def _fill(
+    model: "nn.Module", arrays: Mapping[str, NDArray[np.generic]], shared: str | tuple[str, ...], file: Path
+) -> None:
+    """Put a file's values into a model, and the model into evaluation mode.
+
+    Raises:
+        ConfigError: one line: names or shapes that are not the model's.
+    """
+    import torch
+
+    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    wanted = set(own) if shared == "all" else set(shared)
+    for name in sorted(wanted | set(arrays)):
+        if name not in wanted or name not in own:
+            raise ConfigError(f"file '{file}' does not hold this model: the model has no array '{name}'")
+        if name not in arrays:
+            raise ConfigError(f"file '{file}' does not hold this model: it lacks array '{name}'")
+        if arrays[name].shape != own[name]:
+            raise ConfigError(
+                f"file '{file}' does not hold this model: '{name}' has shape {arrays[name].shape}, not {own[name]}"
+            )
+    model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}, strict=False)
+    model.eval()

@@ -1,0 +1,34 @@
+"""The card of a run's model: what the run's last round measured of it."""
+
+from collections.abc import Iterable
+
+from fedappeal.protocol.config import RunConfig
+from fedappeal.tasks.share import ALL, share_of
+from fedappeal.tasks.task import Task
+from fedappeal.trained.card import ModelCard
+from server.run_folder import HISTORY, RunFolder, read_lines
+
+
+def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int, held: Iterable[str]) -> ModelCard:
+    """Return the card of the model after a run's last round.
+
+    Args:
+        task: the run's task.
+        config: the run's settings.
+        folder: the run's folder, whose history has the figures.
+        server_round: the last round.
+        held: names of the arrays that the file holds.
+    """
+    columns = [metric.replace("-", "_") for metric in (task.metric.name, *task.other_metrics)]
+    wanted = ["gm_appeal", *columns, f"preferred_{task.metric.column}", "loss"]
+    lines = [line for line in read_lines(folder.path / HISTORY) if line["round"] == server_round]
+    last = lines[-1] if lines else {}
+    return ModelCard.of(
+        task,
+        config,
+        round=server_round,
+        run_key=folder.run_key,
+        shared=ALL if share_of(task) == ALL else tuple(held),
+        figures={name: float(last[name]) for name in wanted if last.get(name) is not None},
+        measured_on="test data of the seen clients, a mean over clients",
+    )

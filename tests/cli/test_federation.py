@@ -1,0 +1,95 @@
+"""`fedappeal federation list` and `runs`: what they print of what a SuperLink knows."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedappeal.cli.main import main
+from fedappeal.federation import nodes, runs
+from fedappeal.federation.nodes import Node
+from fedappeal.federation.runs import Run
+from fedappeal.protocol.config import RunConfig
+from server.run_folder import EVENTS, RunFolder
+
+NODES = [
+    Node("key-a414065dffe01fc9", 2**63, "a" * 70, "online", "2026-11-21T18:41:07+00:00", "2026-11-22T09:00:59+00:00"),
+    Node("key-de50d54c268ec291", 7, "bob", "registered", "2026-11-20T18:41:07+00:00", ""),
+]
+RUNS = [
+    Run(2**64 - 1, "running", "maxfl", "digits", "2026-11-21T18:41:07+00:00", "", "/srv/federation/runs/" + "x" * 60),
+    Run(5, "failed", "", "", "2026-11-21T19:41:07+00:00", "2026-11-21T19:42:07+00:00", ""),
+]
+
+
+@pytest.fixture(autouse=True)
+def superlink(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "list_nodes", lambda address, ca: NODES)
+    monkeypatch.setattr(runs, "list_runs", lambda address, ca: RUNS)
+    monkeypatch.setenv("COLUMNS", "40")
+
+
+def printed(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(sys, "argv", ["fedappeal", "federation", *arguments, "--superlink", "127.0.0.1:8000"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def test_nothing_is_cut_where_the_output_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, first, second = printed("list", monkeypatch=monkeypatch, capsys=capsys).splitlines()
+    assert first.split() == [
+        "a" * 70,
+        "key-a414065dffe01fc9",
+        "online",
+        *("2026-11-21", "18:41"),
+        *("2026-11-22", "09:00"),
+        str(2**63),
+    ]
+    assert second.split() == ["bob", "key-de50d54c268ec291", "registered", "2026-11-20", "18:41", "-", "7"]
+    heading, first, second = printed("runs", monkeypatch=monkeypatch, capsys=capsys).splitlines()
+    assert heading.split() == ["run", "id", "status", "strategy", "task", "started", "(UTC)", "folder"]
+    assert first.split() == [
+        str(2**64 - 1),
+        "running",
+        "maxfl",
+        "digits",
+        *("2026-11-21", "18:41"),
+        "/srv/federation/runs/" + "x" * 60,
+    ]
+    assert second.split() == ["5", "failed", "-", "-", "2026-11-21", "19:41", "-"]
+
+
+def test_a_runs_folder_tells_how_many_examples_a_client_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", RunConfig())
+    folder.event("enrolled", client="key-a414065dffe01fc9", examples=60)
+    folder.event("enrolled", client="key-de50d54c268ec291")
+    folder.event("enrolled", client="key-a414065dffe01fc9", examples=61)
+    assert (folder.path / EVENTS).exists()
+    given = ("list", "--run", str(folder.path))
+    heading, first, second = printed(*given, monkeypatch=monkeypatch, capsys=capsys).splitlines()
+    assert heading.split()[-3:] == ["examples", "node", "id"]
+    assert first.split()[-2:] == ["61", str(2**63)]
+    assert second.split()[-3:] == ["-", "-", "7"]
+    listed = json.loads(printed(*given, "--json", monkeypatch=monkeypatch, capsys=capsys))
+    assert [node.get("examples") for node in listed] == [61, None]
+
+
+def test_machines_get_ids_as_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = json.loads(printed("runs", "--json", monkeypatch=monkeypatch, capsys=capsys))
+    assert [run["run-id"] for run in listed] == ["18446744073709551615", "5"]
+    assert listed[1] == {
+        "run-id": "5",
+        "status": "failed",
+        "strategy": "",
+        "task": "",
+        "started": "2026-11-21T19:41:07+00:00",
+        "ended": "2026-11-21T19:42:07+00:00",
+        "folder": "",
+    }

@@ -1,0 +1,34 @@
+"""The command itself: its versions, and its help as a user reads it."""
+
+import platform
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from fedappeal.cli.main import main
+
+
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["fedappeal", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def test_the_versions_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(capsys, monkeypatch, "--version") == (
+        f"fedappeal {version('fedappeal')} (flwr {version('flwr')}, torch {version('torch')}, "
+        f"python {platform.python_version()})\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["local", "simulate", "submit", "reproduce", "compare", "client", "resume"])
+def test_help_shows_a_per_cent_sign_once(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    text = printed(capsys, monkeypatch, command, "--help")
+    assert "%%" not in text
+    assert ("max(10, 5 % of the rounds)" in text) == (command in ("local", "simulate", "submit"))

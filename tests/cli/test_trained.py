@@ -1,0 +1,156 @@
+"""`fedappeal export` and `fedappeal predict`, on a run's own model."""
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedappeal.cli.main import main
+from fedappeal.protocol.config import RunConfig
+from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.tasks import load_task
+from fedappeal.trained import read_card
+from server.run_folder import HISTORY, RunFolder, read_lines
+
+CONFIG = RunConfig.parse(
+    {"clients": 3, "rounds": 2, "local-steps": 40, "solo.steps": 5, "strategy": "fedavg", "partition": "iid"}
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run."""
+    path = tmp_path_factory.mktemp("runs") / "first"
+    simulate(CONFIG, RunFolder.create(path, CONFIG), Simulation(mode="sequential"))
+    return path
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Run the command in an empty folder; return what it prints, or the one line with which it ends."""
+
+    def type_it(*arguments: object, code: int = 0) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["fedappeal", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert (ended.value.code or 0) == code, printed
+        assert bool(printed.err) == bool(code), printed
+        if code:
+            assert printed.out == "", "something was printed before the refusal"
+            assert len(printed.err.splitlines()) == 1, printed.err
+        return (printed.err or printed.out).splitlines()
+
+    return type_it
+
+
+Command = Callable[..., list[str]]
+
+
+def test_a_runs_model_has_a_card_with_the_runs_figures(run: Path) -> None:
+    card, last = read_card(run / "model.safetensors"), read_lines(run / HISTORY)[-1]
+    assert (card.task, card.model, card.strategy, card.round) == ("digits", "mlp", "fedavg", 2)
+    assert card.run_key == json.loads((run / "config.json").read_text())["run-key"]
+    assert card.figures == {name: last[name] for name in ("gm_appeal", "accuracy", "preferred_accuracy", "loss")}
+    assert card.measured_on == "test data of the seen clients, a mean over clients"
+    assert card.requirement_met is None
+
+
+def test_predictions_of_the_clients_test_images_have_the_runs_own_accuracy(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    task = load_task(CONFIG.task_settings())
+    accuracies = []
+    for client in range(3):
+        data = task.load(client).test
+        pixels = np.round((data.x.numpy() * task.std + task.mean) * 255).astype(np.uint8)  # type: ignore[union-attr, attr-defined]
+        for row, (image, label) in enumerate(zip(pixels[:, 0], data.y.tolist(), strict=True)):  # type: ignore[union-attr]
+            path = tmp_path / f"client{client}" / str(label) / f"{row}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+        lines = command("predict", run, "--data", f"client{client}", "--output", f"{client}.csv")
+        with open(tmp_path / f"{client}.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == len(data)
+        right = [row["label"] == row["given"] == row["example"].split("/")[0] for row in rows]
+        accuracies.append(sum(right) / len(right))
+        assert lines == [
+            f"examples    {len(data)}",
+            f"accuracy    {100 * accuracies[-1]:.1f} %",
+            f"predictions {client}.csv",
+        ]
+    assert np.mean(accuracies) == pytest.approx(read_lines(run / HISTORY)[-1]["accuracy"], abs=0.005)
+
+
+def test_predictions_are_printed_or_written_as_json_lines(run: Path, tmp_path: Path, command: Command) -> None:
+    np.savez(tmp_path / "mine.npz", x=np.full((2, 8, 8), 3, np.uint8))
+    first, second, *summary = command("predict", run / "model.safetensors", "--data", "mine.npz")
+    number, label, probability = first.split()
+    assert number == "0"
+    assert second.split() == ["1", label, probability]
+    assert summary == ["examples    2", "accuracy    not measured: it holds no array y"]
+    command("predict", run, "--data", "mine.npz", "--output", "p.jsonl", "--device", "cpu")
+    told = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [line["example"] for line in told] == ["0", "1"]
+    assert {line["label"] for line in told} == {label}
+    assert told[0]["probability"] == pytest.approx(float(probability), abs=5e-4)
+    assert "given" not in told[0]
+
+
+def test_a_wrong_label_is_shown_beside_the_right_one(run: Path, tmp_path: Path, command: Command) -> None:
+    x = np.full((1, 8, 8), 3, np.uint8)
+    np.savez(tmp_path / "a.npz", x=x)
+    label = int(command("predict", run, "--data", "a.npz")[0].split()[1])
+    np.savez(tmp_path / "b.npz", x=np.concatenate([x, x]), y=[label, (label + 1) % 10])
+    right, wrong, *summary = command("predict", run, "--data", "b.npz")
+    assert "is" not in right
+    assert wrong.endswith(f"(is {(label + 1) % 10})")
+    assert summary == ["examples    2", "accuracy    50.0 %"]
+
+
+def test_an_export_is_called_after_its_run_and_predicts_the_same(run: Path, tmp_path: Path, command: Command) -> None:
+    assert command("export", run, "--to", "safetensors") == [
+        "mlp of digits, fedavg, round 2: first.safetensors",
+        "input   float32 (n, 1, 8, 8)",
+        "scaled  (pixel / 16 - 0.3053) / 0.376",
+        "output  10 logits",
+    ]
+    np.savez(tmp_path / "a.npz", x=np.arange(64).reshape(1, 8, 8) // 4)
+    assert command("predict", run, "--data", "a.npz") == command("predict", "first.safetensors", "--data", "a.npz")
+    command("export", run / "model.safetensors", "--to", "onnx", "--output", "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size > 10_000
+
+
+def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "a.npz").write_bytes(b"")
+    before = sorted(tmp_path.iterdir())
+    model = run / "model.safetensors"
+    for arguments, line in (
+        (("export", run), "missing option '--to'"),
+        (("export", run, "--to", "pt"), "to = 'pt' is not allowed: onnx, safetensors"),
+        (
+            ("export", "nothing", "--to", "onnx"),
+            "'nothing' is not there: give a run's folder, or a file .safetensors",
+        ),
+        (("export", tmp_path, "--to", "onnx"), "holds no model.safetensors: it is not a run's folder"),
+        (("export", model, "--to", "safetensors", "--output", model), "is not allowed: it is the model itself"),
+        (("export", run, "--to", "onnx", "--output", "no/m.onnx"), "is not allowed: there is no folder"),
+        (("export", run, "--to", "onnx", "--output", "."), "output = '.' is not allowed: it is a folder"),
+        (("export", run / "checkpoint.safetensors", "--to", "onnx"), "has no card, which says of which task"),
+        (("predict", run), "missing option '--data'"),
+        (("predict", run, "--data", "nowhere"), "data = 'nowhere' is not allowed: no such file or folder"),
+        (("predict", run, "--data", "a.npz"), "data = 'a.npz' is not allowed: not an .npz with an array x"),
+        (("predict", run, "--data", "a.npz", "--output", "p.txt"), "output = 'p.txt' is not allowed: a file .csv or"),
+        (("predict", run, "--data", "a.npz", "--device", "gpu"), "device = 'gpu' is not allowed"),
+    ):
+        (said,) = command(*arguments, code=2)
+        assert line in said.lower() if line.startswith("missing") else line in said, said
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,85 @@
+"""Predictions: against a logistic regression worked out with NumPy."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.normalisation import Normalisation
+from fedappeal.trained import open_model
+from fedappeal.trained.model import TrainedModel
+from fedappeal.trained.predict import predict
+from tests.trained.models import write_model
+
+RNG = np.random.default_rng(3)
+WEIGHT, BIAS = RNG.normal(size=(10, 64)).astype(np.float32), RNG.normal(size=10).astype(np.float32)
+PIXELS = RNG.integers(0, 17, (7, 1, 8, 8)).astype(np.uint8)
+NAMES = [f"image {k}" for k in range(7)]
+
+
+def trained(folder: Path, **fields: object) -> TrainedModel:
+    write_model(folder / "m", {"output.weight": WEIGHT, "output.bias": BIAS}, {"model": "logistic"}, **fields)
+    return open_model(folder / "m")
+
+
+def by_hand(scale: float, mean: float, std: float) -> tuple[list[int], list[float]]:
+    x = (PIXELS.reshape(7, 64) / scale - mean) / std
+    logits = x @ WEIGHT.T.astype(np.float64) + BIAS
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares.argmax(axis=1).tolist(), shares.max(axis=1).tolist()
+
+
+def test_labels_probabilities_and_accuracy(tmp_path: Path) -> None:
+    labels, probabilities = by_hand(16.0, 0.3053, 0.376)
+    given = np.array([*labels[:4], *((label + 1) % 10 for label in labels[4:])], dtype=np.int64)
+    batches = [(NAMES[:5], PIXELS[:5], given[:5]), (NAMES[5:], PIXELS[5:], given[5:])]
+    found = predict(trained(tmp_path), batches)
+    assert [line.example for line in found.lines] == NAMES
+    assert [line.label for line in found.lines] == [str(label) for label in labels]
+    assert [line.probability for line in found.lines] == pytest.approx(probabilities, rel=1e-4)
+    assert [line.given for line in found.lines] == [str(label) for label in given]
+    assert found.labelled == 7
+    assert found.metrics == {"accuracy": pytest.approx(4 / 7)}
+
+
+def test_without_labels_nothing_is_measured(tmp_path: Path) -> None:
+    names = tuple("abcdefghij")
+    found = predict(trained(tmp_path, class_names=names), [(NAMES, PIXELS, None)])
+    assert [line.label for line in found.lines] == [names[label] for label in by_hand(16.0, 0.3053, 0.376)[0]]
+    assert (found.labelled, found.metrics, {line.given for line in found.lines}) == (0, {}, {""})
+
+
+def test_the_card_scales_where_the_task_here_has_other_constants(tmp_path: Path) -> None:
+    found = predict(trained(tmp_path, normalisation=Normalisation(32.0, 0.1, 2.0)), [(NAMES, PIXELS, None)])
+    labels, probabilities = by_hand(32.0, 0.1, 2.0)
+    assert [line.label for line in found.lines] == [str(label) for label in labels]
+    assert [line.probability for line in found.lines] == pytest.approx(probabilities, rel=1e-4)
+
+
+def test_values_out_of_range_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^the data are not allowed, image 0 to image 6: a pixel is 20: .* 0 to 16"
+    ):
+        predict(trained(tmp_path), [(NAMES, PIXELS + np.uint8(4), None)])
+
+
+class Middle(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1).mean(dim=1, keepdim=True)
+
+
+def test_a_task_whose_labels_are_no_classes_predicts_values(tmp_path: Path) -> None:
+    opened = trained(tmp_path, num_classes=0, normalisation=Normalisation(1.0, 0.0, 1.0))
+    pixels = np.stack([np.full((1, 8, 8), value) for value in (0.25, 0.5)])
+    found = predict(TrainedModel(opened.card, opened.task, Middle()), [(["a", "b"], pixels, None)])
+    assert [(line.label, line.probability) for line in found.lines] == [("0.25", None), ("0.5", None)]
+
+
+def test_outputs_of_another_form_are_one_line(tmp_path: Path) -> None:
+    opened = trained(tmp_path)
+    model = TrainedModel(opened.card, opened.task, Middle())
+    with pytest.raises(ConfigError, match=r"^the model's outputs have shape \(7, 1\): \(7, 10\), one number a label"):
+        predict(model, [(NAMES, PIXELS, None)])
