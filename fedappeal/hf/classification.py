@@ -35,31 +35,36 @@ class TextClassification(TextTask):
     own: Settings
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
-        """Take the settings, and the labels from them or from the model's folder.
+        """Take the settings.
 
         Raises:
             ConfigError: as `TextTask`, or fewer than two labels.
         """
         super().__init__(settings, data_dir)
-        given = [label.strip() for label in self.own.labels.split(",")] if self.own.labels else []
-        self._names = given or self.folder.label_names
-        if len(self._names) < 2 or len(set(self._names)) < len(self._names) or "" in self._names:
-            raise ConfigError(f"{self.name}.labels = '{self.own.labels}' is not allowed: two or more different names")
-        self.num_classes = len(self._names)
-        nameless = self._names == [f"LABEL_{number}" for number in range(self.num_classes)]
-        self.class_names = () if nameless else tuple(self._names)
+        self.class_names = tuple(label.strip() for label in self.own.labels.split(","))
+        self.num_classes = len(self.class_names)
+        if self.num_classes < 2 or len(set(self.class_names)) < self.num_classes or "" in self.class_names:
+            raise ConfigError(
+                f"{self.name}.labels = '{self.own.labels}' is not allowed: two or more different names, by commas"
+            )
 
     def initial_model(self, seed: int) -> "nn.Module":
         """Return the folder's model with a classifier of the task's labels."""
         from fedappeal.hf import models
 
-        names = {
+        known, names = self.folder.label_names, self.class_names
+        if set(known) == set(names) and known != names:
+            raise ConfigError(
+                f"{self.name}.labels = '{self.own.labels}' is not allowed: the folder's model has them in the order "
+                f"{','.join(known)}"
+            )
+        labels = {
             "num_labels": self.num_classes,
-            "id2label": dict(enumerate(self._names)),
-            "label2id": {name: number for number, name in enumerate(self._names)},
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: number for number, name in enumerate(names)},
         }
         padding = {"pad_token_id": self.tokenizer.pad_token_id}
-        return models.build(self.folder, self.own, models.CLASSIFIER, seed, self.name, **names, **padding)
+        return models.build(self.folder, self.own, models.CLASSIFIER, seed, self.name, **labels, **padding)
 
     def examples(self, texts: Sequence[str], labels: Labels) -> Split:
         """Return texts as token ids, with their labels."""
@@ -70,4 +75,4 @@ class TextClassification(TextTask):
     def _read(self, path: Path, owners: bool) -> Table:
         own = self.own
         owner_column = own.client_column if owners else ""
-        return read_table(path, own.text_column, own.label_column, self._names, owner_column)
+        return read_table(path, own.text_column, own.label_column, self.class_names, owner_column)

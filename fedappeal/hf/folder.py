@@ -111,10 +111,10 @@ class ModelFolder:
         return min((int(most) for most in told if most), default=None)
 
     @property
-    def label_names(self) -> list[str]:
-        """The names of the labels that the folder's classifier tells apart, in their order."""
-        names = self.config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # transformers saves no default
-        return [str(names[key]) for key in sorted(names, key=int)]
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the labels that the folder's classifier tells apart, in their order; empty: it has none."""
+        names = self.config.get("id2label", {})
+        return tuple(str(names[key]) for key in sorted(names, key=int))
 
     @cached_property
     def content_hash(self) -> str:

@@ -40,7 +40,7 @@ class TextTask(Task):
     share = "trainable"
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
-        """Take the settings; of the model's folder only its configuration is read, and no data.
+        """Take the settings; neither the model's folder nor any data is read.
 
         Raises:
             ConfigError: an own setting that is not allowed, or another model or partition than the task has.
@@ -55,11 +55,6 @@ class TextTask(Task):
             raise ConfigError(
                 f"partition = '{settings.partition}' is not allowed with {self.name}.client-column = "
                 f"'{self.own.client_column}': the column makes the partition natural, and natural needs it"
-            )
-        most = self.folder.max_tokens
-        if most is not None and self.own.max_length > most:
-            raise ConfigError(
-                f"{self.name}.max-length = {self.own.max_length} is not allowed: its model takes {most} at most"
             )
         if not self.own.lora_rank:
             self.share = "all"
@@ -76,11 +71,16 @@ class TextTask(Task):
         """The model's folder.
 
         Raises:
-            ConfigError: the extra is not installed, or there is no such folder.
+            ConfigError: the extra is not installed, there is no such folder, or its model takes fewer tokens.
         """
         require("transformers", *(["peft"] if self.own.lora_rank else []))
         setting = f"{self.name}.model-dir"
-        return ModelFolder(inside(self.data_dir, setting, self.own.model_dir), setting, self.own.random_weights)
+        found = ModelFolder(inside(self.data_dir, setting, self.own.model_dir), setting, self.own.random_weights)
+        if self.own.max_length > (most := found.max_tokens or self.own.max_length):
+            raise ConfigError(
+                f"{self.name}.max-length = {self.own.max_length} is not allowed: its model takes {most} at most"
+            )
+        return found
 
     @cached_property
     def tokenizer(self) -> Any:

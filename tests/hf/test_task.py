@@ -1,5 +1,6 @@
 """Tasks on texts: token ids, clients, loss and metric, and settings that do not fit."""
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -120,6 +121,24 @@ def test_the_fingerprint_follows_the_folders_content_and_not_its_place(data: Pat
     assert task_of(tmp_path).fingerprint != task_of(data).fingerprint
 
 
+def test_labels_in_another_order_than_the_models_are_refused(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data / "empty", tmp_path / "bert")
+    (tmp_path / "bert" / "config.json").write_text(
+        json.dumps(
+            {**json.loads((data / "empty" / "config.json").read_text()), "id2label": {"0": "good", "1": "bad"}}
+        )
+    )
+    assert task_of(tmp_path, labels="good,bad", random_weights=True).initial_model(0)
+    with pytest.raises(ConfigError, match=r"^hf-text.labels = 'bad,good' is not allowed: .* the order good,bad$"):
+        task_of(tmp_path, random_weights=True).initial_model(0)
+
+
+def test_settings_alone_make_a_task(tmp_path: Path) -> None:
+    found = task_of(tmp_path / "nothing")  # as where a run is submitted: neither model nor data are there
+    assert (found.num_classes, found.class_names, found.share) == (2, ("bad", "good"), "trainable")
+    assert task_of(tmp_path / "nothing", lora_rank=0).share == "all"
+
+
 @pytest.mark.parametrize(
     ("name", "own", "expected"),
     [
@@ -164,13 +183,18 @@ def test_a_folder_of_pickles_is_refused(data: Path, tmp_path: Path) -> None:
 def test_without_the_extra_one_line_says_how_to_install_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder, "find_spec", lambda name: None if name == "peft" else object())
     with pytest.raises(ConfigError, match=r"^Hugging Face models need peft: pip install 'fedappeal\[hf\]'$"):
-        task_of(data)
-    task_of(data, lora_rank=0)
+        task_of(data).check()
+    task_of(data, lora_rank=0).check()
 
 
 def test_a_server_looks_in_its_own_data_folder(tmp_path: Path) -> None:
     config = RunConfig.parse(
-        {"task": "fedappeal.hf:TextClassification", "hf-text.model-dir": "m", "out": str(tmp_path / "r")}
+        {
+            "task": "fedappeal.hf:TextClassification",
+            "hf-text.model-dir": "m",
+            "hf-text.labels": "a,b",
+            "out": str(tmp_path / "r"),
+        }
     )
     with pytest.raises(ConfigError, match=f"it is not in data-dir = '{tmp_path / 'here'}'"):
         run(MemoryGrid({}), config, data_dir=str(tmp_path / "here"))
