@@ -12,8 +12,9 @@ from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.protocol.plugins import PluginSettings
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.models import seeded
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.task import Task
 from server.given import Given
 from server.resumption import settings_to_resume
 from server.run_folder import EVENTS, HISTORY, MODEL, RunFolder, read_config, read_lines
