@@ -1,12 +1,14 @@
 """The ServerApp: validates the run's settings and runs the strategy."""
 
 import logging
+import os
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedappeal.flower.grid import pull_without_stalls
 from fedappeal.protocol.config import RunConfig
+from fedappeal.tasks.files.data_files import DATA_DIR
 from server.run import run
 
 app = ServerApp()
@@ -21,4 +23,4 @@ def main(grid: Grid, context: Context) -> None:
         log.setLevel(logging.INFO)
         log.propagate = False
     pull_without_stalls()
-    run(grid, RunConfig.parse(context.run_config))
+    run(grid, RunConfig.parse(context.run_config), data_dir=os.environ.get(DATA_DIR, ""))

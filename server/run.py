@@ -62,6 +62,7 @@ def run(
     *,
     task: Task | None = None,
     strategy: Strategy | None = None,
+    data_dir: str = "",
 ) -> None:
     """Run, or continue, the run that the settings describe.
 
@@ -74,6 +75,7 @@ def run(
         memory: what the clients remember, where it ends with this process.
         task: in place of the one that the settings name.
         strategy: the same; a template, which is copied.
+        data_dir: the server's folder of data sets, for a task whose initial model lies in it; empty: the default.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -83,7 +85,7 @@ def run(
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config, {KIND: SUBMITTED}, given)
     with folder.alone():
         try:
-            _run(grid, config, folder, watch or Hooks(), durable, memory, given)
+            _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir)
         except Exception as error:
             folder.event("failed", reason=str(error))
             raise
@@ -97,11 +99,12 @@ def _run(
     durable: bool,
     memory: ClientMemory | None,
     given: Given,
+    data_dir: str,
 ) -> None:
     if config.resume:
         config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
     strategy, plugins = build_strategy(config, given), chosen(config, given)
-    task = given.task or load_task(config.task_settings())
+    task = given.task or load_task(config.task_settings(), Path(data_dir) if data_dir else None)
     strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
     named = initial_arrays(config, task, plugins.rule)
     layout = Layout.of(named)

@@ -101,6 +101,15 @@ assert len(STRATEGIES.built_in) == 11
     assert loaded(code, "torch", "flwr", "grpc", "sklearn", "flwr_datasets") == "[]"
 
 
+def test_the_settings_of_tasks_on_texts_load_no_transformers() -> None:
+    code = """
+from fedappeal.tasks import find_task
+for name in ("TextClassification", "CausalLM"):
+    find_task(f"fedappeal.hf:{name}").Settings.parse({})
+"""
+    assert loaded(code, "torch", "transformers", "peft", "flwr", "datasets", "pyarrow") == "[]"
+
+
 def test_the_server_app_builds_every_strategy_without_torch() -> None:
     code = """
 import server.app
@@ -178,6 +187,7 @@ RULES = ["client.training", "client.participation", "client.requirement"]
         ("strategies", ["fedappeal.tasks", "fedappeal.files", *NOT_BELOW]),
         ("server", [*CLIENTS_OWN, *NOT_BELOW[1:]]),
         ("fedappeal/protocol", ["client", "strategies", "fedappeal.tasks", "torch", *NOT_BELOW]),
+        ("fedappeal/hf", ["client", "strategies", "flwr", *NOT_BELOW]),
         ("fedappeal/trained", ["client", "strategies", "flwr", *NOT_BELOW]),
         ("fedappeal/tasks", ["fedappeal.trained", "client", "strategies", "flwr", *NOT_BELOW]),
         ("fedappeal/comparison", ["client", "torch", "flwr", "scipy", *NOT_BELOW[1:]]),

@@ -12,16 +12,15 @@ from torch import Tensor, nn
 from client.training.measured import Evaluation
 from fedappeal.protocol.config import ConfigError
 from fedappeal.tasks.examples import Split
+from fedappeal.tasks.share import names_of, tied_names
 from fedappeal.tasks.task import Task
-
-EVALUATION_BATCH = 4096
-"""Examples a forward pass of an evaluation; bounds memory, does not change the result."""
 
 
 def arrays_of(model: nn.Module, names: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
     """Return copies of parameters and buffers by name, on the CPU; all, or those named."""
-    wanted = model.state_dict()
-    return {name: np.array(t.detach().cpu().numpy()) for name, t in wanted.items() if names is None or name in names}
+    held = model.state_dict()
+    wanted = [name for name in names_of(model) if names is None or name in names]
+    return {name: np.array(held[name].detach().cpu().numpy()) for name in wanted}
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
@@ -33,14 +32,15 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     given = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
     found = model.load_state_dict(given, strict=False)
     fixed = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
-    wrong = [*found.unexpected_keys, *(name for name in found.missing_keys if name not in fixed)]
+    may_miss = fixed | tied_names(model)
+    wrong = [*found.unexpected_keys, *(name for name in found.missing_keys if name not in may_miss)]
     if wrong:
         raise RuntimeError(f"these arrays are not the model's, or missing: {', '.join(wrong)}")
 
 
-def _batches(data: Split) -> Iterator[Split]:
-    for start in range(0, len(data), EVALUATION_BATCH):
-        yield data.take(slice(start, start + EVALUATION_BATCH))
+def _batches(task: Task, data: Split) -> Iterator[Split]:
+    for start in range(0, len(data), task.evaluation_batch):
+        yield data.take(slice(start, start + task.evaluation_batch))
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def evaluate(task: Task, model: nn.Module, data: Split, training: bool = False) 
             if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.train()
     measured = Sums(task)
-    for batch in _batches(data):
+    for batch in _batches(task, data):
         measured.add(task.forward(model, batch.x), batch)
     return measured.evaluation()
 
@@ -98,7 +98,7 @@ def mean_gradient(task: Task, model: nn.Module, data: Split) -> list[Tensor]:
     """
     model.eval()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    losses = (task.loss(task.forward(model, batch.x), batch.y, reduction="sum") for batch in _batches(data))
+    losses = (task.loss(task.forward(model, batch.x), batch.y, reduction="sum") for batch in _batches(task, data))
     total = reduce(
         torch._foreach_add, (torch.autograd.grad(loss, parameters, materialize_grads=True) for loss in losses)
     )

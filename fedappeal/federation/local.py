@@ -6,12 +6,14 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 
 from fedappeal.federation.clients import ClientProcesses, ClientsEnded
 from fedappeal.federation.follower import Follower, Watch
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
 from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 from server.run_folder import INITIAL, RunFolder
 
 _POLL = 0.1
@@ -45,7 +47,8 @@ def run_local(
         LocalRunError: if the run failed. All processes that were started have ended when this returns or raises.
     """
     path = folder.path
-    superlink = SuperLink(path / "logs", fleet_port=port)
+    environment = {DATA_DIR: str(Path(data_dir or DEFAULT_DATA_DIR).absolute())}
+    superlink = SuperLink(path / "logs", fleet_port=port, environment=environment)
     clients = ClientProcesses(
         config,
         initial=path / INITIAL,

@@ -159,7 +159,12 @@ def simulate(
             with interrupts() as asked:
                 watch = _Watch(on_round, asked)
                 try:
-                    run(grid, settings, watch, durable=False, memory=memory, task=task, strategy=strategy)
+                    run(
+                        *(grid, settings, watch, False, memory),
+                        task=task,
+                        strategy=strategy,
+                        data_dir=simulation.data_dir,
+                    )
                 except KeyboardInterrupt:
                     folder.event("interrupted")
                     raise

@@ -5,7 +5,7 @@ from pathlib import Path
 from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.tasks.share import parts_of, share_of
+from fedappeal.tasks.share import names_of, parts_of, share_of
 from fedappeal.tasks.task import Task
 
 
@@ -22,7 +22,8 @@ def initial_arrays(task: Task, seed: int, file: str = "") -> Arrays:
     """
     model = task.initial_model(seed)
     shared = parts_of(model, share_of(task)).shared
-    whole = {name: t.detach().cpu().numpy() for name, t in model.state_dict().items()}
+    held = model.state_dict()
+    whole = {name: held[name].detach().cpu().numpy() for name in names_of(model)}
     if not file:
         return {name: whole[name] for name in shared}
     arrays, _ = read_safetensors(Path(file))

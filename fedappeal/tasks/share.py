@@ -39,6 +39,19 @@ def share_of(task: "Task") -> str:
     return task.share if task.settings.share == AUTO else task.settings.share
 
 
+def tied_names(model: "nn.Module") -> set[str]:
+    """Return the further names of parameters that have several, as an output layer tied to the embeddings."""
+    return {name for name, _ in model.named_parameters(remove_duplicate=False)} - {
+        name for name, _ in model.named_parameters()
+    }
+
+
+def names_of(model: "nn.Module") -> list[str]:
+    """Return the names of all parameters and buffers, in the model's order; tied parameters have their first."""
+    tied = tied_names(model)
+    return [name for name in model.state_dict() if name not in tied]
+
+
 def parts_of(model: "nn.Module", share: str) -> Parts:
     """Return which arrays of a model travel, and which stay.
 
@@ -50,7 +63,7 @@ def parts_of(model: "nn.Module", share: str) -> Parts:
     Raises:
         ConfigError: a pattern without a match, or nothing that travels.
     """
-    names = list(model.state_dict())
+    names = names_of(model)
     trained = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if share == ALL:

@@ -43,6 +43,7 @@ class Task(Plugin, ABC):
         metric: the task's primary metric: tables show it; a requirement ``metric`` and FedALIGN's
             ``match-on = error`` compare it.
         share: what of the model travels where the run's setting ``share`` is ``auto`` (`fedappeal.tasks.share`).
+        evaluation_batch: examples a forward pass of an evaluation; bounds memory, does not change the result.
         other_metrics: names of further numbers that `metrics` returns and clients report.
     """
 
@@ -54,6 +55,7 @@ class Task(Plugin, ABC):
     other_metrics: tuple[str, ...] = ()
     share: str = "all"
     class_names: tuple[str, ...] = ()
+    evaluation_batch: int = 4096
     feature_names: tuple[str, ...] = ()
     auto_partition: str = "natural"
 

@@ -51,6 +51,31 @@ def test_a_pattern_without_a_match_and_nothing_at_all_are_refused(share: str) ->
         parts_of(model(), share)
 
 
+class Tied(nn.Module):
+    """Words in, words out, with one matrix for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 3)
+        self.out = nn.Linear(3, 5)
+        self.out.weight = self.words.weight
+
+
+def test_a_tied_parameter_travels_once_and_stays_tied() -> None:
+    network = Tied()
+    parts = parts_of(network, "all")
+    assert parts.shared == ("words.weight", "out.bias")
+    assert parts_of(network, "trainable").shared == parts.shared
+    assert (parts.personal, parts.fixed) == ((), ())
+    arrays = arrays_of(network)
+    assert tuple(arrays) == parts.shared
+    load_arrays(network, {name: array + 1 for name, array in arrays.items()})
+    assert network.out.weight is network.words.weight
+    assert np.array_equal(network.out.weight.detach().numpy(), arrays["words.weight"] + 1)
+    with pytest.raises(RuntimeError, match=r"these arrays are not the model's, or missing: words.weight"):
+        load_arrays(network, {"out.bias": arrays["out.bias"]})
+
+
 # -- one client ------------------------------------------------------------------------------------------
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from fedappeal.protocol.config import ConfigError, TaskSettings
-from fedappeal.protocol.draws import generator
 from fedappeal.tasks.arrays import Features, Labels
 from fedappeal.tasks.files import tweets
 from fedappeal.tasks.files.data_files import DataFiles
 from fedappeal.tasks.natural import NaturalTask
+from fedappeal.tasks.partitions.users import draw_users
 
 DIMENSION = 200
 """MaxFL, appendix D.1."""
@@ -80,7 +80,10 @@ def _read(settings: TaskSettings, data_dir: Path | None) -> list[tuple[Features,
     """Return the vectors and labels of the users that settings draw."""
     try:
         by_user = tweets.read(TWEETS.path(TWEETS.find_or_download(data_dir), TWEETS.names[0]))
-        chosen = [by_user[user] for user in _users(settings, {user: len(said) for user, said in by_user.items()})]
+        chosen = [
+            by_user[user]
+            for user in draw_users(settings, {user: len(said) for user, said in by_user.items()}, "tweets")
+        ]
         spoken = [tweets.words(tweet.text) for said in chosen for tweet in said]
         vectors = tweets.embed(spoken, _vectors(data_dir), DIMENSION)
     except (OSError, ValueError) as error:
@@ -90,20 +93,3 @@ def _read(settings: TaskSettings, data_dir: Path | None) -> list[tuple[Features,
     ends = np.cumsum([len(said) for said in chosen])[:-1]
     labels = [np.array([int(not tweet.positive) for tweet in said], dtype=np.int64) for said in chosen]
     return list(zip(np.split(vectors, ends), labels, strict=True))
-
-
-def _users(settings: TaskSettings, held: dict[str, int]) -> list[str]:
-    """Draw one user a client among the users with enough tweets.
-
-    Raises:
-        ConfigError: too few users have enough.
-    """
-    least, total = max(settings.min_examples, 2), settings.clients + settings.unseen_clients
-    enough = sorted(user for user, count in held.items() if count >= least)
-    if len(enough) < total:
-        raise ConfigError(
-            f"clients = {settings.clients} + unseen-clients = {settings.unseen_clients} is not allowed: "
-            f"{len(enough)} users have min-examples = {least} tweets or more"
-        )
-    order = generator(settings.seed, "partition-users").permutation(len(enough))
-    return [enough[k] for k in order[:total]]

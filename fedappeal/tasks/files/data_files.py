@@ -12,6 +12,8 @@ from pathlib import Path
 from fedappeal.protocol.config import ConfigError
 
 DEFAULT_DATA_DIR = Path("data")
+DATA_DIR = "FEDAPPEAL_DATA_DIR"
+"""Environment variable of a server: its data-dir, for tasks whose initial model is read from a folder."""
 DOWNLOAD_TIMEOUT = 20.0
 """Seconds without an answer after which a download ends."""
 

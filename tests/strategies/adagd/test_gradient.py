@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from client.participant import Participant
 from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore
-from client.training import models
 from client.training.measured import UNMEASURED, Measured
 from client.training.models import arrays_of, evaluate, mean_gradient
 from client.training.settings import LocalTrainingSettings
@@ -102,7 +101,7 @@ def test_chunks_are_weighted_by_their_examples(monkeypatch: pytest.MonkeyPatch) 
     one = participant()
     whole = sent_by(one)
     assert len(one.data.train) % 50
-    monkeypatch.setattr(models, "EVALUATION_BATCH", 50)  # the last chunk is smaller
+    monkeypatch.setattr(one.task, "evaluation_batch", 50)  # the last chunk is smaller
     assert close(sent_by(one), whole)
 
 

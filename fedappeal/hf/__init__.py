@@ -1,0 +1,23 @@
+"""Hugging Face models: tasks on texts, whole or by LoRA adapters; `pip install 'fedappeal[hf]'`.
+
+Importing this package loads neither torch nor transformers.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.hf.causal_lm import CausalLM
+from fedappeal.hf.classification import TextClassification
+
+if TYPE_CHECKING:
+    from fedappeal.hf.logits import Logits
+
+__all__ = ["CausalLM", "Logits", "TextClassification"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Logits` when it is asked for: it is a torch module."""
+    if name != "Logits":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from fedappeal.hf.logits import Logits
+
+    return Logits

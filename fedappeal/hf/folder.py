@@ -1,0 +1,131 @@
+"""A model's folder as transformers saves it, as far as it can be read without transformers."""
+
+import hashlib
+import json
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.files.data_files import DEFAULT_DATA_DIR
+
+_CONFIG, _TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+_HASHED = (".json", ".txt", ".model", ".safetensors")
+_PIECE = 1 << 22
+
+
+def require(*packages: str) -> None:
+    """Check that packages of the extra are installed; imports none.
+
+    Raises:
+        ConfigError: says how to install them.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise ConfigError(f"Hugging Face models need {package}: pip install 'fedappeal[hf]'")
+
+
+def inside(data_dir: Path | None, setting: str, value: str) -> Path:
+    """Return the path of a file or folder under the data folder.
+
+    Args:
+        data_dir: the machine's; None: ``data``.
+        setting: which setting names it, for messages.
+        value: relative to the data folder.
+
+    Raises:
+        ConfigError: not given, outside the data folder, or not there.
+    """
+    root = data_dir or DEFAULT_DATA_DIR
+    if not value:
+        raise ConfigError(f"{setting} is missing: a path under data-dir = '{root}'")
+    if Path(value).is_absolute() or ".." in Path(value).parts:
+        raise ConfigError(f"{setting} = '{value}' is not allowed: a path under data-dir, without '..'")
+    if not (root / value).exists():
+        raise ConfigError(f"{setting} = '{value}' is not allowed: it is not in data-dir = '{root}'")
+    return root / value
+
+
+class ModelFolder:
+    """A folder with ``config.json``, a tokenizer, and weights as safetensors.
+
+    Args:
+        path: the folder.
+        setting: which setting names it, for messages.
+        random_weights: the weights are drawn, so none are needed.
+    """
+
+    def __init__(self, path: Path, setting: str, random_weights: bool) -> None:
+        self.path = path
+        self._setting = setting
+        self._random_weights = random_weights
+
+    def refused(self, reason: object) -> ConfigError:
+        """Return the error that says what is wrong with the folder, in one line."""
+        return ConfigError(f"{self._setting} = '{self.path.name}' is not allowed: {' '.join(str(reason).split())}")
+
+    def check(self) -> None:
+        """Check that a model and a tokenizer can be there.
+
+        Raises:
+            ConfigError: names what is missing.
+        """
+        _ = self.config
+        if not any(self.path.glob("*token*")) and not any(self.path.glob("vocab*")):
+            raise self.refused("it holds no tokenizer (tokenizer.json)")
+        if self._random_weights or any(self.path.glob("*.safetensors")):
+            return
+        if any(self.path.glob("*.bin")):
+            raise self.refused("its weights are a pickle, which can hold a program: save it with safetensors")
+        raise self.refused("it holds no weights (model.safetensors); random-weights = true draws them")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The content of ``config.json``.
+
+        Raises:
+            ConfigError: it is not there, or cannot be read.
+        """
+        found = self._read(_CONFIG)
+        if not isinstance(found.get("model_type"), str):
+            raise self.refused(f"its {_CONFIG} names no model_type")
+        return found
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise self.refused(f"its {name} cannot be read ({reason})") from None
+        if not isinstance(found, dict):
+            raise self.refused(f"its {name} is no JSON object")
+        return found
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The most tokens that model and tokenizer take; None: neither says."""
+        told = [self.config.get("max_position_embeddings"), self.config.get("n_positions")]
+        if (self.path / _TOKENIZER_CONFIG).exists():
+            told.append(self._read(_TOKENIZER_CONFIG).get("model_max_length"))
+        return min((int(most) for most in told if most), default=None)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the labels that the folder's classifier tells apart, in their order; empty: it has none."""
+        names = self.config.get("id2label", {})
+        return tuple(str(names[key]) for key in sorted(names, key=int))
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Hash of the files that make the model and the tokenizer, 16 hex digits."""
+        digest = hashlib.blake2b(digest_size=8)
+        files = sorted(path for path in self.path.iterdir() if path.suffix in _HASHED and path.is_file())
+        for path in files:
+            if self._random_weights and path.suffix == ".safetensors":
+                continue
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as file:
+                while piece := file.read(_PIECE):
+                    digest.update(piece)
+        return digest.hexdigest()

@@ -1,0 +1,123 @@
+"""Models of a folder: pretrained or drawn, whole or frozen under LoRA adapters.
+
+What the folder does not hold, such as a new classifier, is drawn and trained beside the adapters. So all that is
+trained travels, and all that is frozen is the folder's own.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from fedappeal.hf.folder import ModelFolder
+from fedappeal.hf.settings import TextSettings
+from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.models import seeded
+
+CLASSIFIER, CAUSAL_LM = "SEQ_CLS", "CAUSAL_LM"
+"""PEFT's names of the kinds of task."""
+
+
+def build(folder: ModelFolder, own: TextSettings, kind: str, seed: int, name: str, **config: Any) -> nn.Module:
+    """Return a model on the CPU in float32, a pure function of the folder and the seed.
+
+    Args:
+        folder: the model's.
+        own: says whether the weights are drawn, and which adapters there are.
+        kind: `CLASSIFIER` or `CAUSAL_LM`.
+        seed: of the run.
+        name: the task's, for messages.
+        config: what replaces values of the model's configuration: ``num_labels``.
+
+    Raises:
+        ConfigError: the folder's model cannot be loaded, or has no layer for an adapter.
+    """
+    with seeded(seed), _quiet():
+        try:
+            model, new = _load(folder, own.random_weights, kind, config)
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            raise folder.refused(f"transformers cannot load it: {error}") from None
+        model = model.float()  # NumPy knows no bfloat16
+        model.config.use_cache = False
+        if own.lora_rank:
+            try:
+                model = _with_adapters(model, own, kind, new)
+            except ValueError as error:
+                reason = " ".join(str(error).split())
+                raise ConfigError(f"{name}.lora-targets = '{own.lora_targets}' is not allowed: {reason}") from None
+    built: nn.Module = model
+    return built
+
+
+def _load(folder: ModelFolder, random_weights: bool, kind: str, config: dict[str, Any]) -> tuple[Any, list[str]]:
+    """Return a model, and the names of its modules that the folder holds nothing of."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    family = AutoModelForSequenceClassification if kind == CLASSIFIER else AutoModelForCausalLM
+    settings = AutoConfig.from_pretrained(folder.path, local_files_only=True, **config)
+    # No kernel that looks at the values: so the clients of a simulation can be trained as one batch.
+    if random_weights:
+        return family.from_config(settings, attn_implementation="eager"), []
+    model, told = family.from_pretrained(
+        folder.path,
+        config=settings,
+        attn_implementation="eager",
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    return model, list(new_modules(model, told["missing_keys"]))
+
+
+def new_modules(model: nn.Module, missing: Iterable[str]) -> Iterator[str]:
+    """Yield the names of the outermost modules all of whose parameters are missing.
+
+    Raises:
+        ValueError: all parameters of the model are.
+    """
+    left = set(missing)
+    outermost: list[str] = []
+    for name, module in model.named_modules():
+        own = {f"{name}.{key}".lstrip(".") for key, _ in module.named_parameters()}
+        inside = any(name.startswith(f"{outer}.") for outer in outermost)
+        if own and own <= left and not inside:
+            if not name:
+                raise ValueError("it holds none of this model's weights")
+            outermost.append(name)
+    yield from outermost
+
+
+def _with_adapters(model: Any, own: TextSettings, kind: str, new: list[str]) -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    targets: Any = [target.strip() for target in own.lora_targets.split(",") if target.strip()] or None
+    if own.lora_targets.strip() == "all-linear":
+        targets = "all-linear"
+    adapters = LoraConfig(
+        r=own.lora_rank,
+        lora_alpha=own.lora_alpha,
+        target_modules=targets,
+        modules_to_save=new or None,
+        task_type=kind,
+    )
+    adapted: nn.Module = get_peft_model(model, adapters)
+    return adapted
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Show neither progress bars nor reports of transformers and PEFT."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    with contextlib.ExitStack() as after, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        after.callback(logging.set_verbosity, level)
+        logging.set_verbosity(logging.CRITICAL)
+        if bars:
+            after.callback(logging.enable_progress_bar)
+            logging.disable_progress_bar()
+        yield

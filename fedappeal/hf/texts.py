@@ -1,0 +1,161 @@
+"""A table of texts, from a file or from a folder that `datasets` saved."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.arrays import Labels
+
+Column = list[Any]
+_KINDS = ".csv, .jsonl, .parquet, or a folder that datasets saved"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts, a row each.
+
+    Attributes:
+        texts: none of them blank.
+        labels: 0..C-1, shape ``(n,)``; all 0 where texts have none.
+        owners: whose each row is; empty where the table does not say.
+    """
+
+    texts: Sequence[str]
+    labels: Labels
+    owners: Sequence[str]
+
+
+def read_table(
+    path: Path,
+    text_column: str,
+    label_column: str = "",
+    label_names: Sequence[str] = (),
+    owner_column: str = "",
+) -> Table:
+    """Return the texts of a table.
+
+    Args:
+        path: a file, or a folder that `datasets` saved.
+        text_column: its column of texts.
+        label_column: its column of labels, their names or numbers; empty: the texts have none.
+        label_names: the labels' names, in their order.
+        owner_column: its column of clients; empty: it has none.
+
+    Raises:
+        ValueError: what cannot be read, or is not allowed; says where.
+        ConfigError: a package that reads it is not installed.
+    """
+    names = [name for name in (text_column, label_column, owner_column) if name]
+    columns = dict(zip(names, _read_columns(path, names), strict=True))
+    for row, text in enumerate(columns[text_column], start=1):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"row {row} has no text: {text!r}")
+    texts = columns[text_column]
+    numbers = _label_numbers(columns[label_column], label_names) if label_column else [0] * len(texts)
+    owners = [str(owner) for owner in columns[owner_column]] if owner_column else []
+    return Table(texts, np.array(numbers, dtype=np.int64), owners)
+
+
+def _read_columns(path: Path, wanted: Sequence[str]) -> list[Column]:
+    """Return the wanted columns of a table, one value a row."""
+    if path.is_dir():
+        columns = _saved(path, wanted)
+    elif (reader := {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}.get(path.suffix.lower())) is None:
+        raise ValueError(f"not a table of texts: {_KINDS}")
+    else:
+        columns = reader(path, wanted)
+    if not columns[0]:
+        raise ValueError("it has no rows")
+    for name, column in zip(wanted, columns, strict=True):
+        if None in column:
+            raise ValueError(f"row {column.index(None) + 1} has no '{name}'")
+    return columns
+
+
+def _check(wanted: Sequence[str], held: Sequence[str]) -> None:
+    if missing := [name for name in wanted if name not in held]:
+        raise ValueError(f"it has no column '{missing[0]}' (it has {', '.join(held) or 'none'})")
+
+
+def _csv(path: Path, wanted: Sequence[str]) -> list[Column]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            rows = csv.DictReader(file)
+            _check(wanted, rows.fieldnames or [])
+            return _by_column(list(rows), wanted)
+        except csv.Error as error:
+            raise ValueError(f"line {rows.line_num} cannot be read ({error})") from None
+
+
+def _jsonl(path: Path, wanted: Sequence[str]) -> list[Column]:
+    rows: list[dict[str, Any]] = []
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number} is not JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} is not a JSON object")
+            rows.append(row)
+    if rows:
+        _check(wanted, list(rows[0]))
+    return _by_column(rows, wanted)
+
+
+def _by_column(rows: Sequence[dict[str, Any]], wanted: Sequence[str]) -> list[Column]:
+    return [[row.get(name) for row in rows] for name in wanted]
+
+
+def _parquet(path: Path, wanted: Sequence[str]) -> list[Column]:
+    _require("pyarrow", "a .parquet file", "tables")
+    from pyarrow import ArrowException, parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+        _check(wanted, file.schema_arrow.names)
+        table = file.read(columns=list(wanted))
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"it cannot be read ({error})") from None
+    return [table.column(name).to_pylist() for name in wanted]
+
+
+def _saved(path: Path, wanted: Sequence[str]) -> list[Column]:
+    _require("datasets", "a folder that datasets saved", "data")
+    from datasets import Dataset, load_from_disk
+
+    try:
+        found = load_from_disk(str(path))
+    except Exception as error:  # its errors are of many kinds
+        raise ValueError(f"not a folder that datasets saved ({error})") from None
+    if not isinstance(found, Dataset):
+        raise ValueError(f"it holds several splits: name one of {', '.join(found)}")
+    _check(wanted, found.column_names)
+    return [list(found[name]) for name in wanted]
+
+
+def _require(package: str, what: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise ConfigError(f"{what} needs {package}: pip install 'fedappeal[{extra}]'")
+
+
+def _label_numbers(values: Sequence[Any], names: Sequence[str]) -> list[int]:
+    """Return labels as numbers 0..C-1; each is given as its name or its number."""
+    known: dict[str, int] = {str(number): number for number in range(len(names))}
+    known |= {name: number for number, name in enumerate(names)}  # "1" to "5" are names where they are stars
+    found = [known.get(str(value)) for value in values]
+    if None in found:
+        row = found.index(None)
+        raise ValueError(
+            f"row {row + 1} has the label '{values[row]}': {', '.join(names)}, or 0 to {len(names) - 1} are allowed"
+        )
+    return [number for number in found if number is not None]
