@@ -108,7 +108,7 @@ def _collated(dataset: "Dataset[Any]", whose: str) -> Any:
     if not isinstance(items[0], tuple | list) or len(items[0]) != 2:
         raise ConfigError(f"data is not allowed: {whose} gives {_described(items[0])} an item; (x, y) is allowed")
     try:
-        return default_collate(items)
+        return tuple(single(part) for part in default_collate(items))  # Python's floats become float64
     except (RuntimeError, TypeError) as error:
         raise ConfigError(f"data is not allowed: {whose}: its items are not alike ({_line(error)})") from None
 
