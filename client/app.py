@@ -124,7 +124,7 @@ class _Answers:
             )
         arrays, _ = self._model(message, participant)
         run_key = str(config.get(keys.RUN_KEY, ""))
-        participant.begin_run(run_key, arrays)
+        participant.begin_run(run_key, participant.complete(arrays, run_key))
         info = ConfigRecord(
             {
                 keys.CLIENT_ID: participant.client_id,
@@ -150,7 +150,8 @@ class _Answers:
         if participant.memory(run_key).has_left(server_round):
             return _reply(message, metrics | {keys.DECISION: int(Decision.LEFT)})
 
-        arrays, model = self._model(message, participant)
+        shared, model = self._model(message, participant)
+        arrays = participant.complete(shared, run_key, server_round)
         requirement = participant.requirement(run_key)
         attacking = attacks(participant.config, participant.node.partition_id)
         evaluation = UNMEASURED
@@ -197,7 +198,8 @@ class _Answers:
         server_round = int(config.get(keys.SERVER_ROUND, 0))
         split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
         tuning_steps = int(config.get(keys.TUNING_STEPS, 0))
-        arrays, model = self._model(message, participant)
+        shared, model = self._model(message, participant)
+        arrays = participant.complete(shared, run_key, server_round + 1)
         requirement = participant.requirement(run_key)
 
         judge = partial(participant.judge, arrays, model, server_round=server_round)

@@ -3,6 +3,10 @@
 import json
 import re
 import uuid
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from client.participation.policy import Past
 from client.settings import NodeSettings
@@ -62,6 +66,26 @@ class RunMemory:
     def leave(self, server_round: int) -> None:
         """Remember that the client left for good in the given round."""
         self._remember("left-round", server_round)
+
+    def personal(self, before: int) -> Mapping[str, NDArray[np.generic]]:
+        """Return what the client has trained for itself alone in rounds before one; a round may be run again."""
+        for name in self._personal_names:
+            record = self._store.read(name)
+            if record is not None and int(record.values["round"]) < before:
+                return record.arrays
+        return {}
+
+    def keep_personal(self, server_round: int, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Remember what the client has trained for itself alone, and what it had before that round."""
+        now, previous = self._personal_names
+        record = self._store.read(now)
+        if record is not None and int(record.values["round"]) < server_round:
+            self._store.write(previous, record)
+        self._store.write(now, Record({"round": server_round}, arrays))
+
+    @property
+    def _personal_names(self) -> tuple[str, str]:
+        return f"personal-{self._run_key}", f"personal-{self._run_key}-before"
 
     def past(self, server_round: int) -> tuple[Past, ...]:
         """Return the rounds before one, oldest first: a round that is run again does not count twice."""

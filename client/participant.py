@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from client.choices import policy_of, requirement_kind_of
@@ -53,6 +54,20 @@ class Adaptation(NamedTuple):
         return cls((type(rule), rule.settings), training, purpose)
 
 
+class Judged(NamedTuple):
+    """What a client measured of the latest model that it judged.
+
+    Attributes:
+        model: its content hash.
+        server_round: the round of the noise, where it was measured with noise; else 0.
+        evaluations: by split, and by the local training before it.
+    """
+
+    model: str
+    server_round: int
+    evaluations: dict[str, Evaluation]
+
+
 class Participant:
     """One client of one run.
 
@@ -60,7 +75,9 @@ class Participant:
         store: where this client remembers; a simulator hands in another one with each message.
         client_id: stable id.
         model: a model of the task on this client's device, for its structure: its values do not last.
-        layout: layout of the task's model.
+        judged: what it measured of the latest model.
+        parts: which of the model's arrays travel, and which stay.
+        layout: layout of what travels.
     """
 
     def __init__(
@@ -97,12 +114,14 @@ class Participant:
                 f"num-partitions = {node.num_partitions} is not allowed: the run has {total} clients "
                 f"(clients = {config.clients}, unseen-clients = {config.unseen_clients})"
             )
-        cache = cache or Cache()
         self.config = config
         self.node = node
         self.store = store
         self.client_id = client_identity(node, store)
-        self.strategy: Algorithm = STRATEGIES.load(config.strategy, node.allowed).of_run(config)
+        cache = cache or Cache()
+        self.strategy: Algorithm = cache.strategy_of(config) or STRATEGIES.load(config.strategy, node.allowed).of_run(
+            config
+        )
         self.policy = policy_of(config, node, self.strategy, self.client_id)
         self._required = requirement_kind_of(config, node)
         self.device = pick_device(node.device)
@@ -113,16 +132,41 @@ class Participant:
             else cache.data(self.task, node.partition_id, self.device)
         )
         self._arithmetic = arithmetic or Arithmetic()
-        self._initial = cache.initial(self.task, config.seed)
+        self._initial, self.parts = cache.initial(self.task, config.seed), cache.parts(self.task, config.seed)
         self.model = cache.scratch_model(self.task, config.seed, self.device)
-        self.layout = Layout.of(arrays_of(self._initial))
-        self._evaluations: dict[tuple[str, Adaptation | None], Evaluation] = {}
-        self._judged = ("", 0)
+        self.layout = Layout.of(arrays_of(self._initial, self.parts.shared))
+        self.judged = Judged("", 0, {})
 
     @property
     def trainable(self) -> list[str]:
-        """Names of the trainable parameters, in the model's order."""
-        return [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        """Names of the trainable parameters that travel, in the model's order."""
+        shared = set(self.parts.shared)
+        return [name for name, p in self.model.named_parameters() if p.requires_grad and name in shared]
+
+    # -- what travels, and what stays ----------------------------------------------------------------
+
+    def complete(self, shared: Arrays, run_key: str, before: int = 0) -> Arrays:
+        """Return the arrays that were sent, and this client's own where some do not travel.
+
+        Args:
+            shared: what was sent.
+            run_key: which run.
+            before: the client's own are those from before this round; 0: as they were at the start.
+        """
+        if not self.parts.personal:
+            return shared
+        own = self.memory(run_key).personal(before)
+        return {**(own or arrays_of(self._initial, self.parts.personal)), **shared}
+
+    def keep_personal(self, arrays: Arrays, run_key: str, server_round: int) -> None:
+        """Remember what of a trained model stays with this client."""
+        if self.parts.personal:
+            self.memory(run_key).keep_personal(server_round, {name: arrays[name] for name in self.parts.personal})
+            self.judged = Judged("", 0, {})
+
+    def pack(self, arrays: Arrays) -> ArrayRecord:
+        """Return what travels of a model, packed."""
+        return self.layout.pack({name: arrays[name] for name in self.layout.names})
 
     # -- requirement ---------------------------------------------------------------------------------
 
@@ -134,7 +178,7 @@ class Participant:
             self.task.fingerprint,
             self.data.fingerprint,
             self.layout.hash,
-            content_hash(self.layout.pack(initial)),
+            content_hash(self.pack(initial)),
             self.client_id,
         )
         warm_up = _WarmUp(self, initial)
@@ -152,7 +196,7 @@ class Participant:
         if self.config.initial_model:
             # The run has a w_0 of its own, from which the requirement follows: only a roll call brings it.
             raise ConfigError(f"this client has forgotten its requirement for run {run_key}: start it again")
-        return self.begin_run(run_key, arrays_of(self._initial))
+        return self.begin_run(run_key, arrays_of(self._initial, (*self.parts.shared, *self.parts.personal)))
 
     # -- one round -----------------------------------------------------------------------------------
 
@@ -177,16 +221,16 @@ class Participant:
         """
         if adaptation is None and tuning_steps:
             adaptation = Adaptation.of(SGD(), self.plain_training({"local-steps": tuning_steps}), "tuning")
-        if (judged := (model, server_round if self.config.loss_mode == "training" else 0)) != self._judged:
-            self._judged, self._evaluations = judged, {}
-        key = (split, adaptation)
-        if key not in self._evaluations:
-            shared = model
+        if (latest := (model, server_round if self.config.loss_mode == "training" else 0)) != self.judged[:2]:
+            self.judged = Judged(*latest, {})
+        key = split if adaptation is None else f"{split} {adaptation}"
+        if key not in (known := self.judged.evaluations):
+            shared = "" if self.parts.personal else model
             if adaptation is not None:
                 kind, own = adaptation.rule
                 arrays, shared = self.trained(arrays, kind(own), adaptation.training, 0, adaptation.purpose), ""
-            self._evaluations[key] = self.measured(arrays, split, shared, server_round)
-        return self._evaluations[key]
+            known[key] = self.measured(arrays, split, shared, server_round)
+        return known[key]
 
     def plain_training(self, told: Mapping[str, Scalar]) -> LocalTrainingSettings:
         """Return settings of plain steps: those given, and the run's, without momentum and weight decay."""
@@ -252,7 +296,7 @@ class Participant:
         """Return the model that a rule trains from ``arrays`` on this client's own data.
 
         Args:
-            arrays: the model to start from.
+            arrays: the model to start from, with what is this client's own.
             rule: the local rule.
             training: settings that all rules share.
             server_round: counted from 1; 0 outside a round.

@@ -78,6 +78,10 @@ class Participants:
             participant.store = _store(node, context)
         return participant
 
+    def kept(self) -> list[Participant]:
+        """Return the participants that are kept, the one used longest ago first."""
+        return list(self._participants.values())
+
     def clear(self) -> None:
         """Let go of all participants, as a restart does."""
         self._participants.clear()

@@ -100,7 +100,7 @@ class Turn:
 
     @property
     def trainable(self) -> list[str]:
-        """Names of the trainable parameters, in the model's order."""
+        """Names of the trainable parameters that travel, in the model's order."""
         return self.participant.trainable
 
     def received(self, name: str) -> Arrays:
@@ -113,7 +113,11 @@ class Turn:
 
     def train(self, rule: LocalRule) -> Arrays:
         """Return the local model that a rule trains from the model that was sent."""
-        return self.participant.trained(self.arrays, rule, self.training, self.server_round, "batches")
+        if self.participant.parts.personal_trained and not rule.keeps_personal:
+            raise ConfigError(f"share is not allowed with local-rule = '{rule.name}': all trained parameters travel")
+        trained = self.participant.trained(self.arrays, rule, self.training, self.server_round, "batches")
+        self.participant.keep_personal(trained, self.run_key, self.server_round)
+        return {name: trained[name] for name in self.participant.layout.names}
 
     def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
         """Return the gradient of the mean training loss of a model; None: of all examples."""
@@ -122,4 +126,5 @@ class Turn:
     def pack(self, arrays: Arrays) -> ArrayRecord:
         """Return arrays as a record, in the form in which the model was sent."""
         layout = self.participant.layout
-        return layout.pack(arrays) if layout.is_packed(model_of(self.content)) else layout.named(arrays)
+        sent = {name: arrays[name] for name in layout.names}
+        return layout.pack(sent) if layout.is_packed(model_of(self.content)) else layout.named(sent)

@@ -2,13 +2,15 @@
 
 import json
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as safetensors_bytes
+from safetensors.numpy import save_file
 
 from fedappeal.protocol.config import ConfigError, Scalar
 
@@ -21,12 +23,21 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[s
     Raises:
         ConfigError: if the file is not there or cannot be read; one line that names it.
     """
+    return _read(path, arrays=True)
+
+
+def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
     try:
         with safe_open(path, framework="numpy") as file:
             values = json.loads((file.metadata() or {}).get(_METADATA, "{}"))
-            return {key: file.get_tensor(key) for key in file.keys()}, values  # noqa: SIM118
+            return {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}, values
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(f"file '{path}' cannot be read: {error}") from None
+
+
+def read_values(path: Path) -> dict[str, Scalar]:
+    """Return the scalars of a safetensors file alone; arguments and errors as in `read_safetensors`."""
+    return _read(path, arrays=False)[1]
 
 
 def write_safetensors(
@@ -40,29 +51,53 @@ def write_safetensors(
         values: scalars, kept as JSON in the file's metadata.
         durable: whether to wait until the disk has it, so that a power cut cannot undo it.
     """
-    content = safetensors_bytes(
-        {k: np.asarray(a, order="C") for k, a in arrays.items()}, {_METADATA: json.dumps(dict(values))}
-    )
-    replace_file(path, content, durable)
+    with replaced(path, durable) as temporary:  # straight into the file: a second copy could be gigabytes
+        save_file(
+            {k: np.asarray(a, order="C") for k, a in arrays.items()},
+            temporary,
+            {_METADATA: json.dumps(dict(values))},
+        )
 
 
 def replace_file(path: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
-    """Replace a file's content atomically (write beside it, rename), and where asked durably (fsync of both).
+    """Replace a file's content; arguments as in `replaced`."""
+    with replaced(path, durable, mode) as temporary, open(temporary, "wb") as file:
+        file.write(content)
 
-    Its permissions are ``mode`` without what the umask takes away, from the first byte on.
+
+@contextmanager
+def replaced(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
+    """Replace a file atomically by what is written meanwhile to the path that this yields, a new file beside it.
+
+    Args:
+        path: the file; where an error ends the writing, it is left as it was.
+        durable: whether to wait until the disk has it (fsync of file and folder).
+        mode: its permissions, without what the umask takes away, from the first byte on.
+
+    Yields:
+        The new file's path.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
-    if not durable:
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
     try:
-        os.fsync(folder)
+        permissions = stat.S_IMODE(temporary.stat().st_mode)
+        yield temporary
+        temporary.chmod(permissions)  # safetensors puts a file of its own in its place, for its owner alone
+        if durable:
+            _sync(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync(path.parent, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    """Wait until the disk has a file, or a folder's names."""
+    number = os.open(path, flags)
+    try:
+        os.fsync(number)
     finally:
-        os.close(folder)
+        os.close(number)

@@ -16,7 +16,9 @@ from client.training.sgd import SGD
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section
 from fedappeal.tasks import TASKS
+from server.given import NOTHING_GIVEN, Given
 from strategies.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
+from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Strategy
 
 
@@ -48,13 +50,17 @@ class Chosen:
         return [self.strategy, *self.policies.values(), self.rule, self.requirement]
 
 
-def chosen(config: RunConfig) -> Chosen:
-    """Return the plug-ins that a run names; imports neither Flower nor torch for fedappeal's own.
+def chosen(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
+    """Return the plug-ins of a run; imports neither Flower nor torch for fedappeal's own.
+
+    Args:
+        config: names them.
+        given: objects in place of names.
 
     Raises:
         ConfigError: for a name that is not known, or cannot be imported.
     """
-    strategy = STRATEGIES.load(config.strategy)
+    strategy = STRATEGIES.load(config.strategy) if given.strategy is None else type(given.strategy)
     mixture = Mixture.of_run(config, strategy.policy)
     own_rule = strategy.LocalRule or SGD
     rule = own_rule if config.local_rule == "auto" else LOCAL_RULES.load(config.local_rule)
@@ -76,7 +82,9 @@ def own_settings(config: RunConfig, plugin: type[Plugin]) -> PluginSettings:
     return parse_section(plugin, config.section(plugin.settings_name()))
 
 
-def unused_settings(config: RunConfig, beside: Mapping[str, type[Plugin]] = MappingProxyType({})) -> list[str]:
+def unused_settings(
+    config: RunConfig, beside: Mapping[str, type[Plugin]] = MappingProxyType({}), given: Given = NOTHING_GIVEN
+) -> list[str]:
     """Return one line for each given plug-in setting that the run does not use.
 
     All are checked.
@@ -84,14 +92,15 @@ def unused_settings(config: RunConfig, beside: Mapping[str, type[Plugin]] = Mapp
     Args:
         config: the run's settings.
         beside: plug-ins of other runs of the same sweep, by the name of their settings.
+        given: objects in place of names.
 
     Raises:
         ConfigError: for a setting of no known plug-in, or one that its plug-in does not have.
     """
-    used = {plugin.settings_name() for plugin in chosen(config).plugins()}
+    used = {plugin.settings_name() for plugin in chosen(config, given).plugins()}
     others = [name for name in config.sections() if name not in used]
     if others:  # only then: a task of one's own may take seconds to import
-        used.add(getattr(TASKS.find(config.task), "name", config.task))
+        used.add(getattr(_task(config, given), "name", config.task))
     unused = []
     for name in others:
         if name in used:
@@ -140,13 +149,13 @@ def check_names(plugins: Iterable[type[Plugin]]) -> None:
             raise ConfigError(f"plug-ins {other.__name__} and {plugin.__name__} are both called '{name}': rename one")
 
 
-def check_settings(config: RunConfig) -> Chosen:
+def check_settings(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
     """Check that a run's settings go together; return its plug-ins.
 
     Raises:
         ConfigError: for an unknown plug-in or setting, or one that does not go with another.
     """
-    run = chosen(config)
+    run = chosen(config, given)
     strategy, name = run.strategy, run.strategy.name
     check_names(run.plugins())
     if strategy.needs_losses and not config.report_loss:
@@ -189,21 +198,33 @@ def check_settings(config: RunConfig) -> Chosen:
     for plugin in run.plugins():
         own_settings(config, plugin)
     strategy.check_run(config, own_settings(config, strategy))
-    strategy.of_run(config)  # only making it tells whether its own settings go together
-    unused_settings(config)
+    if given.strategy is None:
+        strategy.of_run(config, **_schedule(config))  # only making it tells whether its settings go together
+    unused_settings(config, given=given)
     return run
 
 
-def build_strategy(config: RunConfig) -> Strategy:
+def build_strategy(config: RunConfig, given: Given = NOTHING_GIVEN) -> Strategy:
     """Make the run's strategy.
+
+    Args:
+        config: the run's settings.
+        given: objects in place of names.
 
     Raises:
         ConfigError: for an unknown name or a setting that is not allowed.
     """
-    run = check_settings(config)
+    run = check_settings(config, given)
+    shared = _shared_settings(config, run)
+    if (made := given.strategy_of(config)) is None:
+        return run.strategy.of_run(config, **shared.model_dump())
+    made.shared = shared
+    return made
+
+
+def _shared_settings(config: RunConfig, run: Chosen) -> SharedSettings:
     known = run.knows_mandatory  # no other policy knows rounds in which clients are asked not to opt out
-    return run.strategy.of_run(
-        config,
+    return SharedSettings(
         clients_per_round=config.clients_per_round or None,
         min_clients=config.resolved_min_clients,
         start_timeout=config.start_timeout,
@@ -213,12 +234,18 @@ def build_strategy(config: RunConfig) -> Strategy:
         on_empty_round=config.on_empty_round if known else "keep",
         evaluate_every=config.evaluate_every,
         measure_leavers=config.measure_leavers,
+        **_schedule(config),
     )
 
 
-def resolved_settings(config: RunConfig) -> dict[str, Scalar]:
+def _schedule(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of the learning rate's schedule, as the shared settings have them."""
+    return {key: getattr(config, key) for key in ("lr_schedule", "lr_warmup_rounds", "lr_final_share")}
+
+
+def resolved_settings(config: RunConfig, given: Given = NOTHING_GIVEN) -> dict[str, Scalar]:
     """Return every setting of a run: general, and of each plug-in that it uses."""
-    plugins, task = chosen(config).plugins(), TASKS.find(config.task)
+    plugins, task = chosen(config, given).plugins(), _task(config, given)
     if isinstance(task, type) and issubclass(task, Plugin):
         plugins.append(task)
     settings: dict[str, Scalar] = {}
@@ -228,31 +255,36 @@ def resolved_settings(config: RunConfig) -> dict[str, Scalar]:
     return {**settings, **config.as_config()}
 
 
-def packages_named(config: RunConfig) -> list[str]:
+def _task(config: RunConfig, given: Given) -> Any:
+    """Return the task's class, or what makes it."""
+    return TASKS.find(config.task) if given.task is None else type(given.task)
+
+
+def packages_named(config: RunConfig, given: Given = NOTHING_GIVEN) -> list[str]:
     """Return the packages that a run's settings name: what a client's owner has to allow.
 
     Raises:
         ConfigError: for a name that is not known, or cannot be imported.
     """
-    return sorted({registry.package(name) for registry, name in _named(config)} - {""})
+    return sorted({registry.package(name) for registry, name in _named(config, given)} - {""})
 
 
-def foreign_plugins(config: RunConfig) -> list[tuple[str, Provenance]]:
+def foreign_plugins(config: RunConfig, given: Given = NOTHING_GIVEN) -> list[tuple[str, Provenance]]:
     """Return kind and provenance of each of a run's plug-ins that is not fedappeal's.
 
     A strategy's own local rule has no name by which a client could look for it: it comes with the strategy.
     """
-    found = ((registry.kind, name, registry.find(name)) for registry, name in _named(config))
+    found = ((registry.kind, name, registry.find(name)) for registry, name in _named(config, given))
     return [(kind, Provenance.of(name, plugin)) for kind, name, plugin in found if not is_ours(plugin)]
 
 
-def _named(config: RunConfig) -> list[tuple[Registry[Any], str]]:
+def _named(config: RunConfig, given: Given) -> list[tuple[Registry[Any], str]]:
     """Return the names of a run's plug-ins, each with the registry that knows it."""
-    policies, rule = chosen(config).mixture.names, config.local_rule
+    policies, rule = chosen(config, given).mixture.names, config.local_rule
     return [
-        (STRATEGIES, config.strategy),
+        *([] if given.strategy else [(STRATEGIES, config.strategy)]),
         *((POLICIES, name) for name in policies),
         *([] if rule == "auto" else [(LOCAL_RULES, rule)]),
         (REQUIREMENTS, config.requirement),
-        (TASKS, config.task),
+        *([] if given.task else [(TASKS, config.task)]),
     ]

@@ -1,15 +1,16 @@
 """A checkpoint: models, the strategy's state and the round, in one file replaced at once."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from numpy.typing import NDArray
+from flwr.app import ArrayRecord, RecordDict
 
 from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.packing import view
+from fedappeal.protocol.config import ConfigError
+from server.records import flattened, restored
+
+_STATE = "state/"
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,9 @@ class Checkpoint:
 
     def write(self, path: Path, durable: bool = True) -> None:
         """Write the checkpoint, atomically; ``durable`` as in `write_safetensors`."""
-        arrays: dict[str, NDArray[np.generic]] = {}
-        scalars: dict[str, dict[str, object]] = {}
-        records = {
-            "initial": self.initial,
-            "model": self.arrays,
-            **{f"state/{n}": r for n, r in self.state.items()},
-        }
-        for name, record in records.items():
-            if isinstance(record, ArrayRecord):
-                arrays |= {f"{name}/{key}": view(array) for key, array in record.items()}
-            scalars[name] = {
-                "kind": type(record).__name__,
-                "values": {} if isinstance(record, ArrayRecord) else dict(record),
-            }
-        write_safetensors(path, arrays, {"round": self.server_round, "records": json.dumps(scalars)}, durable)
+        state = {f"{_STATE}{name}": record for name, record in self.state.items()}
+        arrays, records = flattened({"initial": self.initial, "model": self.arrays, **state})
+        write_safetensors(path, arrays, {"round": self.server_round, "records": records}, durable)
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
@@ -54,17 +43,10 @@ class Checkpoint:
             ConfigError: if the file is not there or cannot be read.
         """
         arrays, values = read_safetensors(path)
-        state = RecordDict()
-        models: dict[str, ArrayRecord] = {}
-        for name, described in json.loads(str(values["records"])).items():
-            if described["kind"] == "ArrayRecord":
-                inside = {k.removeprefix(f"{name}/"): a for k, a in arrays.items() if k.startswith(f"{name}/")}
-                models[name] = ArrayRecord({key: Array(np.asarray(a, order="C")) for key, a in inside.items()})
-            elif described["kind"] == "ConfigRecord":
-                state[name.removeprefix("state/")] = ConfigRecord(described["values"])
-            else:
-                state[name.removeprefix("state/")] = MetricRecord(described["values"])
-        for name, record in models.items():
-            if name.startswith("state/"):
-                state[name.removeprefix("state/")] = record
-        return cls(int(values["round"]), models["initial"], models["model"], state)
+        try:
+            records = restored(arrays, str(values["records"]))
+        except KeyError:
+            raise ConfigError(f"file '{path}' cannot be read: another version of fedappeal wrote it") from None
+        state = {name.removeprefix(_STATE): r for name, r in records.items() if name.startswith(_STATE)}
+        initial, model = cast(ArrayRecord, records["initial"]), cast(ArrayRecord, records["model"])
+        return cls(int(values["round"]), initial, model, RecordDict(state))

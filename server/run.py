@@ -1,108 +1,68 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
-import math
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
+from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
 from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.tasks import load_task, task_fingerprint
+from fedappeal.tasks import load_task
+from fedappeal.tasks.share import ALL, parts_of, share_of
+from fedappeal.tasks.task import Task
 from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_settings
 from server.checkpoint import Checkpoint
-from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, POLICIES, RunFolder, new_path, read_lines
-from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.members import Member
+from server.given import NOTHING_GIVEN, Given
+from server.recorder import ClientMemory, Recorder
+from server.resumption import KIND, SUBMITTED, schedule_rounds
+from server.run_folder import CHECKPOINT, MODEL, RunFolder, new_path
+from strategies.rounds.hooks import Hooks
 from strategies.rounds.strategy import Strategy
 
-SECONDS_APART = 1.0
-"""Between the checkpoints of a run that need not be durable."""
 
+def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arrays:
+    """Return what travels of w_0, by name.
 
-@dataclass
-class Recorder(Hooks):
-    """Fills the run's folder, round by round.
+    Where a file holds it and all of it travels, no torch is imported: that takes seconds, and clients check it.
 
-    Attributes:
-        folder: the run's.
-        strategy: the run's.
-        initial: w_0.
-        rounds: number of the last round.
-        run: the run's plug-ins.
-        watch: told of each round after it is on the disk.
-        durable: whether there is a checkpoint after each round.
-    """
-
-    folder: RunFolder
-    strategy: Strategy
-    initial: ArrayRecord
-    rounds: int
-    run: Chosen
-    watch: Hooks
-    durable: bool
-
-    def __post_init__(self) -> None:
-        self._policies = {str(line["client-id"]) for line in read_lines(self.folder.path / POLICIES)}
-        self._written = -math.inf
-
-    def on_enrolled(self, member: Member, enrolled: int) -> None:
-        """Record an arrival, and the client's policy where the run mixes policies."""
-        client = member.client_id
-        version = {"version": member.version} if member.version else {}
-        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **version)
-        if len(self.run.mixture.names) > 1 and client not in self._policies:
-            self._policies.add(client)
-            policy = self.run.mixture.of(self.strategy.shared.seed, client)
-            self.folder.append(POLICIES, {"client-id": client, "policy": policy})
-
-    def on_refused(self, node_id: int, reason: str) -> None:
-        """Record a client that does not fit the run, with its reason."""
-        self.folder.event("refused", node=str(node_id), reason=reason)
-        self.watch.on_refused(node_id, reason)
-
-    def on_round_start(self, server_round: int) -> None:
-        """Record that a round began."""
-        self.folder.event("round", round=server_round)
-
-    def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
-        """Write the round's lines, then the checkpoint that makes them count."""
-        decisions = [
-            {"round": record.server_round, "client-id": client, "decision": decision}
-            for client, decision in sorted(record.decisions.items())
-        ]
-        self.folder.append(PARTICIPATION, *decisions)
-        self.folder.append(HISTORY, record.as_line())
-        over = record.server_round == self.rounds or bool(self.strategy.finished)
-        if self.durable or over or time.monotonic() - self._written >= SECONDS_APART:
-            checkpoint = Checkpoint(record.server_round, self.initial, arrays, self.strategy.state())
-            checkpoint.write(self.folder.path / CHECKPOINT, self.durable)
-            self._written = time.monotonic()
-        self.watch.on_round_end(record, arrays)
-
-
-def initial_arrays(config: RunConfig) -> Arrays:
-    """Return w_0 by name.
-
-    Where a file holds it, no torch is imported: that takes seconds, and clients check it.
+    Args:
+        config: the run's settings.
+        task: the run's task.
+        rule: how clients train.
 
     Raises:
-        ConfigError: if the file cannot be read.
+        ConfigError: if the file cannot be read, or clients would train arrays of their own by a rule that cannot.
     """
-    if config.initial_model:
+    whole = share_of(task) == ALL
+    if config.initial_model and whole:
         return read_safetensors(Path(config.initial_model))[0]
     from fedappeal.tasks import initial
 
-    return initial.initial_arrays(load_task(config.task_settings()), config.seed)
+    if not whole and not rule.keeps_personal:
+        own = parts_of(task.initial_model(config.seed), share_of(task)).personal_trained
+        if own:
+            raise ConfigError(
+                f"share = '{share_of(task)}' is not allowed with local-rule = '{rule.name}': all trained parameters "
+                f"have to travel, and '{own[0]}' would stay with the clients"
+            )
+    return initial.initial_arrays(task, config.seed, config.initial_model)
 
 
-def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool = True) -> None:
-    """Run, or go on with, the run that the settings describe.
+def run(
+    grid: Grid,
+    config: RunConfig,
+    watch: Hooks | None = None,
+    durable: bool = True,
+    memory: ClientMemory | None = None,
+    *,
+    task: Task | None = None,
+    strategy: Strategy | None = None,
+) -> None:
+    """Run, or continue, the run that the settings describe.
 
     Args:
         grid: Flower's grid.
@@ -110,48 +70,73 @@ def run(grid: Grid, config: RunConfig, watch: Hooks | None = None, durable: bool
         watch: told of each round after it is on the disk.
         durable: whether there is a checkpoint after each round, and it is to survive a power cut; else there is one
             about every second, and after the last round.
+        memory: what the clients remember, where it ends with this process.
+        task: in place of the one that the settings name.
+        strategy: the same; a template, which is copied.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
     """
+    given = Given(task, strategy)
     path = Path(config.out or new_path(config)).absolute()
-    folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config)
+    folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config, {KIND: SUBMITTED}, given)
     with folder.alone():
         try:
-            _run(grid, config, folder, watch or Hooks(), durable)
+            _run(grid, config, folder, watch or Hooks(), durable, memory, given)
         except Exception as error:
             folder.event("failed", reason=str(error))
             raise
 
 
-def _run(grid: Grid, config: RunConfig, folder: RunFolder, watch: Hooks, durable: bool) -> None:
-    strategy, plugins = build_strategy(config), chosen(config)
-    task = load_task(config.task_settings())
+def _run(
+    grid: Grid,
+    config: RunConfig,
+    folder: RunFolder,
+    watch: Hooks,
+    durable: bool,
+    memory: ClientMemory | None,
+    given: Given,
+) -> None:
+    if config.resume:
+        config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
+    strategy, plugins = build_strategy(config, given), chosen(config, given)
+    task = given.task or load_task(config.task_settings())
     strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
-    named = initial_arrays(config)
+    named = initial_arrays(config, task, plugins.rule)
     layout = Layout.of(named)
     strategy.check_model(layout.names)
     initial = layout.pack(named) if config.pack else layout.named(named)
+    told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
+    folder.identify({"task-fingerprint": task.fingerprint, keys.LAYOUT: layout.hash})
+    folder.record(metric=task.metric.as_record())
     start = Checkpoint(0, initial, initial, strategy.state())
-    if config.resume:
+    if folder.begun:
         if (folder.path / CHECKPOINT).exists():
             start = Checkpoint.read(folder.path / CHECKPOINT)
             strategy.restore(start.state)
+        if memory is not None:
+            memory.restore(start.server_round)
         folder.forget_after(start.server_round)
+        folder.record_resumption(start.server_round, config)
         folder.event("resumed", round=start.server_round)
 
-    told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
-    result = strategy.start(
-        grid,
-        start.initial,
-        config.rounds,
-        train_config=ConfigRecord({**told, **training_settings(config, plugins)}),
-        evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
-        hooks=Recorder(folder, strategy, start.initial, config.rounds, plugins, watch, durable),
-        roll_call_config=ConfigRecord({**told, **roll_call_settings(config, plugins)}),
-        arrays=start.arrays,
-        first_round=start.server_round + 1,
-    )
+    recorder = Recorder(folder, strategy, start.initial, config.rounds, plugins, watch, durable, memory)
+    try:
+        result = strategy.start(
+            grid,
+            start.initial,
+            config.rounds,
+            train_config=ConfigRecord({**told, **training_settings(config, plugins)}),
+            evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
+            hooks=recorder,
+            roll_call_config=ConfigRecord({**told, **roll_call_settings(config, plugins, task, given)}),
+            arrays=start.arrays,
+            first_round=start.server_round + 1,
+            schedule_rounds=config.schedule_rounds,
+        )
+    except BaseException:
+        recorder.save()  # the last round, where it is over and the next one has not begun
+        raise
     write_safetensors(
         folder.path / MODEL,
         layout.unpack(result.arrays),
@@ -171,11 +156,13 @@ def training_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:
     return told
 
 
-def roll_call_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:
+def roll_call_settings(
+    config: RunConfig, plugins: Chosen, task: Task, given: Given = NOTHING_GIVEN
+) -> dict[str, Scalar]:
     """Return what the roll call says besides the run's key and the layout."""
-    foreign = (f"{kind}\t{found.name}\t{found}" for kind, found in foreign_plugins(config))
+    foreign = (f"{kind}\t{found.name}\t{found}" for kind, found in foreign_plugins(config, given))
     return {
-        keys.FINGERPRINT: task_fingerprint(config.task_settings()),
+        keys.FINGERPRINT: task.fingerprint,
         keys.PROTOCOL_VERSION: keys.PROTOCOL,
         keys.PLUGINS: "\n".join(foreign),
         keys.NEEDS_LOSS: int(plugins.strategy.needs_losses),

@@ -1,9 +1,11 @@
 """What a run leaves behind: one folder with its settings, its history and its models.
 
-``config.json`` (every setting, seed and version), ``history.jsonl`` (a line a round), ``participation.jsonl`` (round,
-client-id, decision), ``policies.jsonl`` (client-id and policy, where the run mixes policies), ``events.jsonl``
-(arrivals, refusals, failures, the end), ``initial.safetensors`` (w_0, of local runs), ``checkpoint.safetensors``
-(what ``fedappeal resume`` goes on from) and ``model.safetensors`` (the global model by parameter names).
+``config.json`` (every setting, seed and version, the runtime, and each time that the run was continued),
+``history.jsonl`` (a line a round), ``participation.jsonl`` (round, client-id, decision), ``measurements.jsonl`` (a
+line a round: what each client measured), ``policies.jsonl`` (client-id and policy, where the run mixes policies),
+``events.jsonl`` (arrivals, refusals, failures, the end), ``initial.safetensors`` (w_0, of local runs),
+``checkpoint.safetensors`` (what ``fedappeal resume`` continues from) and ``model.safetensors`` (the global model by
+parameter names). A simulated run leaves its clients' memory too: `fedappeal.simulation.memory`.
 """
 
 import json
@@ -14,22 +16,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from server.build import resolved_settings
+from server.given import NOTHING_GIVEN, Given
 
 CONFIG = "config.json"
 HISTORY = "history.jsonl"
 PARTICIPATION = "participation.jsonl"
+MEASUREMENTS = "measurements.jsonl"
 POLICIES = "policies.jsonl"
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 MODEL = "model.safetensors"
 INITIAL = "initial.safetensors"
 _LOCK = ".lock"
+_DATE = "%Y-%m-%dT%H:%M:%S%z"
 
 _VERSIONED = ("fedappeal", "flwr", "torch", "torchvision", "numpy", "grpcio", "protobuf")
 
@@ -58,8 +64,20 @@ class RunFolder:
         self.run_key = run_key
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig) -> "RunFolder":
+    def create(
+        cls,
+        path: Path,
+        config: RunConfig,
+        runtime: Mapping[str, Scalar] = MappingProxyType({}),
+        given: Given = NOTHING_GIVEN,
+    ) -> "RunFolder":
         """Make the folder of a new run.
+
+        Args:
+            path: the folder.
+            config: the run's settings.
+            runtime: in which runtime it is started, and what a continuation has to know of it; empty: said later.
+            given: objects in place of names.
 
         Raises:
             ConfigError: if it already holds a run or cannot be made.
@@ -70,14 +88,17 @@ class RunFolder:
         except OSError as error:
             raise ConfigError(f"out = '{path}' is not allowed: {error.strerror}") from None
         run_key = secrets.token_hex(8)
-        record = {
-            "settings": resolved_settings(config),
-            "run-key": run_key,
-            "versions": recorded_versions(),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }
-        replace_file(path / CONFIG, (json.dumps(record, indent=2) + "\n").encode())
-        return cls(path, run_key)
+        folder = cls(path, run_key)
+        folder._replace_config(
+            {
+                "settings": resolved_settings(config, given),
+                "run-key": run_key,
+                "versions": recorded_versions(),
+                "started": time.strftime(_DATE),
+                **({"runtime": dict(runtime)} if runtime else {}),
+            }
+        )
+        return folder
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -87,6 +108,50 @@ class RunFolder:
             ConfigError: if it holds no run.
         """
         return cls(path, str(read_config(path)["run-key"]))
+
+    @property
+    def begun(self) -> bool:
+        """Whether a process has run rounds, or tried to, in this folder."""
+        return (self.path / EVENTS).exists()
+
+    def record(self, **facts: object) -> None:
+        """Put facts into ``config.json``, under kebab-case keys, in place of those of the same key."""
+        self._replace_config(read_config(self.path) | {key.replace("_", "-"): value for key, value in facts.items()})
+
+    def identify(self, facts: Mapping[str, str]) -> None:
+        """Record what a run is about when it begins, and check that it is the same when it continues.
+
+        Args:
+            facts: by what each is called: the task's fingerprint, the model's layout.
+
+        Raises:
+            ConfigError: for another one than that with which the run began.
+        """
+        known = read_config(self.path)
+        for key, value in facts.items():
+            if known.get(key, value) != value:
+                raise ConfigError(
+                    f"{key} {value} is not that of the run in '{self.path}', {known[key]}: a run continues with the "
+                    "task, data settings and model that it began with"
+                )
+        if not facts.keys() <= known.keys():
+            self.record(**facts)
+
+    def record_resumption(self, server_round: int, config: RunConfig) -> None:
+        """Put into ``config.json`` that the run continues after a round, and its total of rounds from now on."""
+        record = read_config(self.path)
+        total = {"rounds": config.rounds, "schedule-rounds": config.schedule_rounds}
+        resumption = {
+            "date": time.strftime(_DATE),
+            "versions": recorded_versions(),
+            "from-round": server_round,
+            "to-round": config.rounds,
+        }
+        settings = {**record["settings"], **total}
+        self.record(settings=settings, resumptions=[*record.get("resumptions", []), resumption])
+
+    def _replace_config(self, record: Mapping[str, object]) -> None:
+        replace_file(self.path / CONFIG, (json.dumps(record, indent=2) + "\n").encode())
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -113,13 +178,19 @@ class RunFolder:
         self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **facts})
 
     def forget_after(self, server_round: int) -> None:
-        """Drop lines cut short, and those of later rounds: resume runs these again."""
-        for file in (EVENTS, POLICIES):
+        """Drop lines cut short, and those of later rounds: resume runs these again.
+
+        What happened besides (arrivals, failures, ends) stays in ``events.jsonl``.
+        """
+        for file in (EVENTS, POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS):
             if (self.path / file).exists():  # a run without a mixture has no policies
-                _rewrite(self.path / file, read_lines(self.path / file))
-        for file in (HISTORY, PARTICIPATION):
-            kept = [line for line in read_lines(self.path / file) if int(line["round"]) <= server_round]
-            _rewrite(self.path / file, kept)
+                lines = read_lines(self.path / file)
+                _rewrite(self.path / file, (line for line in lines if not _is_of_later(line, server_round)))
+
+
+def _is_of_later(line: Mapping[str, Any], server_round: int) -> bool:
+    """Whether a line tells what happened in a later round; of the events, only that it began."""
+    return line.get("event", "round") == "round" and int(line.get("round", 0)) > server_round
 
 
 def _rewrite(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
@@ -165,5 +236,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def how_it_ended(path: Path) -> dict[str, Any] | None:
-    """Return the event that ended a run (``round``, ``reason`` of an early end), or None."""
-    return next((line for line in read_lines(path / EVENTS) if line["event"] == "finished"), None)
+    """Return the event that ended a run (``round``, ``reason`` of an early end), or None while it is to continue."""
+    ended = None
+    for line in read_lines(path / EVENTS):
+        if line["event"] in ("finished", "resumed"):
+            ended = line if line["event"] == "finished" else None
+    return ended

@@ -130,7 +130,9 @@ class QFedAvg(Strategy):
         """q-FFL's settings."""
 
         q: Annotated[float, Field(ge=0, le=_LARGEST_Q)] = Field(1.0, description="q; 0 is unweighted FedAvg")
-        learning_rate: Positive | None = Field(None, description="1 / L; not set: the clients' learning-rate")
+        learning_rate: Positive | None = Field(
+            None, description="1 / L; not set: the clients' learning-rate; follows its schedule"
+        )
 
     settings: Settings
 
@@ -155,7 +157,8 @@ class QFedAvg(Strategy):
             Refused: for a loss below 0 or a model that does not fit.
         """
         loss = reply.claim(keys.LOSS, low=0.0)
-        round.carry.add(round.model, reply.arrays, loss, self.settings.q, self.learning_rate)
+        learning_rate = self.learning_rate * round.lr_share
+        round.carry.add(round.model, reply.arrays, loss, self.settings.q, learning_rate)
 
     def finish(self, round: Round) -> "ArrayRecord | None":
         """Return ``w - sum a_k (w - w_k) / sum (a_k + b_k)``; w where all losses are 0.

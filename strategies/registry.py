@@ -33,6 +33,7 @@ LOCAL_RULES = Registry(
     LocalRule,
     {
         "sgd": "client.training.sgd:SGD",
+        "adamw": "client.training.adamw:AdamW",
         "prox": "strategies.fedprox:FedProx.LocalRule",
         "scaffold": "strategies.scaffold:Scaffold.LocalRule",
         "maml": "strategies.perfedavg:PerFedAvg.LocalRule",

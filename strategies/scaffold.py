@@ -148,6 +148,7 @@ class Scaffold(Strategy):
         knows_momentum = False
         """Option II is the mean of the gradients only where each moved the model by eta_l."""
         sends_model = False
+        keeps_personal = False
 
         def __init__(self, settings: PluginSettings | None = None, correction: "Sequence[Tensor]" = ()) -> None:
             super().__init__(settings)

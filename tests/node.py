@@ -14,6 +14,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task
+from fedappeal.tasks.share import parts_of, share_of
 from strategies.registry import STRATEGIES
 
 NODE = 3
@@ -51,8 +52,10 @@ class Node:
 
     @cached_property
     def initial(self) -> Arrays:
-        """w_0 of the run's task, by name."""
-        return arrays_of(load_task(self.config.task_settings()).initial_model(self.config.seed))
+        """What travels of w_0 of the run's task, by name."""
+        task = load_task(self.config.task_settings())
+        model = task.initial_model(self.config.seed)
+        return arrays_of(model, parts_of(model, share_of(task)).shared)
 
     @cached_property
     def layout(self) -> Layout:

@@ -155,6 +155,7 @@ RULES = ["client.training", "client.participation", "client.requirement"]
         ("server", [*CLIENTS_OWN, *NOT_BELOW[1:]]),
         ("fedappeal/protocol", ["client", "strategies", "fedappeal.tasks", "torch", *NOT_BELOW]),
         ("fedappeal/tasks", ["client", "strategies", "flwr", *NOT_BELOW]),
+        ("fedappeal/comparison", ["client", "torch", "flwr", "scipy", *NOT_BELOW[1:]]),
     ],
 )
 def test_arrows_go_one_way(folder: str, never: list[str]) -> None:

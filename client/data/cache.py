@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import torch
 from torch import nn
 
 from client.data.own_data import OwnDataError, load_own_data
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.share import Parts, parts_of, share_of
 from fedappeal.tasks.task import Task
+from strategies.rounds.algorithm import Algorithm
 
 log = logging.getLogger("fedappeal.client")
 
@@ -39,16 +42,27 @@ def pick_device(wanted: str) -> torch.device:
 class Cache:
     """Tasks, data and models, each loaded once; one cache a federation."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, task: Task | None = None, strategy_of: Callable[[RunConfig], Algorithm | None] = lambda config: None
+    ) -> None:
+        """Begin.
+
+        Args:
+            task: in place of the one that a run's settings name.
+            strategy_of: makes a run's strategy in place of the one that its settings name; None: that one.
+        """
+        self.strategy_of = strategy_of
+        self._given = task
         self.task = lru_cache(maxsize=4)(self._task)
         self.data = lru_cache(maxsize=256)(self._data)
         self.own_data = lru_cache(maxsize=2)(self._own_data)
         self.initial = lru_cache(maxsize=4)(self._initial)
+        self.parts = lru_cache(maxsize=4)(self._parts)
         self.scratch_model = lru_cache(maxsize=4)(self._scratch_model)
 
     def _task(self, settings: TaskSettings, data_dir: str, allowed: Allowed) -> Task:
         """Return the task."""
-        return load_task(settings, Path(data_dir) if data_dir else None, allowed)
+        return self._given or load_task(settings, Path(data_dir) if data_dir else None, allowed)
 
     def _data(self, task: Task, partition_id: int, device: torch.device) -> ClientData:
         """Return one client's share of the task's data, on its device."""
@@ -72,6 +86,10 @@ class Cache:
     def _initial(self, task: Task, seed: int) -> nn.Module:
         """Return w_0; it is not to be changed."""
         return task.initial_model(seed)
+
+    def _parts(self, task: Task, seed: int) -> Parts:
+        """Return which arrays of the task's model travel, and which stay."""
+        return parts_of(self.initial(task, seed), share_of(task))
 
     def _scratch_model(self, task: Task, seed: int, device: torch.device) -> nn.Module:
         """Return a model of the task on a device; its values do not last."""

@@ -1,1 +1,1 @@
-"""How a client trains: the base of local rules, SGD, the arithmetic."""
+"""How a client trains: the base of local rules, SGD, AdamW, the arithmetic."""

@@ -1,6 +1,6 @@
 """A torch model as named NumPy arrays, and its loss over a whole data set."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -18,18 +18,24 @@ EVALUATION_BATCH = 4096
 """Examples a forward pass of an evaluation; bounds memory, does not change the result."""
 
 
-def arrays_of(model: nn.Module) -> dict[str, NDArray[np.generic]]:
-    """Return copies of all parameters and buffers by name, on the CPU."""
-    return {name: np.array(t.detach().cpu().numpy()) for name, t in model.state_dict().items()}
+def arrays_of(model: nn.Module, names: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
+    """Return copies of parameters and buffers by name, on the CPU; all, or those named."""
+    wanted = model.state_dict()
+    return {name: np.array(t.detach().cpu().numpy()) for name, t in wanted.items() if names is None or name in names}
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Copy named arrays into a model's parameters and buffers.
+    """Copy named arrays into a model's parameters and buffers; parameters that are never trained may stay.
 
     Raises:
         RuntimeError: if names or shapes differ from the model's.
     """
-    model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays.items()})
+    given = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+    found = model.load_state_dict(given, strict=False)
+    fixed = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    wrong = [*found.unexpected_keys, *(name for name in found.missing_keys if name not in fixed)]
+    if wrong:
+        raise RuntimeError(f"these arrays are not the model's, or missing: {', '.join(wrong)}")
 
 
 def _batches(data: Split) -> Iterator[Split]:

@@ -30,7 +30,7 @@ class Request:
         model: holds any values; they may be replaced.
         place: the client's number in its task.
         data: the examples.
-        arrays: the model to start from or to measure, by name.
+        arrays: the model to start from or to measure, by name; parameters that are never trained may be missing.
     """
 
     task: Task
@@ -119,7 +119,7 @@ class Arithmetic:
             request.rule.train(
                 request.model, LocalProblem(request.task, request.data, request.batches, request.training)
             )
-        return arrays_of(request.model)
+        return arrays_of(request.model, request.arrays.keys())
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Return the model's loss and metrics, in evaluation mode where no noise is given."""

@@ -88,7 +88,7 @@ class TrainingJob(Protocol):
 
     @property
     def trainable(self) -> list[str]:
-        """Names of the trainable parameters, in the model's order."""
+        """Names of the trainable parameters that travel, in the model's order."""
 
     def received(self, name: str) -> "Arrays":
         """Return a further model-shaped ArrayRecord of the message, by the model's names.
@@ -134,6 +134,8 @@ class LocalRule(Plugin):
     """Whether a reply is one locally trained model, so that clipping and noise can go around the training."""
     sends_update: ClassVar[bool] = False
     """Whether what is sent is an update (a gradient), not a model."""
+    keeps_personal: ClassVar[bool] = True
+    """Whether clients may train arrays that they do not send, where a part of the model travels."""
     batched: ClassVar[bool] = False
     """Whether clients can train in batches: `train` is SGD with `batched_terms`. Else they train one by one.
 

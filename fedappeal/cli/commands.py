@@ -9,7 +9,6 @@ from fedappeal.cli.certs import certs, key
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import RootCertificates, SuperLinkAddress, federation_app
 from fedappeal.cli.options import with_run_options
-from fedappeal.protocol.config import ConfigError
 
 cli = typer.Typer(
     help="Federated learning for volunteers: clients decide whether to join, and the server trains so that they do.",
@@ -40,27 +39,33 @@ cli.command("local")(with_run_options(_local))
 
 @cli.command("resume")
 def resume(
-    folder: Annotated[
-        Path, typer.Argument(help="folder of a run that was started with `fedappeal local` or `submit`")
-    ],
-    superlink: Annotated[str, typer.Option(help="HOST:PORT: continue there; empty: on this machine")] = "",
-    root_certificates: RootCertificates = "",
-    detach: Annotated[bool, typer.Option(help="with --superlink: print the run's id and do not wait")] = False,
-    port: Annotated[int, typer.Option(help="port of the SuperLink's Fleet API; 0: the system picks one")] = 0,
-    data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
-    device: Annotated[str, typer.Option(help="where the clients train: auto, cpu, cuda, cuda:N")] = "auto",
+    folder: Annotated[Path, typer.Argument(help="folder of a run; it continues in its own runtime")],
+    rounds: Annotated[
+        int | None, typer.Option(help="new total of rounds, also of a run that has finished; not given: as it is")
+    ] = None,
+    superlink: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the SuperLink that runs it, where it was submitted")
+    ] = None,
+    root_certificates: Annotated[
+        str | None, typer.Option(help="with --superlink: file of the CA certificate; not given: plaintext")
+    ] = None,
+    detach: Annotated[
+        bool | None, typer.Option("--detach", help="with --superlink: print the run's id and do not wait")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="of a local run: port of the SuperLink's Fleet API; 0: the system picks one")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="folder with the data sets, where this machine trains; not given: as before")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="where the clients train (auto, cpu, cuda, cuda:N); not given: as before")
+    ] = None,
 ) -> None:
-    """Continue a run from its last finished round: on this machine, or on a long-running SuperLink."""
-    if superlink:
-        from fedappeal.cli.submit import resume_run
+    """Continue a run from its last finished round, in the runtime that it was started in."""
+    from fedappeal.cli.resume import ResumeOptions, resume_run
 
-        resume_run(folder, superlink, root_certificates, detach)
-        return
-    if root_certificates or detach:
-        raise ConfigError("root-certificates and detach are not allowed without superlink")
-    from fedappeal.cli.local import resume_local
-
-    resume_local(folder, port=port, data_dir=data_dir, device=device)
+    resume_run(folder, ResumeOptions(rounds, superlink, root_certificates, detach, port, data_dir, device))
 
 
 def _submit(
@@ -144,13 +149,17 @@ def reproduce(
 
 @cli.command("compare")
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs")],
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")],
+    baseline: Annotated[str, typer.Option(help="group the others are compared with: fedavg, strategy=fedavg")] = "",
+    each_run: Annotated[bool, typer.Option("--each-run", help="no groups: each run by itself")] = False,
+    to: Annotated[str, typer.Option(help="csv, json: the numbers; latex, markdown: the tables")] = "",
+    output: Annotated[Path | None, typer.Option(help="file for --to; default: standard output")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw them over the rounds: a .png or .svg file")] = None,
 ) -> None:
-    """Show runs side by side: results, participation, traffic, and the settings that differ."""
-    from fedappeal.cli.compare import compare_runs
+    """Compare runs, grouped by settings: means and paired differences over seeds, with 95 % intervals."""
+    from fedappeal.cli.compare import CompareOptions, show_comparison
 
-    compare_runs(runs, plot)
+    show_comparison(runs, CompareOptions(baseline, each_run, to, output, plot))
 
 
 @cli.command("list")

@@ -1,28 +1,101 @@
-"""`fedappeal compare`: runs side by side."""
+"""`fedappeal compare`: runs side by side, grouped by their settings; as tables, a file, a picture."""
 
+import os
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
+from rich.markup import escape
 
-from fedappeal.experiments.framework.comparison import comparison_tables, draw_comparison, read_runs
+from fedappeal.comparison.export import FORMATS, Format, text_of
+from fedappeal.comparison.frame import left_out
+from fedappeal.comparison.picture import check_picture, draw_comparison, picture_bytes
+from fedappeal.comparison.result import compare_runs
+from fedappeal.comparison.result_tables import comparison_tables
+from fedappeal.comparison.runs import read_runs
+from fedappeal.files import replace_file
 from fedappeal.protocol.config import ConfigError
 
 
-def compare_runs(paths: Sequence[Path], plot: Path | None) -> None:
-    """Print the runs side by side; draw them where a file is named.
+@dataclass(frozen=True)
+class CompareOptions:
+    """The options of the command.
+
+    Attributes:
+        baseline: name of the group from which the differences are; empty: the first.
+        each_run: make each run a group of its own.
+        to: a format instead of the tables; empty: the tables.
+        output: file for the format; None: standard output.
+        plot: file for the picture; None: no picture.
+    """
+
+    baseline: str = ""
+    each_run: bool = False
+    to: str = ""
+    output: Path | None = None
+    plot: Path | None = None
+
+
+def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Console | None = None) -> None:
+    """Print a comparison of runs, or write it into files.
+
+    Nothing is printed or written before all is read and made.
 
     Raises:
-        ConfigError: a folder without a run, or a picture that cannot be drawn.
+        ConfigError: a folder without a run, an unknown baseline or format, or a file that cannot be written.
     """
-    if not paths:
-        raise ConfigError("which runs? name their folders")
-    runs = read_runs(paths)
-    console = Console(highlight=False)
-    if plot:
-        draw_comparison(runs, plot)
-    for table in comparison_tables(runs):
-        for part in table.rich():
-            console.print(part)
-    if plot:
-        console.print(f"the picture: [bold]{plot}[/]", soft_wrap=True)
+    _check(options)
+    runs, empty = read_runs(paths)
+    found = compare_runs(runs, options.baseline, options.each_run)
+    notes = [note for comparison in found for note in comparison.notes]
+    notes += [left_out(empty)] if empty else []
+    text = text_of(found, cast(Format, options.to)) if options.to else ""
+    if options.plot:
+        _write("plot", options.plot, picture_bytes(draw_comparison(found), options.plot.suffix))
+    if options.output:
+        _write("output", options.output, text.encode())
+    console = console or Console(highlight=False)
+    if options.to and not options.output:
+        sys.stdout.write(text)
+        console = Console(highlight=False, stderr=True)  # standard output is for another program
+    elif not options.to:
+        for table in comparison_tables(found):
+            for part in table.rich(console.width):
+                console.print(part)
+    for note in notes:
+        console.print(note, markup=False)
+    for what, path in (("table", options.output), ("picture", options.plot)):
+        if path:
+            console.print(f"the {what}: [bold]{escape(str(path))}[/]", soft_wrap=True)
+
+
+def _check(options: CompareOptions) -> None:
+    if options.to and options.to not in FORMATS:
+        raise ConfigError(f"to = '{options.to}' is not allowed: {', '.join(FORMATS)}")
+    if options.output and not options.to:
+        raise ConfigError(f"output = '{options.output}' is not allowed without --to: {', '.join(FORMATS)}")
+    if options.plot:
+        check_picture(options.plot)
+    for name, path in (("output", options.output), ("plot", options.plot)):
+        if path:
+            _check_file(name, path)
+
+
+def _check_file(name: str, path: Path) -> None:
+    """Check that a file can be written, whose folder may still have to be made."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir():
+        raise ConfigError(f"{name} = '{path}' is not allowed: it is a folder")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{name} = '{path}' cannot be written: no file can be made in '{folder}'")
+
+
+def _write(name: str, path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    except OSError as error:
+        raise ConfigError(f"{name} = '{path}' cannot be written: {error.strerror}") from None

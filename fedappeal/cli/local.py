@@ -1,4 +1,4 @@
-"""`fedappeal local` and `fedappeal resume`: check everything, then start, watch and end the processes."""
+"""`fedappeal local`, and `fedappeal resume` of such a run: check all, then start, watch and end the processes."""
 
 import sys
 from pathlib import Path
@@ -8,10 +8,11 @@ from client.settings import NodeSettings
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import check_task
 from server.build import check_settings
-from server.run_folder import RunFolder, check_new, how_it_ended, new_path, read_config
+from server.resumption import KIND, LOCAL
+from server.run_folder import RunFolder, check_new, new_path
 
 
 def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: str) -> None:
@@ -26,32 +27,23 @@ def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: s
     path = Path(config.out or new_path(config)).absolute()
     _check(config, port, data_dir, device)
     check_new(path)
-    _run(config, RunFolder.create(path, config), port, data_dir, device)
+    _run(config, RunFolder.create(path, config, _runtime(data_dir, device)), port, data_dir, device)
 
 
-def resume_local(path: Path, *, port: int, data_dir: str, device: str) -> None:
+def resume_local(config: RunConfig, path: Path, *, port: int, data_dir: str, device: str) -> None:
     """Continue a run.
 
     Raises:
-        ConfigError: before anything is started: no run in the folder, or one that has finished.
+        ConfigError: before anything is started, for what is not allowed.
     """
-    path = path.absolute()
-    config = settings_to_resume(path)
     _check(config, port, data_dir, device)
-    _run(config, RunFolder.open(path), port, data_dir, device)
+    folder = RunFolder.open(path)
+    folder.record(runtime=_runtime(data_dir, device))
+    _run(config, folder, port, data_dir, device)
 
 
-def settings_to_resume(path: Path) -> RunConfig:
-    """Return the settings of a run that can be continued.
-
-    Raises:
-        ConfigError: if the folder holds no run, or one that has finished.
-    """
-    config = RunConfig.parse(read_config(path)["settings"])
-    if end := how_it_ended(path):
-        how = f"in round {end['round']}: {end['reason']}" if end.get("reason") else f"all its {config.rounds} rounds"
-        raise ConfigError(f"'{path}' holds a run that has finished {how}")
-    return config
+def _runtime(data_dir: str, device: str) -> dict[str, Scalar]:
+    return {KIND: LOCAL, "data-dir": str(Path(data_dir).absolute()) if data_dir else "", "device": device}
 
 
 def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:

@@ -8,8 +8,8 @@ import typer
 
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, TaskSettings, plugin_settings
 
-HIDDEN = frozenset({"resume", "plugins"})
-"""Fields that are no option: commands set the first, ``--set`` fills the second."""
+HIDDEN = frozenset({"resume", "schedule_rounds", "plugins"})
+"""Fields that are no option: commands set the first two, ``--set`` fills the last."""
 SET = "set"
 """The option for settings of plug-ins."""
 SET_HELP = (

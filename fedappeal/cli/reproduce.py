@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedappeal.comparison.figures import check_plots
 from fedappeal.experiments import experiment_names, load_experiment
 from fedappeal.experiments.framework.experiment import Results
 from fedappeal.experiments.framework.grid import best_of_each, grid_experiment, grid_keys
 from fedappeal.experiments.framework.harness import Machine, carry_out
 from fedappeal.experiments.framework.page import all_tables, write_page
 from fedappeal.experiments.framework.plan import Plan, make_plan
-from fedappeal.experiments.framework.plots import check_plots
 from fedappeal.protocol.config import ConfigError, Scalar, scalar
 
 
@@ -91,7 +91,7 @@ def _report(
 ) -> bool:
     """Print the tables and write the page; return whether the figure could not be drawn."""
     for table in all_tables(plan, results):
-        for part in table.rich():
+        for part in table.rich(console.width):
             console.print(part)
     page, trouble = write_page(plan, results, failed, options.pages or options.out)
     console.print(f"the page: [bold]{page}[/]", soft_wrap=True)

@@ -17,7 +17,8 @@ from fedappeal.protocol.config import ConfigError, RunConfig, scalar
 from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job, share_threads
 from fedappeal.tasks import check_task
 from server.build import check_settings
-from server.run_folder import HISTORY, RunFolder, check_new, new_path, read_lines
+from server.resumption import rounds_done
+from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines
 
 
 def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[SimulationJob]:
@@ -95,8 +96,26 @@ def start_simulations(
         else:
             _several(jobs, at_once, simulation, console)
     except KeyboardInterrupt:
-        print("interrupted; the folders of the runs hold all finished rounds", file=sys.stderr)
-        sys.exit(130)
+        _interrupted("FOLDER" if len(jobs) > 1 else str(jobs[0].path))
+
+
+def resume_simulation(config: RunConfig, path: Path, simulation: Any) -> None:
+    """Continue a run and show it, as it is shown from its beginning.
+
+    Raises:
+        ConfigError: before anything is started, for a setting that is not allowed.
+    """
+    check_settings(config)
+    check_task(config.task_settings(), Path(simulation.data_dir) if simulation.data_dir else None)
+    try:
+        _one(SimulationJob(config, path, "run"), simulation, Console(highlight=False))
+    except KeyboardInterrupt:
+        _interrupted(str(path))
+
+
+def _interrupted(path: str) -> None:
+    print(f"interrupted; all finished rounds are kept; continue with: fedappeal resume {path}", file=sys.stderr)
+    sys.exit(130)
 
 
 def _training(config: RunConfig) -> tuple[str, ...]:
@@ -128,9 +147,12 @@ def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
 
     view = RunView(job.config, job.path, console)
     view.heading()
-    folder = RunFolder.create(job.path, job.config)
+    if done := rounds_done(job.path):
+        console.print(f"continued after round {done}")
+    begun = (job.path / CONFIG).exists()
+    folder = RunFolder.open(job.path) if begun else RunFolder.create(job.path, job.config)
     with _progress(console) as progress:
-        bar = progress.add_task(job.name, total=job.config.rounds)
+        bar = progress.add_task(job.name, total=job.config.rounds, completed=done)
         simulate(
             job.config,
             folder,

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedappeal.cli.local import settings_to_resume
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.address import check_control_address, read_root_certificates
@@ -16,7 +15,7 @@ from fedappeal.flower.control import ControlError
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import task_fingerprint
 from server.build import check_settings
-from server.run_folder import CONFIG, check_new, new_path
+from server.run_folder import check_new, new_path
 
 
 def submit_run(
@@ -42,18 +41,13 @@ def submit_run(
     _submit(config, remote_superlink(superlink, root_certificates), detach, clientapp)
 
 
-def resume_run(folder: Path, superlink: str, root_certificates: str, detach: bool) -> None:
+def resume_submitted(config: RunConfig, folder: Path, superlink: str, root_certificates: str, detach: bool) -> None:
     """Continue a run on a SuperLink that sees the same folder under the same path.
 
     Raises:
-        ConfigError: before anything is submitted: no run in the folder, or one that has finished.
+        ConfigError: before anything is submitted, for a setting that is not allowed.
     """
-    if not (folder / CONFIG).exists():
-        raise ConfigError(
-            f"'{folder}' is not the folder of a run: it has no readable {CONFIG}; give the path that the SuperLink "
-            f"knows, on a machine that sees it too"
-        )
-    config = settings_to_resume(folder).model_copy(update={"out": str(folder), "resume": True})
+    config = config.model_copy(update={"out": str(folder), "resume": True})
     _check(config)
     _submit(config, remote_superlink(superlink, root_certificates), detach)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from fedappeal.comparison.figures import new_figure, save
+from fedappeal.comparison.measures import LATE, Lines, Measure, joined_share, last, late, total
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.experiments.framework.measures import LATE, Lines, Measure, joined_share, last, late, total
-from fedappeal.experiments.framework.plots import draw, new_figure, save
+from fedappeal.experiments.framework.plots import draw
 
 CLIENTS = 40
 REACHED = 0.5

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedappeal.files import read_safetensors
-from server.run_folder import CHECKPOINT, EVENTS, HISTORY, PARTICIPATION, read_lines
+from server.run_folder import EVENTS, HISTORY, PARTICIPATION, read_lines
 
 Watch = Callable[[str, dict[str, Any]], None]
 """Told of each new line of the run's folder: ``("round" | "event", line)``."""
@@ -13,6 +12,9 @@ Watch = Callable[[str, dict[str, Any]], None]
 
 class Follower:
     """Reads what a run adds to its folder.
+
+    A run that continues first drops the lines of rounds that it runs again: nothing is read before it says that it
+    has done so.
 
     Attributes:
         finished: whether the run has said that it finished.
@@ -24,16 +26,22 @@ class Follower:
         self.failed = ""
         self._path = path
         self._watch = watch
-        self._events = len(read_lines(path / EVENTS))
-        # Later rounds than the checkpoint's are run again, and shown again.
-        checkpoint = path / CHECKPOINT
-        self._round = int(read_safetensors(checkpoint)[1]["round"]) if checkpoint.exists() else 0
+        self._old = len(_lasting(read_lines(path / EVENTS)))
+        self._read: int | None = None if self._old else 0
+        self._round = 0
 
     def read(self) -> None:
         """Report all lines that are new."""
-        fresh = read_lines(self._path / EVENTS)[self._events :]
-        self._events += len(fresh)
+        events = read_lines(self._path / EVENTS)
+        if self._read is None:
+            if len(lasting := _lasting(events)) <= self._old:
+                return
+            self._read = lasting[self._old]
+        fresh = events[self._read :]
+        self._read += len(fresh)
         for line in fresh:
+            if line["event"] == "resumed":
+                self._round = int(line["round"])
             self._watch("event", line)
         for line in read_lines(self._path / HISTORY):
             if int(line["round"]) <= self._round:
@@ -48,3 +56,8 @@ class Follower:
         for line in fresh:
             self.finished = self.finished or line["event"] == "finished"
             self.failed = str(line["reason"]) if line["event"] == "failed" else self.failed
+
+
+def _lasting(events: list[dict[str, Any]]) -> list[int]:
+    """Return the numbers of the lines that no continuation drops: all but those that say that a round began."""
+    return [number for number, line in enumerate(events) if line["event"] != "round"]

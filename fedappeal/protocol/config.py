@@ -21,6 +21,9 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+LrSchedule = Literal["constant", "linear", "cosine"]
+"""How the learning rate falls over the rounds."""
 
 
 class ConfigError(ValueError):
@@ -178,6 +181,12 @@ class TaskSettings(WithPlugins):
 
     task: str = Field("digits", min_length=1, description="task by name, or package.module:name of your own")
     model: Literal["auto", "mlp", "logistic", "cnn"] = Field("auto", description="auto: the task's default")
+    share: str = Field(
+        "auto",
+        min_length=1,
+        description="what of the model travels; the rest stays with the client: all, trainable, or names as patterns "
+        "(body.*, or !head.* for all but these); auto: as the task says, usually all",
+    )
     clients: Count = Field(10, description="number of clients that train (seen)")
     unseen_clients: CountOrZero = Field(0, description="further clients that only evaluate (unseen)")
     partition: Literal["iid", "dirichlet", "shards", "clusters", "dirichlet-clusters", "natural", "auto"] = Field(
@@ -240,11 +249,16 @@ class RunConfig(TaskSettings):
     )
 
     learning_rate: Positive = Field(0.1, description="local learning rate")
+    lr_schedule: LrSchedule = Field("constant", description="how the learning rate falls from round to round")
+    lr_warmup_rounds: CountOrZero = Field(0, description="first rounds, in which it rises to learning-rate; 0: none")
+    lr_final_share: PositiveShare = Field(
+        0.1, description="for lr-schedule = linear and cosine: learning rate of the last round, as a share"
+    )
     batch_size: Count = Field(32, description="examples a local step")
     local_steps: CountOrZero = Field(30, description="local steps a round; 0: use local-epochs")
     local_epochs: CountOrZero = Field(0, description="local epochs a round, where local-steps is 0")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="local SGD momentum")
-    weight_decay: NonNegative = Field(0.0, description="local SGD weight decay")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="momentum of local SGD")
+    weight_decay: NonNegative = Field(0.0, description="local weight decay; adamw's is decoupled")
 
     local_rule: str = Field(
         "auto",
@@ -275,6 +289,9 @@ class RunConfig(TaskSettings):
     initial_model: str = Field("", description="safetensors file to start from; empty: the task's initial model")
     out: str = Field("", description="folder of the run; empty: runs/DATE-TIME-STRATEGY-TASK")
     resume: bool = Field(False, description="continue the run in `out` from its last finished round")
+    schedule_rounds: CountOrZero = Field(
+        0, description="number of rounds that a continued run began with, for all that follows from it; 0: rounds"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -294,6 +311,10 @@ class RunConfig(TaskSettings):
             raise ValueError(
                 f"mandatory-rounds = {self.mandatory_rounds} is not allowed: at most rounds = {self.rounds}"
             )
+        if self.lr_warmup_rounds >= self.rounds:
+            raise ValueError(
+                f"lr-warmup-rounds = {self.lr_warmup_rounds} is not allowed: less than rounds = {self.rounds}"
+            )
         return self
 
     def task_settings(self) -> TaskSettings:
@@ -301,9 +322,25 @@ class RunConfig(TaskSettings):
         return TaskSettings(**{name: getattr(self, name) for name in TaskSettings.model_fields})
 
     @property
+    def scheduled_rounds(self) -> int:
+        """Number of rounds from which schedules and shares follow: that with which the run began."""
+        return self.schedule_rounds or self.rounds
+
+    @property
     def resolved_mandatory_rounds(self) -> int:
         """Number of mandatory rounds: the setting, or max(10, 5 % of the rounds)."""
-        return default_mandatory_rounds(self.rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
+        return default_mandatory_rounds(self.scheduled_rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
+
+    def continued(self, rounds: int) -> Self:
+        """Return the settings of the same run with another total of rounds.
+
+        What follows from the number of rounds stays as the run began.
+
+        Raises:
+            ConfigError: for a number that is not allowed.
+        """
+        changed = {"rounds": rounds, "schedule-rounds": self.scheduled_rounds}
+        return type(self).parse({**self.as_config(), **changed})
 
     @property
     def resolved_min_clients(self) -> int:

@@ -39,10 +39,34 @@ class Metric:
         if not self.low < self.high:
             raise ConfigError(f"metric = '{self.name}' is not allowed: low = {self.low} is not below {self.high}")
 
+    @classmethod
+    def of_record(cls, record: object) -> "Metric":
+        """Return the metric that `as_record` wrote; of a run that recorded none, accuracy.
+
+        Raises:
+            ConfigError: another record.
+        """
+        if record is None:
+            return ACCURACY
+        if not isinstance(record, dict) or record.keys() != {"name", "higher-is-better", "bounds"}:
+            raise ConfigError(f"metric = {record!r} is not allowed: a name, which way is better, and bounds")
+        low, high = (float(bound) for bound in record["bounds"])
+        return cls(str(record["name"]), bool(record["higher-is-better"]), low, high)
+
+    def as_record(self) -> dict[str, object]:
+        """Return what a run's folder records of it; bounds as texts, because JSON knows no infinity."""
+        bounds = [str(self.low), str(self.high)]
+        return {"name": self.name, "higher-is-better": self.higher_is_better, "bounds": bounds}
+
     @property
     def column(self) -> str:
         """Its column of the history."""
         return self.name.replace("-", "_")
+
+    @property
+    def heading(self) -> str:
+        """Its name in a heading, with the sign of per cent where it is a share."""
+        return self.name.replace("-", " ") + (" %" if self.is_share else "")
 
     @property
     def is_share(self) -> bool:

@@ -1,8 +1,10 @@
 """One simulated run: the project's ServerApp and ClientApp, with all clients in this process."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from flwr.app import Context, RecordDict
 
@@ -12,14 +14,19 @@ from client.participants import Participants
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
+from fedappeal.simulation.interrupts import Interrupts, interrupts
+from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects, torch_threads
 from fedappeal.simulation.scheduler import BatchScheduler, why_not
 from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
+from server.given import NOTHING_GIVEN, Given
+from server.resumption import KIND, SIMULATION
 from server.run import run
 from server.run_folder import RunFolder
 from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.strategy import Strategy
 
 MODES = ("auto", "batched", "sequential")
 _DAY = 86_400.0
@@ -34,12 +41,14 @@ class Simulation:
         device: where data and models are.
         data_dir: folder with the data sets.
         threads: PyTorch threads; 0: as PyTorch has it.
+        resumable: whether what the clients remember is kept in the run's folder, so that the run can be continued.
     """
 
     mode: str = "auto"
     device: str = "cpu"
     data_dir: str = ""
     threads: int = 0
+    resumable: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -47,23 +56,43 @@ class Simulation:
         if self.threads < 0:
             raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
 
+    @classmethod
+    def of_runtime(cls, runtime: Mapping[str, Any]) -> "Simulation":
+        """Return how a run was simulated, from what its folder records."""
+        return cls(runtime["mode"], runtime["device"], runtime["data-dir"], runtime["threads"], runtime["resumable"])
 
-def choose_mode(config: RunConfig, simulation: Simulation, cache: Cache | None = None) -> tuple[str, str]:
+    def runtime(self) -> dict[str, Scalar]:
+        """Return what a run's folder records of its runtime."""
+        data_dir = str(Path(self.data_dir).absolute()) if self.data_dir else ""
+        return {
+            KIND: SIMULATION,
+            "mode": self.mode,
+            "device": self.device,
+            "data-dir": data_dir,
+            "threads": self.threads,
+            "resumable": self.resumable,
+        }
+
+
+def choose_mode(
+    config: RunConfig, simulation: Simulation, cache: Cache | None = None, given: Given = NOTHING_GIVEN
+) -> tuple[str, str]:
     """Return the mode of a run, ``batched`` or ``sequential``, and why where it cannot be batched.
 
     Args:
         config: the run's settings.
         simulation: how it is simulated.
         cache: holds the task, for the simulation to use as well; None: one for this question.
+        given: objects in place of names.
 
     Raises:
         ConfigError: where ``batched`` was asked for and is not possible; names the layer or the rule.
     """
     if simulation.mode == "sequential":
         return "sequential", ""
-    cache = cache or Cache()
-    model = cache.initial(_task(config, simulation, cache), config.seed)
-    reason = why_not(model, chosen(config).rule)
+    cache = cache or Cache(given.task)
+    model = cache.initial(_task(config, simulation, cache, given), config.seed)
+    reason = why_not(model, chosen(config, given).rule)
     if reason and simulation.mode == "batched":
         raise ConfigError(f"mode = 'batched' is not allowed: {reason} (auto, sequential)")
     return ("sequential", reason) if reason else ("batched", "")
@@ -74,35 +103,45 @@ def simulate(
     folder: RunFolder,
     simulation: Simulation,
     on_round: Callable[[RoundRecord], None] = lambda record: None,
+    *,
+    task: Task | None = None,
+    strategy: Strategy | None = None,
 ) -> None:
     """Run, or continue, the run of a folder.
 
-    Several simulations may run in threads of one process, each with the result that it has alone.
+    Several simulations may run in threads of one process, each with the result that it has alone. Ctrl-C ends a run
+    that can be continued: at once where no finished round is lost by it, else after the round. The folder then holds
+    all rounds that are over, and KeyboardInterrupt is raised.
 
     Args:
         config: the run's settings.
-        folder: its folder; from a checkpoint in it the run continues (clients then have forgotten what they knew).
+        folder: its folder; from a checkpoint in it the run continues, with what its clients remember.
         simulation: how.
         on_round: told of each round.
+        task: in place of the one that the settings name.
+        strategy: the same; a template, which is copied.
 
     Raises:
         ConfigError: for settings that do not fit, or another number of threads than that of a simulation that is
             running in this process.
     """
+    given = Given(task, strategy)
     # No client is late in one process, however long a round takes.
-    settings = config.model_copy(
+    settings = given.named(config).model_copy(
         update={"out": str(folder.path), "resume": True, "round_timeout": _DAY, "start_timeout": _DAY}
     )
+    folder.record(runtime=simulation.runtime())
     with torch_threads(simulation.threads) as threads:
-        device, cache = pick_device(simulation.device), Cache()
-        mode, _ = choose_mode(config, simulation, cache)
-        clients = config.clients + config.unseen_clients
-        pool = Pool(_task(config, simulation, cache), clients, device)
+        device, cache = pick_device(simulation.device), Cache(task, given.strategy_of)
+        mode, _ = choose_mode(settings, simulation, cache, given)
+        folder.record(runtime=replace(simulation, mode=mode, device=str(device), threads=threads).runtime())
+        clients = settings.clients + settings.unseen_clients
+        pool = Pool(_task(settings, simulation, cache, given), clients, device)
         node: dict[str, Scalar] = {
             "num-partitions": clients,
             "data-dir": simulation.data_dir,
             "device": str(device),
-            "allow": ",".join(packages_named(config)),
+            "allow": ",".join(packages_named(settings, given)),
         }
         told = settings.as_config()
 
@@ -111,25 +150,44 @@ def simulate(
 
         with evaluation_workers(threads if mode == "batched" else 1) as workers, frozen_objects():
             scheduler = BatchScheduler(pool, workers) if mode == "batched" else None
-            app = client_app(Participants(scheduler, pool.client, cache))
-            run(InProcessGrid(app, clients, context, scheduler), settings, _Watch(on_round), durable=False)
+            participants = Participants(scheduler, pool.client, cache)
+            grid = InProcessGrid(client_app(participants), clients, context, scheduler)
+            memory = (
+                SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
+            )
+            with interrupts() as asked:
+                watch = _Watch(on_round, asked)
+                try:
+                    run(grid, settings, watch, durable=False, memory=memory, task=task, strategy=strategy)
+                except KeyboardInterrupt:
+                    folder.event("interrupted")
+                    raise
 
 
-def _task(config: RunConfig, simulation: Simulation, cache: Cache) -> Task:
+def _task(config: RunConfig, simulation: Simulation, cache: Cache, given: Given) -> Task:
     """Return the task, as the virtual clients have it: the user who named the run's plug-ins allows them."""
-    return cache.task(config.task_settings(), simulation.data_dir, Allowed.of(packages_named(config)))
+    return cache.task(config.task_settings(), simulation.data_dir, Allowed.of(packages_named(config, given)))
 
 
 class _Watch(Hooks):
-    def __init__(self, on_round: Callable[[RoundRecord], None]) -> None:
+    def __init__(self, on_round: Callable[[RoundRecord], None], asked: Interrupts) -> None:
         self._on_round = on_round
+        self._asked = asked
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """All clients are this program: where one does not fit the run, none comes in its place."""
         raise ConfigError(f"client {node_id - FIRST_NODE} declined: {reason}")
 
+    def on_round_start(self, server_round: int) -> None:
+        self._asked.check()
+
+    def on_checkpoint(self, server_round: int) -> None:
+        self._asked.saved = server_round
+
     def on_round_end(self, record: RoundRecord, arrays: object) -> None:
+        self._asked.finished = record.server_round
         self._on_round(record)
+        self._asked.check()
 
 
 def quiet() -> None:

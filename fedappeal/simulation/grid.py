@@ -1,6 +1,6 @@
 """A Flower `Grid` in this process: a message to a virtual client is a function call."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -114,6 +114,11 @@ class InProcessGrid(Grid):
             left = [i for i in left if i not in answered]
             replies += came
         return replies
+
+    @property
+    def contexts(self) -> Mapping[int, Context]:
+        """The contexts that there are, by node."""
+        return self._contexts
 
     def context(self, node: int) -> Context:
         """Return a node's context, made on first use."""

@@ -5,21 +5,30 @@ from pathlib import Path
 from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
 
 
 def initial_arrays(task: Task, seed: int, file: str = "") -> Arrays:
-    """Return w_0 by name: the file's, or the task's model for the run's seed.
+    """Return what travels of w_0, by name: the file's, or the task's model for the run's seed.
+
+    Args:
+        task: the run's task; says what travels.
+        seed: the run's.
+        file: holds the whole model, or what travels of it; empty: none.
 
     Raises:
         ConfigError: if the file does not hold this task's model.
     """
-    model = {name: t.detach().cpu().numpy() for name, t in task.initial_model(seed).state_dict().items()}
+    model = task.initial_model(seed)
+    shared = parts_of(model, share_of(task)).shared
+    whole = {name: t.detach().cpu().numpy() for name, t in model.state_dict().items()}
     if not file:
-        return model
+        return {name: whole[name] for name in shared}
     arrays, _ = read_safetensors(Path(file))
-    given = {name: arrays[name] for name in model if name in arrays}
-    if Layout.of(given) != Layout.of(model) or len(arrays) != len(model):
+    given = {name: arrays[name] for name in shared if name in arrays}
+    fits = Layout.of(given) == Layout.of({name: whole[name] for name in shared})
+    if not fits or len(arrays) not in (len(whole), len(shared)):
         raise ConfigError(
             f"initial-model = '{file}' is not allowed: it does not hold the model of task "
             f"'{task.name}' (model = {task.settings.model})"

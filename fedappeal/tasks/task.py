@@ -39,6 +39,7 @@ class Task(Plugin, ABC):
         auto_partition: what ``partition = auto`` stands for.
         metric: the task's primary metric: tables show it; a requirement ``metric`` and FedALIGN's
             ``match-on = error`` compare it.
+        share: what of the model travels where the run's setting ``share`` is ``auto`` (`fedappeal.tasks.share`).
         other_metrics: names of further numbers that `metrics` returns and clients report.
     """
 
@@ -47,6 +48,7 @@ class Task(Plugin, ABC):
     num_classes: int = 0
     metric: Metric = ACCURACY
     other_metrics: tuple[str, ...] = ()
+    share: str = "all"
     class_names: tuple[str, ...] = ()
     auto_partition: str = "natural"
 
@@ -137,7 +139,7 @@ class Task(Plugin, ABC):
     def fingerprint(self) -> str:
         """What server and client must agree on, 16 hex digits: task, shape, classes, settings, seed."""
         # The model has a check of its own: the layout of the arrays that are sent. Other plug-ins are not the task's.
-        general = set(TaskSettings.model_fields) - {"model", "plugins"}
+        general = set(TaskSettings.model_fields) - {"model", "share", "plugins"}
         agreed = {field: getattr(self.settings, field) for field in general}
         agreed |= {"partition": self.partition, "own": self.own.as_config()}
         agreed |= {"input_shape": list(self.input_shape), "num_classes": self.num_classes}

@@ -33,6 +33,7 @@ class Gradient(LocalRule):
     knows_weight_decay = False
     sends_model = False
     sends_update = True
+    keeps_personal = False
     batched = True
 
     def factor(self, job: TrainingJob) -> float:

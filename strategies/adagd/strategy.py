@@ -7,7 +7,7 @@ place of a model the gradient of that loss.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -80,6 +80,15 @@ class AdaGD(Strategy):
         """The gradient of the client's loss, in place of a model."""
 
         name = "gradient"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if not self.shared.constant_learning_rate and self.settings.gradient_steps == 1:
+            raise ConfigError(
+                f"lr-schedule = '{self.shared.lr_schedule}' with lr-warmup-rounds = {self.shared.lr_warmup_rounds} "
+                f"is not allowed with strategy = '{self.name}': a round is one step of {self.name}.step-size, which "
+                "no schedule scales (constant, 0)"
+            )
 
     def nothing_gathered(self) -> Gathered:
         """Return what a round begins with."""

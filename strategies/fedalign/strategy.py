@@ -170,7 +170,7 @@ class FedALIGN(Strategy):
         """Return how long the run warms up."""
         own = cls.Settings.model_validate(settings)
         known = own.warmup_rounds
-        rounds = warmup_rounds(own.warmup_share, config.rounds) if known is None else known
+        rounds = warmup_rounds(own.warmup_share, config.scheduled_rounds) if known is None else known
         return [f"{rounds} of warm-up"]
 
     # -- what is carried from round to round ---------------------------------------------------------

@@ -91,7 +91,7 @@ class Algorithm(Plugin):
                 "every round needs all clients (None)"
             )
         self.num_rounds = 0
-        """Rounds of the run; 0 while that is not known."""
+        """Rounds with which the run began, for schedules and shares of them; 0 while that is not known."""
 
     @classmethod
     def of_run(cls, config: RunConfig, **shared: Any) -> Self:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strategies.rounds.members import Member
 
@@ -24,6 +24,7 @@ class RoundRecord:
             ``failed``.
         failures: for each that failed, why.
         metrics: numbers for the history (evaluation, and what the strategy adds).
+        measured: what each client that answered the evaluation reported, by client-id, then by key.
         evaluated: clients that answered the evaluation; ``expected``: clients that were asked.
         bytes_up: bytes of the replies' contents; ``bytes_down``: of the instructions'.
         seconds: wall time.
@@ -34,6 +35,7 @@ class RoundRecord:
     decisions: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluated: int = 0
     expected: int = 0
     bytes_up: int = 0
@@ -98,3 +100,6 @@ class Hooks:
 
     def on_round_end(self, record: RoundRecord, arrays: "ArrayRecord") -> None:
         """A round is over; ``arrays`` is the new global model."""
+
+    def on_checkpoint(self, server_round: int) -> None:
+        """The run can be continued from after this round, whatever happens; told by what writes its folder."""

@@ -42,6 +42,7 @@ class Round:
         sum: the joined clients' models, each times its weight.
         carry: what the strategy gathers of this round besides.
         end: why the run is over with this round; empty while it is not.
+        lr_share: share of the run's learning rate with which its clients train; 1 but for a schedule.
     """
 
     model: "ArrayRecord"
@@ -49,6 +50,7 @@ class Round:
     record: RoundRecord
     carry: Any = None
     end: str = ""
+    lr_share: float = 1.0
 
     def __post_init__(self) -> None:
         self.sum = WeightedSum(self.model)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedappeal.protocol.config import Count, CountOrZero, Positive, Settings
+from fedappeal.protocol.config import Count, CountOrZero, LrSchedule, Positive, PositiveShare, Settings
 
 
 class SharedSettings(Settings):
@@ -23,3 +23,11 @@ class SharedSettings(Settings):
     )
     evaluate_every: CountOrZero = Field(1, description="rounds between evaluations; 0: after the last only")
     measure_leavers: bool = Field(True, description="whether clients that left are still evaluated")
+    lr_schedule: LrSchedule = Field("constant", description="how the learning rate falls from round to round")
+    lr_warmup_rounds: CountOrZero = Field(0, description="first rounds, in which it rises; 0: none")
+    lr_final_share: PositiveShare = Field(0.1, description="learning rate of the last round, as a share")
+
+    @property
+    def constant_learning_rate(self) -> bool:
+        """Whether clients train with the same learning rate in every round."""
+        return self.lr_schedule == "constant" and not self.lr_warmup_rounds

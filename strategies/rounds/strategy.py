@@ -20,6 +20,7 @@ from strategies.rounds.hooks import Hooks, RoundRecord
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
 from strategies.rounds.sampling import sampling_order, waves
+from strategies.rounds.schedule import check_schedule, learning_rate_share, settings_of_round
 from strategies.rounds.weighted_sum import NotFinite, Refused, finite
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class Strategy(Algorithm):
         self.members.enrol_bare(grid.get_node_ids())
         round = self._opened = self.open_round(server_round, arrays)
         order = self.order(server_round)
-        messages = self.train_messages(round, order[: self.wanted(len(order))], config, self.shared.round_timeout)
+        told = settings_of_round(self.shared, round, config)
+        messages = self.train_messages(round, order[: self.wanted(len(order))], told, self.shared.round_timeout)
         return [message for _, message in messages]
 
     def aggregate_train(
@@ -152,6 +154,7 @@ class Strategy(Algorithm):
         roll_call_config: "ConfigRecord | None" = None,
         arrays: "ArrayRecord | None" = None,
         first_round: int = 1,
+        schedule_rounds: int = 0,
     ) -> "Result":
         """Run the federation.
 
@@ -167,6 +170,8 @@ class Strategy(Algorithm):
             roll_call_config: what the roll call carries besides w_0.
             arrays: the model to go on from (a resumed run); None: ``initial_arrays``.
             first_round: the first round to run.
+            schedule_rounds: the number of rounds from which schedules and shares follow, where a run that began with
+                it continues to another one; 0: ``num_rounds``.
 
         Returns:
             Flower's result: the last model and the metrics by round.
@@ -184,9 +189,10 @@ class Strategy(Algorithm):
         if evaluate_fn is not None:
             raise ConfigError("evaluate_fn is not supported: clients evaluate; use hooks for anything else")
         self.summary()
-        self.members, self.num_rounds = Members(self.members.left), num_rounds
+        self.members, self.num_rounds = Members(self.members.left), schedule_rounds or num_rounds
         hooks, shared, result = hooks or Hooks(), self.shared, Result()
         training, evaluation = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        check_schedule(shared, training)
         model = initial_arrays if arrays is None else arrays
         channel = Channel(grid)
         asked = roll_call_config or ConfigRecord()
@@ -200,7 +206,7 @@ class Strategy(Algorithm):
             hooks.on_round_start(number)
             roll_call.update_until(partial(self._can_begin, number), shared.round_timeout)
             round = self.open_round(number, model)
-            updated = self._train(round, channel, training)
+            updated = self._train(round, channel, settings_of_round(shared, round, training))
             model = round.model if updated is None else updated
             result.train_metrics_clientapp[number] = MetricRecord(dict(round.metrics))
             every, last = shared.evaluate_every, number == num_rounds or bool(self.finished)
@@ -208,7 +214,9 @@ class Strategy(Algorithm):
                 told: dict[str, Any] = {**evaluation, keys.FINAL: int(last)}
                 messages = self.evaluate_messages(number, model, told, shared.round_timeout)
                 until = channel.clock() + shared.round_timeout
-                metrics = self.summarise(evaluation_answers(round.record, channel, until, messages))
+                answers = evaluation_answers(round.record, channel, until, messages)
+                round.record.measured = {member.client_id: measured for member, measured in answers}
+                metrics = self.summarise(answers)
                 round.record.metrics |= metrics
                 result.evaluate_metrics_clientapp[number] = MetricRecord(dict(metrics))
             round.record.seconds = channel.clock() - started
@@ -235,7 +243,8 @@ class Strategy(Algorithm):
         first = default_mandatory_rounds(self.num_rounds) if first is None else first
         mandatory = number <= first or (self.pool_empty and self.shared.on_empty_round == "ask-all")
         self.record = RoundRecord(number, mandatory=mandatory)
-        round = Round(arrays, self.members, self.record)
+        lr_share = learning_rate_share(self.shared, number, self.num_rounds)
+        round = Round(arrays, self.members, self.record, lr_share=lr_share)
         self.begin(round)
         return round
 
@@ -314,7 +323,7 @@ class Strategy(Algorithm):
         # An outage must not use up the rounds.
         return bool(self.order(number)) or not any(map(self.moves_model, self.members.remaining()))
 
-    def _train(self, round: Round, channel: "Channel", config: "ConfigRecord") -> "ArrayRecord | None":
+    def _train(self, round: Round, channel: "Channel", config: Mapping[str, Any]) -> "ArrayRecord | None":
         """Have clients train; return the next global model, None where it stays."""
         from strategies.rounds.collect import train_replies
 
@@ -335,7 +344,7 @@ class Strategy(Algorithm):
         return self.close_round(round)
 
     def _survey(
-        self, round: Round, order: Sequence[Member], channel: "Channel", deadline: float, config: "ConfigRecord"
+        self, round: Round, order: Sequence[Member], channel: "Channel", deadline: float, config: Mapping[str, Any]
     ) -> None:
         """Have the strategy's questions answered before any client trains."""
         from strategies.rounds.collect import survey_answers

@@ -1,5 +1,6 @@
 """What bad input gets: one clear line on standard error, exit code 2, and nothing started or written."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from flwr.app import ArrayRecord, RecordDict
 
 from fedappeal.cli import local
 from fedappeal.cli.main import main
+from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.protocol.config import RunConfig
 from server.checkpoint import Checkpoint
-from server.run_folder import RunFolder
+from server.run_folder import CHECKPOINT, RunFolder, read_config
 
 Refused = Callable[..., str]
 CONNECTED = "--superlink 127.0.0.1:1 --insecure --partition-id 0"
@@ -113,14 +115,73 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
     Checkpoint(1, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / "checkpoint.safetensors")
     went_on = Mock()
     monkeypatch.setattr(local, "_run", went_on)
-    local.resume_local(folder.path, port=0, data_dir="", device="cpu")
+    folder.record(runtime={"kind": "local"})
+    resume_run(folder.path, ResumeOptions(device="cpu"))
     assert went_on.called
+    assert read_config(folder.path)["runtime"] == {"kind": "local", "data-dir": "", "device": "cpu"}
     folder.event("finished", round=2, reason="")
     assert "holds a run that has finished all its 2 rounds" in refused("resume", str(folder.path))
 
 
 def test_resume_of_what_is_no_run(refused: Refused) -> None:
     assert "is not the folder of a run" in refused("resume", "nowhere")
+    hint = "give the path that the SuperLink knows"
+    assert hint in refused("resume", "nowhere", "--superlink", "127.0.0.1:1")
+
+
+def held_run(path: Path, kind: str, rounds: int = 2) -> str:
+    """Leave the folder of a run that has done its rounds."""
+    folder = RunFolder.create(path, RunConfig(rounds=rounds, mandatory_rounds=0), {"kind": kind})
+    Checkpoint(rounds, ArrayRecord(), ArrayRecord(), RecordDict()).write(path / CHECKPOINT)
+    folder.event("finished", round=rounds, reason="")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        (
+            "simulation",
+            "--port 1",
+            "port = 1 is not allowed: .* 'simulation', which knows --rounds, --data-dir",
+        ),
+        ("simulation", "--superlink 127.0.0.1:1", "superlink = '127.0.0.1:1' is not allowed: .*'simulation'"),
+        ("local", "--detach", "detach = True is not allowed: .*'local', which knows --rounds, --port, --data-dir"),
+        ("local", "--root-certificates ca", "root-certificates = 'ca' is not allowed: .*'local'"),
+        ("submitted", "--device cpu", "device = 'cpu' is not allowed: .*'submitted', which knows --rounds, --superl"),
+        ("submitted", "--rounds 4", "superlink is missing: .* holds a run of a SuperLink"),
+        ("simulation", "", r"has finished all its 2 rounds \(--rounds N: continue to N\)"),
+        ("local", "", r"has finished all its 2 rounds \(--rounds N: continue to N\)"),
+        ("local", "--rounds 2", "rounds = 2 is not allowed: more than the 2 that the run in .* has done"),
+        ("simulation", "--rounds 1", "rounds = 1 is not allowed: more than the 2"),
+        ("elsewhere", "", r"does not say how it was started \(local, simulation, submitted\)"),
+    ],
+)
+def test_a_run_that_cannot_continue_so(
+    kind: str, options: str, expected: str, refused: Refused, tmp_path: Path
+) -> None:
+    folder = held_run(tmp_path / "run", kind)
+    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    assert re.search(expected, refused("resume", folder, *options.split()))
+    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
+
+
+@pytest.mark.parametrize("kind", ["simulation", "local", "submitted"])
+def test_a_run_that_its_strategy_ended_does_not_continue(kind: str, refused: Refused, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", RunConfig(rounds=9), {"kind": kind})
+    Checkpoint(7, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / CHECKPOINT)
+    folder.event("finished", round=7, reason="every client has left")
+    where = ["--superlink", "127.0.0.1:1"] if kind == "submitted" else []
+    for rounds in ([], ["--rounds", "20"]):
+        line = refused("resume", str(folder.path), *where, *rounds)
+        assert "has finished in round 7: every client has left; it cannot continue" in line
+
+
+def test_without_its_clients_memory_a_simulated_run_does_not_continue(refused: Refused, tmp_path: Path) -> None:
+    folder = held_run(tmp_path / "run", "simulation")
+    how = {"mode": "sequential", "device": "cpu", "data-dir": "", "threads": 1, "resumable": False}
+    RunFolder.open(Path(folder)).record(runtime={"kind": "simulation", **how})
+    assert "holds a simulated run whose clients' memory was not kept" in refused("resume", folder, "--rounds", "3")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from client.plugin_check import check_plugins
 from fedappeal.protocol import keys, plugins
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.plugins import ALL, Allowed
+from fedappeal.tasks import load_task
 from server.build import chosen, foreign_plugins
 from server.run import roll_call_settings
 from tests.node import Node, run_config
@@ -40,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def announced(config: RunConfig = CONFIG) -> str:
     """What the server's roll call says of the run's plug-ins."""
-    return str(roll_call_settings(config, chosen(config))[keys.PLUGINS])
+    return str(roll_call_settings(config, chosen(config), load_task(config.task_settings()))[keys.PLUGINS])
 
 
 def source(code: str = CODE) -> str:

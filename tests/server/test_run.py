@@ -45,7 +45,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def federate(strategy: FedAvg, config: RunConfig, monkeypatch: pytest.MonkeyPatch, nodes: int = 2) -> MemoryGrid:
-    monkeypatch.setattr(server.run, "build_strategy", lambda config: strategy)
+    monkeypatch.setattr(server.run, "build_strategy", lambda *settings: strategy)
     grid = MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={"accuracy": 0.5}) for k in range(nodes)})
     with time_of(grid):
         server.run.run(grid, config)
@@ -108,7 +108,10 @@ def test_the_command_does_not_resume_a_run_that_its_strategy_ended(
         main()
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"fedappeal: '{config.out}' holds a run that has finished in round 2: all are satisfied"
+    assert (
+        line == f"fedappeal: '{config.out}' holds a run that has finished in round 2: all are satisfied; it cannot "
+        "continue"
+    )
 
 
 def test_an_ordinary_end_has_no_reason(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

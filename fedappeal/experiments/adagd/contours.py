@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedappeal.comparison.measures import Measure, last
 from fedappeal.experiments.adagd.contours_plot import figure_5
 from fedappeal.experiments.adagd.toy import (
     PRECISION,
@@ -21,7 +22,6 @@ from fedappeal.experiments.adagd.toy import (
     uniform,
 )
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Numbers, Quick
-from fedappeal.experiments.framework.measures import Measure, last
 from fedappeal.protocol.draws import generator
 
 _EXAMPLE_1, _OBSERVATION_3, _OBSERVATION_4, _DRAWN_STEPS = (

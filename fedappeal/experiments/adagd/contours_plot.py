@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedappeal.comparison.figures import new_figure, save
 from fedappeal.experiments.adagd.toy import PRECISION, SHIFT, STARTS, Floats, Problem
 from fedappeal.experiments.framework.experiment import Results
-from fedappeal.experiments.framework.plots import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

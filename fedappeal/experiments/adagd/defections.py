@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedappeal.comparison.measures import Lines, Measure
 from fedappeal.experiments.adagd.defections_plot import figure_2
 from fedappeal.experiments.adagd.settings import (
     AGENTS_LOST,
@@ -20,7 +21,6 @@ from fedappeal.experiments.adagd.settings import (
     recorded,
 )
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Quick
-from fedappeal.experiments.framework.measures import Lines, Measure
 
 CLASSES = "0,1,2,3,4,5,6,7,8,9"
 AGENTS = 10

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedappeal.comparison.figures import COLOURS, new_figure, save
+from fedappeal.comparison.measures import Measure
 from fedappeal.experiments.adagd.settings import (
     END_ACCURACY,
     HIGHEST,
@@ -18,8 +20,6 @@ from fedappeal.experiments.adagd.settings import (
     recorded,
 )
 from fedappeal.experiments.framework.experiment import Results, RunResult
-from fedappeal.experiments.framework.measures import Measure
-from fedappeal.experiments.framework.plots import COLOURS, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedappeal.comparison.measures import Lines, Measure, last
 from fedappeal.experiments.adagd.retention_plot import COLOUR, figure_7a
 from fedappeal.experiments.adagd.settings import (
     AGENTS_LOST,
@@ -18,7 +19,6 @@ from fedappeal.experiments.adagd.settings import (
     recorded,
 )
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.experiments.framework.measures import Lines, Measure, last
 
 
 def _first_accuracy(lines: Lines) -> float | None:

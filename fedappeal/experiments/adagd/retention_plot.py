@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.comparison.figures import COLOURS, new_figure, save
 from fedappeal.experiments.adagd.settings import AGENTS_LOST, END_ACCURACY, defections
 from fedappeal.experiments.framework.experiment import Results, RunResult
-from fedappeal.experiments.framework.plots import COLOURS, new_figure, save, series
+from fedappeal.experiments.framework.plots import series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedappeal.experiments.framework.measures import Line, Lines, Measure, best, last, total
+from fedappeal.comparison.measures import Line, Lines, Measure, best, last, total
 
 Reading = Callable[[Line], float | None]
 """Reads one line of a history: a share, or None where the line has none."""

@@ -6,9 +6,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from fedappeal.comparison.figures import new_figure, save
+from fedappeal.comparison.measures import LATE, Lines, Measure, last, late
 from fedappeal.experiments.framework.experiment import Arm, Claim, Numbers, Results
-from fedappeal.experiments.framework.measures import LATE, Lines, Measure, last, late
-from fedappeal.experiments.framework.plots import draw, new_figure, save
+from fedappeal.experiments.framework.plots import draw
 from strategies.fedalign.strategy import warmup_rounds
 
 SETTINGS: Mapping[str, Any] = {

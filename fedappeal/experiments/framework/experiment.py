@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedappeal.experiments.framework.measures import Lines, Measure, unmeasured
+from fedappeal.comparison.measures import Lines, Measure, unmeasured
 from fedappeal.protocol.config import Scalar
 
 Number = float | tuple[float, float]

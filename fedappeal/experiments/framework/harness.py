@@ -111,7 +111,7 @@ def _todo(runs: Sequence[Run], redo: bool, ours: set[Path]) -> list[Run]:
 def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> dict[str, str]:
     at_once = min(machine.at_once, len(todo))
     threads = share_threads(machine.threads, at_once)
-    how = {"device": machine.device, "data_dir": machine.data_dir, "threads": threads}
+    how = {"device": machine.device, "data_dir": machine.data_dir, "threads": threads, "resumable": False}
     failed: dict[str, str] = {}
     ended: set[int] = set()
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedappeal.comparison.table import Table
 from fedappeal.experiments.framework.experiment import Arm, Results
 from fedappeal.experiments.framework.plan import Plan, folder_name
 from fedappeal.experiments.framework.table import (
-    Table,
     claims_table,
     diverged_table,
     nearness_table,
@@ -22,7 +22,7 @@ from fedappeal.files import replace_file
 _TRIED = re.compile(r" \(tried: .*\)")
 """Errors of a download on this machine, which say nothing to a reader of the page."""
 
-_SEPARATE = ("out", "resume", "seed")
+_SEPARATE = ("out", "resume", "schedule-rounds", "seed")
 """Settings that differ from run to run by nature."""
 
 

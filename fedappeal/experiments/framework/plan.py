@@ -92,7 +92,7 @@ class Run:
         ]
 
     def forget(self) -> None:
-        """Remove what an interrupted or outdated run left: without its clients' memory it cannot be continued."""
+        """Remove what an interrupted or outdated run left: an experiment does not keep its clients' memory."""
         if any((self.path / name).exists() for name in (CONFIG, RESULT)):
             shutil.rmtree(self.path)
 

@@ -1,56 +1,17 @@
-"""What all figures share: curves over rounds with their spread, colours, files. Needs matplotlib."""
+"""An experiment's curves over the rounds: a mean over seeds, with its spread as a band. Needs matplotlib."""
 
-import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.comparison.curves import by_round
+from fedappeal.comparison.figures import COLOURS, DASHES
 from fedappeal.experiments.framework.experiment import Results, RunResult
-from fedappeal.experiments.framework.measures import unmeasured
-from fedappeal.protocol.config import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666", "#000000", "#8c564b")
-"""Okabe and Ito's palette: told apart by colour-blind readers too."""
-
-_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (8, 2, 2, 2)), (0, (4, 3)))
-"""By colour: where curves coincide, the lower ones show through the gaps."""
-
-
-def check_plots() -> None:
-    """Check that figures can be drawn.
-
-    Raises:
-        ConfigError: matplotlib is not installed; names the extra.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError("figures need matplotlib: pip install 'fedappeal[plots]'") from None
-
-
-def new_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure, in inches."""
-    check_plots()
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def save(figure: "Figure", stem: Path) -> None:
-    """Write ``stem.png`` and ``stem.svg``; a figure drawn again from the same numbers gives the same files."""
-    import matplotlib as mpl
-
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(stem.with_name(stem.name + ".png"), dpi=90)
-    with mpl.rc_context({"svg.hashsalt": "fedappeal"}):
-        figure.savefig(stem.with_name(stem.name + ".svg"), metadata={"Date": None})
 
 
 def series(run: RunResult, key: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -65,13 +26,8 @@ def curve(runs: Sequence[RunResult], key: str) -> tuple[NDArray[np.int64], NDArr
     Rounds that not all runs have (one ended early) are averaged over those that have them. The curve ends where a
     run's model diverged: the others' mean would no longer be of the same runs.
     """
-    found: dict[int, list[float]] = {}
-    lost = min((int(line["round"]) for run in runs for line in run.lines if unmeasured(line)), default=math.inf)
-    for run in runs:
-        for server_round, value in zip(*series(run, key), strict=True):
-            if server_round < lost:
-                found.setdefault(int(server_round), []).append(float(value))
-    rounds = sorted(found)
+    found = by_round([(run.seed, run.lines) for run in runs], lambda line: line.get(key))
+    rounds = list(found)
     means = np.array([np.mean(found[r]) for r in rounds], dtype=np.float64)
     spreads = np.array([np.std(found[r], ddof=1) if len(found[r]) > 1 else 0.0 for r in rounds], dtype=np.float64)
     return np.array(rounds, dtype=np.int64), means, spreads
@@ -104,7 +60,7 @@ def draw(
         if not (runs := results.of(arm.name)):
             continue
         place = known[arm.shown] if arm.shown in known else free.pop(0)
-        colour, dashes = COLOURS[place % len(COLOURS)], _DASHES[place % len(_DASHES)]
+        colour, dashes = COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
         rounds, means, spreads = curve(runs, key)
         axes.plot(rounds, scale * means, label=arm.shown, color=colour, linestyle=dashes, linewidth=1.4)
         low = np.maximum(means - spreads, 0.0)  # nothing that a history records is negative

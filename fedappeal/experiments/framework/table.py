@@ -5,16 +5,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
-from rich.table import Table as RichTable
-
+from fedappeal.comparison.measures import Measure
+from fedappeal.comparison.table import NONE, Table, plain_number
 from fedappeal.experiments.framework.experiment import Arm, Claim, Missing, Number, Results, Unmeasured
-from fedappeal.experiments.framework.measures import Measure
 from server.run_folder import how_it_ended
 from strategies.rounds.divergence import DIVERGED
 
-NONE = "-"
-_COLUMNS = 6
-"""Columns that fit beside the rows' names on a terminal."""
 _COUNTS = (1, 3, 5, 10, 20, 50)
 """Numbers of seeds that are compared, and all of them."""
 _FEWEST = 3
@@ -51,54 +47,7 @@ class Spread:
     def show(self, digits: int) -> str:
         """Return it as ``mean ± deviation``."""
         tail = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
-        return f"{_plain(self.mean, digits)}{tail}"
-
-
-def _plain(value: float, digits: int, sign: str = "") -> str:
-    text = f"{value:{sign}.{digits}f}"
-    return text.replace("-", "") if float(text) == 0 and not sign else text  # no -0.00
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table to be printed or put on a page.
-
-    Attributes:
-        title: its heading.
-        header: the columns' headings; the first is the row's name.
-        rows: cells; a row with one cell alone is the heading of a group.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def rich(self) -> list[RichTable]:
-        """Return it for the terminal: a table for each group of rows, and for each few columns."""
-        groups: list[tuple[str, list[tuple[str, ...]]]] = []
-        for row in self.rows:
-            if len(row) == 1 or not groups:
-                groups.append((f": {row[0]}" if len(row) == 1 else "", []))
-            if len(row) > 1:
-                groups[-1][1].append(row)
-        found = []
-        for group, rows in groups:
-            for first in range(1, len(self.header), _COLUMNS):
-                columns = (0, *range(first, min(first + _COLUMNS, len(self.header))))
-                table = RichTable(title=self.title + group, title_justify="left")
-                for n in columns:
-                    table.add_column(self.header[n], justify="right" if n else "left")
-                for row in rows:
-                    table.add_row(*(row[n] for n in columns))
-                found.append(table)
-        return found
-
-    def markdown(self) -> str:
-        """Return it as Markdown, without its heading."""
-        align = ["---"] + ["---:"] * (len(self.header) - 1)
-        cells = [self.header, tuple(align)]
-        cells += [(f"**{row[0]}**", *[""] * (len(self.header) - 1)) if len(row) == 1 else row for row in self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
+        return f"{plain_number(self.mean, digits)}{tail}"
 
 
 def result_tables(results: Results, arms: Sequence[Arm]) -> list[Table]:
@@ -161,7 +110,7 @@ def _difference(results: Results, arm: Arm, measure: Measure, paper: Spread | No
     values = results.numbers(arm.name, measure)
     if not values or paper is None:
         return NONE
-    return _plain(Spread.of(values).mean - paper.mean, measure.digits, "+")
+    return plain_number(Spread.of(values).mean - paper.mean, measure.digits, "+")
 
 
 def _grouped(rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ...], ...]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
-from fedappeal.experiments.framework.measures import (
+from fedappeal.comparison.measures import (
     ACCURACY_LATE,
     UNSEEN_ACCURACY_LATE,
     Measure,
 )
+from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
 from fedappeal.experiments.maxfl.opt_out import EMNIST, MEASURES, TABLE_1, TABLE_1_EMNIST, row
 from fedappeal.experiments.maxfl.settings import DIRICHLET, QUICK, SEEN, STRATEGY, curves
 

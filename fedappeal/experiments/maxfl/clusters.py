@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from fedappeal.experiments.framework.experiment import Claim, Experiment, Numbers, Quick
-from fedappeal.experiments.framework.measures import (
+from fedappeal.comparison.measures import (
     GM_APPEAL,
     GM_APPEAL_LATE,
     PREFERRED,
@@ -15,6 +14,7 @@ from fedappeal.experiments.framework.measures import (
     Lines,
     Measure,
 )
+from fedappeal.experiments.framework.experiment import Claim, Experiment, Numbers, Quick
 from fedappeal.experiments.maxfl.settings import (
     CLUSTERS,
     DROPOUT_ON,

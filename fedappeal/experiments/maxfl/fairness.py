@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Quick
-from fedappeal.experiments.framework.measures import (
+from fedappeal.comparison.measures import (
     ACCURACY_LATE,
     GM_APPEAL,
     GM_APPEAL_LATE,
@@ -15,6 +14,7 @@ from fedappeal.experiments.framework.measures import (
     best,
     late,
 )
+from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Quick
 from fedappeal.experiments.maxfl.settings import (
     CLUSTERS,
     PREFERRED_TOO,

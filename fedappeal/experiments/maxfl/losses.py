@@ -7,9 +7,10 @@ from statistics import correlation
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.comparison.figures import COLOURS, new_figure, save
+from fedappeal.comparison.measures import Lines, Measure, last, unmeasured
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.experiments.framework.measures import Lines, Measure, last, unmeasured
-from fedappeal.experiments.framework.plots import COLOURS, curve, new_figure, save, series
+from fedappeal.experiments.framework.plots import curve, series
 from fedappeal.experiments.maxfl.settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY
 
 _EVERY = {"evaluate-every": 5, "report-train-loss": True, "participation": "always"}

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from fedappeal.comparison.measures import Lines, Measure, last
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Numbers, Quick
-from fedappeal.experiments.framework.measures import Lines, Measure, last
 from fedappeal.experiments.maxfl import mean_estimation as mean
 from fedappeal.experiments.maxfl.mean_estimation import SAME, lemma_a1, theorem_a1
 from fedappeal.experiments.maxfl.mean_estimation_plot import figure_4, figure_5

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedappeal.comparison.figures import new_figure, save
 from fedappeal.experiments.framework.experiment import Results
-from fedappeal.experiments.framework.plots import new_figure, save
 from fedappeal.experiments.maxfl.mean_estimation import (
     HETEROGENEITY,
     STABILIZER,

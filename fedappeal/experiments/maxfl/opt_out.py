@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedappeal.experiments.framework.experiment import Experiment, Number, Quick
-from fedappeal.experiments.framework.measures import (
+from fedappeal.comparison.measures import (
     ACCURACY,
     ACCURACY_LATE,
     GM_APPEAL,
@@ -15,6 +14,7 @@ from fedappeal.experiments.framework.measures import (
     Measure,
     joined_share,
 )
+from fedappeal.experiments.framework.experiment import Experiment, Number, Quick
 from fedappeal.experiments.maxfl.settings import (
     DIRICHLET,
     GRID,

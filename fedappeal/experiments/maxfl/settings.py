@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedappeal.comparison.figures import new_figure, save
+from fedappeal.comparison.measures import Measure
 from fedappeal.experiments.framework.experiment import Arm, Claim, Number, Numbers, Results, Unmeasured
-from fedappeal.experiments.framework.measures import Measure
-from fedappeal.experiments.framework.plots import draw, new_figure, save
+from fedappeal.experiments.framework.plots import draw
 from fedappeal.protocol.config import Scalar
 
 FMNIST: Mapping[str, Any] = {

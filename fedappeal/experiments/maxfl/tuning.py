@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedappeal.experiments.framework.experiment import Experiment, Number, Quick
-from fedappeal.experiments.framework.measures import (
+from fedappeal.comparison.measures import (
     GM_APPEAL,
     GM_APPEAL_LATE,
     PREFERRED,
@@ -13,6 +12,7 @@ from fedappeal.experiments.framework.measures import (
     UNSEEN_PREFERRED,
     UNSEEN_PREFERRED_LATE,
 )
+from fedappeal.experiments.framework.experiment import Experiment, Number, Quick
 from fedappeal.experiments.maxfl.settings import (
     CLUSTERS,
     GRID,

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from fedappeal.comparison.measures import GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
-from fedappeal.experiments.framework.measures import GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE
 from fedappeal.experiments.maxfl.settings import CLUSTERS, PREFERRED_TOO, QUICK, STRATEGY, Reading, curves, first
 
 _TABLE_5: Mapping[str, Mapping[int, tuple[Number, Number]]] = {

@@ -44,7 +44,7 @@ def test_rules_by_name() -> None:
     assert [name for name, rule in rules.items() if rule.name != name] == []
     # By the papers: whose step is not SGD's, whose reply is not one model, whose reply is a gradient.
     assert {name for name, rule in rules.items() if not rule.knows_momentum} == {
-        *("scaffold", "maml", "moreau", "gradient", "weighted-gradient")
+        *("adamw", "scaffold", "maml", "moreau", "gradient", "weighted-gradient")
     }
     assert {name for name, rule in rules.items() if not rule.sends_model} == {
         *("scaffold", "gradient", "weighted-gradient")

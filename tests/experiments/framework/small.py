@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedappeal.comparison.measures import Measure, last, late
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Quick, Results
-from fedappeal.experiments.framework.measures import Measure, last, late
 
 VALUE = Measure("value", "value", last("value"))
 

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from fedappeal.cli.reproduce import ReproduceOptions, start_reproduction
+from fedappeal.comparison.measures import Measure, last
 from fedappeal.experiments.framework.experiment import Arm, Quick
 from fedappeal.experiments.framework.grid import best_of_each, grid_experiment, grid_keys
 from fedappeal.experiments.framework.harness import Machine, carry_out
-from fedappeal.experiments.framework.measures import Measure, last
 from fedappeal.experiments.framework.page import write_page
 from fedappeal.experiments.framework.plan import make_plan
 from fedappeal.experiments.framework.table import claims_table

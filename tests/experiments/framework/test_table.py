@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
+from fedappeal.comparison.measures import Measure, best, both, joined_share, last, late, total
 from fedappeal.experiments.framework.experiment import Arm, Claim, Experiment, Quick, Results, RunResult
-from fedappeal.experiments.framework.measures import Measure, best, both, joined_share, last, late, total
 from fedappeal.experiments.framework.table import (
     Spread,
-    Table,
     claims_table,
     diverged_table,
     nearness_table,
@@ -267,20 +266,6 @@ def test_claims_are_counted_by_seed_where_both_were_measured() -> None:
     assert table.rows == (("as printed",), ("ours is first", "1 of 2 seeds"))
     assert [verdict(made.claims[0], found, seed) for seed in range(3)] == ["fails", "holds", "not run"]
     assert claims_table(results((1, 0, 0.5, 1), of=made)) is None
-
-
-def test_a_table_in_markdown() -> None:
-    table = Table("t", ("", "a|b"), (("group",), ("row", "1")))
-    assert table.markdown() == "|  | a\\|b |\n| --- | ---: |\n| **group** |  |\n| row | 1 |"
-    (shown,) = table.rich()
-    assert (shown.title, shown.row_count) == ("t: group", 1)
-    wide = Table("w", ("", *"abcdefgh"), (("row", *"12345678"), ("group",), ("row", *"12345678")))
-    assert [(part.title, len(part.columns)) for part in wide.rich()] == [
-        ("w", 7),
-        ("w", 3),
-        ("w: group", 7),
-        ("w: group", 3),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedappeal.comparison.measures import Lines
 from fedappeal.experiments import load_experiment
-from fedappeal.experiments.framework.measures import Lines
 
 EXPERIMENT = load_experiment("maxfl-figure6")
 

@@ -24,6 +24,7 @@ from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split
+from fedappeal.tasks.share import parts_of
 from strategies import AdaGD
 from tests import node as one_client
 from tests.node import changed, metrics_of, run_config
@@ -168,7 +169,7 @@ def test_a_model_with_more_than_trainable_parameters_is_refused(
     model: nn.Module, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = participant()
-    one.model, one.layout = model, Layout.of(arrays_of(model))
+    one.model, one.layout, one.parts = model, Layout.of(arrays_of(model)), parts_of(model, "all")
     with pytest.raises(ConfigError, match=line) as error:
         AdaGD.LocalRule().reply(turn(one, arrays_of(model)))
     assert "\n" not in str(error.value)

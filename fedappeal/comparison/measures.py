@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
+
+from fedappeal.comparison.statistics import Better
 
 Line = Mapping[str, Any]
 """One line of a run's ``history.jsonl``; for a computed experiment, all that its ``compute`` returned."""
@@ -33,7 +35,7 @@ class Measure:
     title: str
     of: Callable[[Lines], float | None]
     percent: bool = False
-    better: Literal["higher", "lower", ""] = "higher"
+    better: Better = "higher"
     digits: int = 2
     beside: str = ""
     column: str = ""

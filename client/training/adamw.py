@@ -1,0 +1,82 @@
+r"""AdamW: each parameter has a step of its own, from running means of its gradient and of the gradient's square.
+
+Loshchilov, Hutter: "Decoupled Weight Decay Regularization". ICLR 2019, Algorithm 2; after Kingma, Ba: "Adam: A Method
+for Stochastic Optimization". ICLR 2015. At local step t, with gradient g::
+
+    m <- beta1 m + (1 - beta1) g              v <- beta2 v + (1 - beta2) g^2
+    w <- w - eta_l (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + lambda w)
+
+eta_l is the run's learning rate, lambda its weight decay: the two are multiplied, as in ``torch.optim.AdamW``.
+
+m, v and t start at zero in each local training and end with it: a client carries nothing of them into its next round,
+which starts from another model, and sends nothing of them. With few local steps the first ones therefore weigh more:
+at t = 1 every parameter moves by about eta_l, whatever the size of its gradient.
+"""
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from client.training.rule import LocalProblem, LocalRule
+from fedappeal.protocol.config import Positive
+from fedappeal.protocol.plugins import PluginSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from client.training.descent import GradientTerm, Tensors
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class AdamW(LocalRule):
+    """AdamW (Loshchilov and Hutter, ICLR 2019) with decoupled weight decay; its means start anew each round."""
+
+    name = "adamw"
+    knows_momentum = False
+    """beta1 is its own."""
+    batched = False
+    """What a rule adds in a batch is added to the gradient; this one replaces it."""
+
+    class Settings(PluginSettings):
+        """AdamW's settings."""
+
+        beta1: Decay = Field(0.9, description="decay of the mean of gradients")
+        beta2: Decay = Field(0.999, description="decay of the mean of their squares")
+        eps: Positive = Field(1e-8, description="added to the root of that mean")
+
+    settings: Settings
+
+    def train(self, model: "nn.Module", problem: LocalProblem) -> None:
+        """Train a model in place."""
+        from client.training.descent import descend
+
+        # Descent adds weight decay after a term: behind this one, that is the decoupled form.
+        descend(model, problem, [self._direction()])
+
+    def _direction(self) -> "GradientTerm":
+        """Return what puts AdamW's direction in the place of each gradient, with means that start at zero."""
+        import torch
+
+        own = self.settings
+        first: Tensors = ()
+        second: Tensors = ()
+        step = 0
+
+        def direction(gradients: "Tensors", parameters: "Tensors") -> "Tensors":
+            nonlocal first, second, step
+            if not step:
+                first = [torch.zeros_like(g) for g in gradients]
+                second = [torch.zeros_like(g) for g in gradients]
+            step += 1
+            torch._foreach_lerp_(first, gradients, 1 - own.beta1)
+            torch._foreach_mul_(second, own.beta2)
+            torch._foreach_addcmul_(second, gradients, gradients, value=1 - own.beta2)
+            scale = torch._foreach_sqrt(second)
+            torch._foreach_div_(scale, math.sqrt(1 - own.beta2**step))
+            torch._foreach_add_(scale, own.eps)
+            torch._foreach_mul_(scale, 1 - own.beta1**step)
+            return torch._foreach_div(first, scale)
+
+        return direction

@@ -1,0 +1,1 @@
+"""Comparing runs: groups by settings, means with intervals over seeds, paired differences, tables, pictures."""

@@ -1,0 +1,53 @@
+"""What a comparison reads off every run: the task's primary metric, GM-Appeal, loss, participation, traffic."""
+
+from collections.abc import Iterable
+
+from fedappeal.comparison.measures import LATE, Lines, Measure, joined_share, last, late, total
+from fedappeal.comparison.statistics import Better
+from fedappeal.protocol.metric import ACCURACY, Metric
+
+
+def run_measures(metric: Metric = ACCURACY) -> tuple[Measure, ...]:
+    """Return the measures by which runs are compared; those without a number in any run are left out later."""
+    found = [Measure("rounds", "rounds", last("round"), better="", digits=0)]
+    for prefix, whose in (("", ""), ("unseen_", "unseen: ")):
+        for key, title, better, share in _evaluated(metric):
+            digits = 1 if share else 3
+            name, heading = prefix + key, whose + title
+            found += [
+                Measure(name, heading, last(name), share, better, digits),
+                Measure(f"{name}-late", f"{heading}, last {LATE} rounds", late(name), share, better, digits),
+            ]
+    joined = "joined, % of those asked"
+    return (
+        *found,
+        Measure("joined", joined, joined_share(), percent=True, digits=1),
+        Measure("joined-late", f"{joined}, last {LATE} rounds", joined_share(LATE), percent=True, digits=1),
+        Measure("left", "clients that left", total("left"), better="lower", digits=0),
+        Measure("failed", "failed replies", total("failed"), better="lower", digits=0),
+        Measure("up", "MB up", lambda lines: _megabytes(lines, "bytes_up"), better="lower", digits=2),
+        Measure("down", "MB down", lambda lines: _megabytes(lines, "bytes_down"), better="lower", digits=2),
+        Measure("seconds", "seconds in all", total("seconds"), better="lower", digits=1),
+    )
+
+
+def _evaluated(metric: Metric) -> Iterable[tuple[str, str, Better, bool]]:
+    """Return column, heading, better direction and whether it is a share of what evaluation reports."""
+    name, share, shown = metric.column, metric.is_share, metric.heading
+    better: Better = "higher" if metric.higher_is_better else "lower"
+    rows: tuple[tuple[str, str, Better, bool], ...] = (
+        ("gm_appeal", "GM-Appeal", "higher", False),
+        (name, f"test {shown}", better, share),
+        (f"worst_decile_{name}", f"worst decile's {shown}", better, share),
+        (f"preferred_{name}", f"preferred-model {shown}", better, share),
+        (f"adapted_{name}", f"adapted model's {shown}", better, share),
+        ("loss", "test loss", "lower", False),
+        ("adapted_loss", "adapted model's loss", "lower", False),
+        (f"priority_{name}", f"priority clients' {shown}", better, share),
+    )
+    return {row[0]: row for row in rows}.values()  # a task's metric may be its loss
+
+
+def _megabytes(lines: Lines, key: str) -> float | None:
+    found = total(key)(lines)
+    return None if found is None else found / 1e6

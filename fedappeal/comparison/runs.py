@@ -1,0 +1,155 @@
+"""The runs that are compared: found under folders, read from what a run leaves behind."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedappeal.comparison.measures import Lines
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.metric import ACCURACY, Metric
+from server.run_folder import CONFIG, HISTORY, how_it_ended, read_config, read_lines
+
+
+class HasPath(Protocol):
+    """A run of the Python interface: it knows its folder."""
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+
+
+_RUN_KEY = "run-key"
+
+RunLike = str | os.PathLike[str] | HasPath
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """One run, as its folder records it.
+
+    Attributes:
+        name: its folder without what all have in common.
+        settings: all that it was run with, in the recorded order.
+        lines: its history so far; at least one line.
+        early_end: why it ended before its last round; empty where it did not.
+        finished: whether it is over; else it is under way, or was interrupted.
+        metric: the task's primary metric.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    lines: Lines
+    early_end: str = ""
+    finished: bool = True
+    metric: Metric = ACCURACY
+
+    @property
+    def task(self) -> str:
+        """What was learned."""
+        return str(self.settings["task"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of all its draws."""
+        return int(self.settings["seed"])
+
+    @property
+    def last_round(self) -> int:
+        """The last round of its history."""
+        return int(self.lines[-1]["round"])
+
+    @property
+    def measured(self) -> str:
+        """The clients that measured the last evaluated model, ``2 of 3``; empty where all did."""
+        last_one = next((line for line in reversed(self.lines) if line.get("expected")), {})
+        asked, answered = last_one.get("expected", 0), last_one.get("evaluated", 0)
+        return f"{answered} of {asked}" if answered < asked else ""
+
+    def until(self, server_round: int) -> "RecordedRun":
+        """Return the run as it stood after a round."""
+        return replace(self, lines=[line for line in self.lines if int(line["round"]) <= server_round])
+
+
+def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], list[str]]:
+    """Read runs from their folders, or from folders that hold such folders.
+
+    Returns:
+        The runs in the order in which they are named, those of one folder by its sub-folders' names; and the names of
+        runs under such a folder that have no finished round yet.
+
+    Raises:
+        ConfigError: nothing is named, a folder holds no run, or a run is named twice or has no finished round.
+    """
+    named = [runs] if isinstance(runs, str | os.PathLike) or hasattr(runs, "path") else list(runs)
+    paths = [Path(run if isinstance(run, str | os.PathLike) else run.path) for run in named]
+    if not paths:
+        raise ConfigError("which runs? name their folders")
+    found = [path for folder in paths for path in find_runs(folder)]
+    read, empty = [], []
+    for path, name in zip(found, _names(found), strict=True):
+        settings = _settings(path)
+        if lines := read_lines(path / HISTORY):
+            read.append(_recorded(path, name, settings, lines))
+        elif path in paths:
+            raise ConfigError(f"'{path}' has no finished round to compare")
+        else:
+            empty.append(name)
+    if not read:
+        raise ConfigError(f"'{paths[0]}' holds no run with a finished round")
+    return read, empty
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Return a run's folder itself, or the folders of all runs below it, ``seed-2`` before ``seed-10``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if (folder / CONFIG).exists():
+        return [folder]
+    if not folder.is_dir():
+        raise ConfigError(f"'{folder}' is not the folder of a run: there is no such folder")
+    found: list[Path] = []
+    for path, folders, files in os.walk(folder):
+        if CONFIG in files and _RUN_KEY in read_config(Path(path)):  # models have a config.json too
+            found.append(Path(path))
+            folders.clear()  # what a run leaves below its folder is no run
+    if not found:
+        raise ConfigError(
+            f"'{folder}' is not the folder of a run and holds none: no run's {CONFIG} is in or below it"
+        )
+    return sorted(found, key=lambda path: _natural(path.relative_to(folder)))
+
+
+def _natural(path: Path) -> list[list[tuple[int, str]]]:
+    """Return what sorts whole numbers in names by their size."""
+    parts = (re.split(r"(\d+)", name) for name in path.parts)
+    return [[(int(part), "") if part.isdecimal() else (-1, part) for part in name] for name in parts]
+
+
+def _settings(path: Path) -> Mapping[str, Any]:
+    settings = read_config(path).get("settings")
+    if not isinstance(settings, dict) or not {"task", "seed", "strategy", "rounds"} <= settings.keys():
+        raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} records no settings of a run")
+    return settings
+
+
+def _recorded(path: Path, name: str, settings: Mapping[str, Any], lines: Lines) -> RecordedRun:
+    last = int(lines[-1]["round"])
+    end = how_it_ended(path) or {}
+    reason = str(end.get("reason", "")) if int(end.get("round", 0)) >= last else ""
+    finished = bool(reason) or last >= int(settings["rounds"])
+    return RecordedRun(name, settings, lines, reason, finished, Metric.of_record(read_config(path).get("metric")))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    absolute = [Path(os.path.realpath(path)) for path in paths]
+    if twice := next((path for n, path in enumerate(absolute) if path in absolute[:n]), None):
+        raise ConfigError(f"a run is named twice: '{twice}'")
+    if len(absolute) == 1:
+        return [absolute[0].name]
+    common = Path(os.path.commonpath([path.parent for path in absolute]))
+    return [str(path.relative_to(common)) for path in absolute]

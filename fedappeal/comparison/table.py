@@ -1,0 +1,94 @@
+"""A table of texts: for the terminal, split so that it fits, and as Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+NONE = "-"
+WIDTH = 80
+"""Characters of a terminal's line, where its width is not known."""
+_HEADING = 16
+"""Characters of a column's heading before it is wrapped."""
+_NAMES = 0.28
+"""Most of a line that the rows' names take; longer ones are wrapped."""
+_BORDER = 3
+"""Characters around a cell: two blanks and a line; one more line ends the table."""
+
+
+def plain_number(value: float, digits: int, sign: str = "") -> str:
+    """Return a number with its digits after the point; without a sign of its own, never -0.0."""
+    text = f"{value:{sign}.{digits}f}"
+    return text.replace("-", "") if float(text) == 0 and not sign else text
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to be printed or put on a page.
+
+    Attributes:
+        title: its heading.
+        header: the columns' headings; the first is the row's name.
+        rows: cells; a row with one cell alone is the heading of a group.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def rich(self, width: int = WIDTH) -> list[RichTable]:
+        """Return it for the terminal: a table for each group of rows, and for the columns that fit beside each other.
+
+        Args:
+            width: of the terminal, in characters.
+        """
+        groups: list[tuple[str, list[tuple[str, ...]]]] = []
+        for row in self.rows:
+            if len(row) == 1 or not groups:
+                groups.append((f": {row[0]}" if len(row) == 1 else "", []))
+            if len(row) > 1:
+                groups[-1][1].append(row)
+        found = []
+        for group, rows in groups:
+            for columns in self._beside_each_other(rows, width):
+                table = RichTable(title=escape(self.title + group), title_justify="left")
+                for n, characters in columns:
+                    heading = Text(self.header[n], overflow="fold")
+                    table.add_column(heading, justify="right" if n else "left", width=characters, overflow="fold")
+                for row in rows:
+                    table.add_row(*(Text(row[n], overflow="fold") for n, _ in columns))
+                found.append(table)
+        return found
+
+    def _beside_each_other(self, rows: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[int, int]]]:
+        """Return the columns of each part, the rows' names first: ``(number, characters)``."""
+        longest = [max(cell_len(row[n]) for row in [self.header, *rows]) for n in range(len(self.header))]
+        cells = [max(cell_len(row[n]) for row in rows) for n in range(len(self.header))]
+        names = min(longest[0], max(int(_NAMES * width), 1))
+        left = width - 1 - names - _BORDER  # for the columns beside the names
+        parts: list[list[int]] = []
+        for n in range(1, len(self.header)):
+            if not parts or self._needs([*parts[-1], n], longest, cells) > left:
+                parts.append([])
+            parts[-1].append(n)
+        found = []
+        for part in parts:
+            spare = max(0, left - self._needs(part, longest, cells)) // len(part)
+            widths = [min(longest[n], self._needs([n], longest, cells) - _BORDER + spare) for n in part]
+            most = max(1, left - _BORDER)  # a single column that is too wide is folded
+            found.append([(0, names), *((n, min(w, most)) for n, w in zip(part, widths, strict=True))])
+        return found
+
+    @staticmethod
+    def _needs(part: Sequence[int], longest: Sequence[int], cells: Sequence[int]) -> int:
+        return sum(max(cells[n], min(longest[n], _HEADING)) + _BORDER for n in part)
+
+    def markdown(self) -> str:
+        """Return it as Markdown, without its heading."""
+        align = ["---"] + ["---:"] * (len(self.header) - 1)
+        cells = [self.header, tuple(align)]
+        cells += [(f"**{row[0]}**", *[""] * (len(self.header) - 1)) if len(row) == 1 else row for row in self.rows]
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)

@@ -1,0 +1,66 @@
+"""Ctrl-C and SIGTERM during a simulated run: taken at once where no round is lost, else after the round."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupts:
+    """Whether the run was asked to end, and whether it may end now.
+
+    A second request ends it at once: it then continues from its last checkpoint.
+
+    Attributes:
+        finished: the last round that is over.
+        saved: the last round whose checkpoint is on the disk.
+        asked: the signal that asked; 0: none has.
+    """
+
+    def __init__(self) -> None:
+        self.finished = self.saved = self.asked = 0
+
+    def check(self) -> None:
+        """End the run where it was asked to; to be called between rounds.
+
+        Raises:
+            KeyboardInterrupt: it was.
+        """
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def ask(self, signum: int, frame: FrameType | None = None) -> None:
+        """Take a signal.
+
+        Raises:
+            KeyboardInterrupt: no finished round is lost by it, or it is the second.
+        """
+        again, self.asked = bool(self.asked), signum
+        if again or self.saved >= self.finished:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    """Take Ctrl-C and SIGTERM in the main thread, and put back afterwards what took them before.
+
+    SIGTERM ends the process by what took it before, once the run has been left. Other threads get no signals.
+    """
+    asked = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in wanted}
+    taken = [number for number in wanted if before[number] not in (signal.SIG_IGN, None)]
+    for number in taken:
+        signal.signal(number, asked.ask)
+    try:
+        yield asked
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+        if asked.asked == signal.SIGTERM:
+            signal.raise_signal(signal.SIGTERM)
+    asked.check()  # asked after the last round: the run is whole, and its caller is told

@@ -1,0 +1,141 @@
+"""What the clients of a simulated run remember, in the run's folder: for each checkpoint the memory of its round.
+
+``memory-0.safetensors`` holds what clients remember before the first round: their requirements, which do not change
+any more. ``memory-ROUND.safetensors`` holds what has changed since. It is written before the checkpoint of its round,
+and older ones are deleted after it: a kill at any moment leaves a checkpoint with the memory of the same round.
+``requirements.jsonl`` has each client's rho_k: only a simulation may know it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from client.memory import RunMemory
+from client.participant import Judged
+from client.participants import Participants
+from client.requirement import read_requirement
+from client.state import ContextStore
+from client.training.measured import Evaluation
+from fedappeal.files import read_safetensors, replace_file, write_safetensors
+from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
+from server.records import Record, flattened, restored
+from server.run_folder import RunFolder, read_config
+
+REQUIREMENTS = "requirements.jsonl"
+_TEXT = "text"
+"""Name of the array that holds all that is no array: a file's metadata may not be long."""
+
+
+def _file(path: Path, server_round: int) -> Path:
+    return path / f"memory-{server_round}.safetensors"
+
+
+def _values(evaluations: Mapping[str, Evaluation]) -> Mapping[str, Sequence[Any]]:
+    return {key: (each.loss, each.score, dict(each.others)) for key, each in evaluations.items()}
+
+
+class SavedMemory:
+    """The clients' memory of one simulated run; see `server.recorder.ClientMemory`."""
+
+    def __init__(
+        self, folder: RunFolder, grid: InProcessGrid, participants: Participants, evaluate_every: int
+    ) -> None:
+        """Begin.
+
+        Args:
+            folder: the run's.
+            grid: holds the clients' contexts.
+            participants: what the process has of the clients besides.
+            evaluate_every: the run's setting.
+        """
+        self._folder = folder
+        self._grid = grid
+        self._participants = participants
+        self._every = evaluate_every
+        self._first: dict[int, dict[str, Any]] = {}
+        self._judged: list[Any] = []
+
+    def restore(self, server_round: int) -> None:
+        """Give the clients what they remembered after a round; 0: before the first, where that is known.
+
+        Raises:
+            ConfigError: if the memory of that round is not there.
+        """
+        if server_round or _file(self._folder.path, 0).exists():
+            self._read(0)
+            self._first = self._states()
+        if server_round:
+            self._judged = self._read(server_round)
+            if self._measured_as_last(server_round):
+                self._judged = [(place, "", 0, {}) for place, *_ in self._judged]
+
+    def enrolled(self, server_round: int) -> None:
+        """Keep what clients remember before the first round, or give back what they had measured after the last."""
+        if server_round == 1:
+            self._first = {}
+            self.save(0)
+            self._first = self._states()
+            self._write_requirements()
+            return
+        # As they were kept, in the same order: which of them are kept next follows from it.
+        self._participants.clear()
+        for place, model, noise_round, measured in self._judged:
+            participant = self._participants.of(self._grid.context(FIRST_NODE + place))
+            metric = participant.task.metric
+            evaluations = {key: Evaluation(loss, score, metric, o) for key, (loss, score, o) in measured.items()}
+            participant.judged = Judged(model, noise_round, evaluations)
+
+    def save(self, server_round: int) -> None:
+        """Write what the clients remember after a round."""
+        held: dict[str, Record] = {}
+        for node, context in self._grid.contexts.items():
+            known = self._first.get(node, {})
+            changed = ((name, record) for name, record in context.state.items() if known.get(name) is not record)
+            held |= {f"{node - FIRST_NODE}/{name}": record for name, record in changed}
+        arrays, records = flattened(held)
+        judged = [
+            [each.node.partition_id, each.judged.model, each.judged.server_round, _values(each.judged.evaluations)]
+            for each in self._participants.kept()
+        ]
+        text = json.dumps({"records": records, "judged": judged}).encode()
+        arrays[_TEXT] = np.frombuffer(text, np.uint8)
+        write_safetensors(_file(self._folder.path, server_round), arrays, {"round": server_round}, durable=False)
+
+    def keep_only(self, server_round: int) -> None:
+        """Delete the memory of other rounds; what clients remembered before the first stays."""
+        kept = {_file(self._folder.path, each) for each in (0, server_round)}
+        for file in set(self._folder.path.glob("memory-*.safetensors")) - kept:
+            file.unlink()
+
+    def _states(self) -> dict[int, dict[str, Any]]:
+        return {node: dict(context.state) for node, context in self._grid.contexts.items()}
+
+    def _measured_as_last(self, server_round: int) -> bool:
+        """Whether clients measured a round's model only because the run was to end with it."""
+        every, last = self._every, read_config(self._folder.path)["settings"]["rounds"]
+        return server_round == last and not (every and server_round % every == 0)
+
+    def _read(self, server_round: int) -> list[Any]:
+        """Take up a round's file; return what the clients had measured of the last model."""
+        arrays, _ = read_safetensors(_file(self._folder.path, server_round))
+        text = json.loads(arrays.pop(_TEXT).tobytes())
+        for path, record in restored(arrays, text["records"]).items():
+            place, _, name = path.partition("/")
+            self._grid.context(FIRST_NODE + int(place)).state[name] = record
+        return cast(list[Any], text["judged"])
+
+    def _write_requirements(self) -> None:
+        lines = []
+        for context in self._grid.contexts.values():
+            store = ContextStore(context.state)
+            identity = store.read("identity")
+            key = RunMemory(store, self._folder.run_key).requirement
+            if identity and (requirement := read_requirement(store, key)) is not None:
+                client = identity.values["client-id"]
+                lines.append({"client-id": client, "requirement": requirement.rho, "of": requirement.of})
+        replace_file(
+            self._folder.path / REQUIREMENTS, "".join(json.dumps(line) + "\n" for line in lines).encode(), False
+        )

@@ -1,0 +1,92 @@
+"""What of a model travels: all of it, what is trained, or the arrays that patterns name."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from fedappeal.protocol.config import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedappeal.tasks.task import Task
+
+AUTO, ALL, TRAINABLE = "auto", "all", "trainable"
+_SHOWN = 6
+"""Most names that an error lists."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The arrays of a model by who has them; each tuple is in the model's order.
+
+    Attributes:
+        shared: names of the arrays that travel between server and clients.
+        personal: names of the arrays that each client trains or keeps up to date for itself.
+        fixed: names of the parameters that are never trained and not sent: all have them from the task.
+        personal_trained: the personal ones that are trained; the others are buffers.
+    """
+
+    shared: tuple[str, ...]
+    personal: tuple[str, ...]
+    fixed: tuple[str, ...]
+    personal_trained: tuple[str, ...]
+
+
+def share_of(task: "Task") -> str:
+    """Return what of a task's model travels: the run's setting, or what the task says where that is ``auto``."""
+    return task.share if task.settings.share == AUTO else task.settings.share
+
+
+def parts_of(model: "nn.Module", share: str) -> Parts:
+    """Return which arrays of a model travel, and which stay.
+
+    Args:
+        model: the model.
+        share: ``all``; ``trainable``: the parameters that require a gradient; or names as patterns (``*`` and ``?``),
+            separated by commas. A pattern behind ``!`` takes away; where all do, they take away from all.
+
+    Raises:
+        ConfigError: a pattern without a match, or nothing that travels.
+    """
+    names = list(model.state_dict())
+    trained = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if share == ALL:
+        shared = set(names)
+    elif share == TRAINABLE:
+        shared = trained & set(names)
+    else:
+        shared = _matched(share, names)
+    if not shared:
+        raise ConfigError(f"share = '{share}' is not allowed: no array of the model would travel")
+    kept = [name for name in names if name not in shared]
+    return Parts(
+        tuple(name for name in names if name in shared),
+        tuple(name for name in kept if name in trained or name not in parameters),
+        tuple(name for name in kept if name in parameters - trained),
+        tuple(name for name in kept if name in trained),
+    )
+
+
+def _matched(share: str, names: Iterable[str]) -> set[str]:
+    """Return the names that patterns choose.
+
+    Raises:
+        ConfigError: an empty pattern, or one without a match.
+    """
+    names = list(names)
+    patterns = [pattern.strip() for pattern in share.split(",")]
+    chosen = set(names) if all(pattern.startswith("!") for pattern in patterns) else set()
+    for pattern in patterns:
+        wanted = pattern.removeprefix("!")
+        found = {name for name in names if fnmatchcase(name, wanted)}
+        if not found:
+            listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+            raise ConfigError(
+                f"share = '{share}' is not allowed: no array of the model is called '{wanted}' ({listed}); or "
+                f"{ALL}, {TRAINABLE}"
+            )
+        chosen = chosen - found if pattern.startswith("!") else chosen | found
+    return chosen

@@ -1,0 +1,151 @@
+"""What fills a run's folder round by round: its lines, and the checkpoints that make them count."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord
+
+from fedappeal.protocol import keys
+from server.build import Chosen
+from server.checkpoint import Checkpoint
+from server.run_folder import (
+    CHECKPOINT,
+    HISTORY,
+    MEASUREMENTS,
+    PARTICIPATION,
+    POLICIES,
+    RunFolder,
+    read_lines,
+)
+from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.members import Member
+from strategies.rounds.strategy import Strategy
+
+SECONDS_APART = 1.0
+"""Between the checkpoints of a run that need not be durable."""
+LARGEST_SHARE = 20
+"""Of such a run's time, checkpoints take one part in this many: the next one waits until the last one is paid for."""
+
+
+class ClientMemory(Protocol):
+    """What clients remember, where it would end with the server's process."""
+
+    def restore(self, server_round: int) -> None:
+        """Give the clients what they remembered after a round; 0: before the first.
+
+        Raises:
+            ConfigError: if it is not there.
+        """
+
+    def enrolled(self, server_round: int) -> None:
+        """All clients have answered the roll call, and a round is about to begin."""
+
+    def save(self, server_round: int) -> None:
+        """Keep what the clients remember after a round, beside what is kept already."""
+
+    def keep_only(self, server_round: int) -> None:
+        """Let go of what was kept after other rounds."""
+
+
+@dataclass
+class Recorder(Hooks):
+    """Fills the run's folder, round by round.
+
+    Attributes:
+        folder: the run's.
+        strategy: the run's.
+        initial: w_0.
+        rounds: number of the last round.
+        run: the run's plug-ins.
+        watch: told of each round after it is on the disk.
+        durable: whether there is a checkpoint after each round.
+        memory: the clients', where it has to be kept with the checkpoints.
+    """
+
+    folder: RunFolder
+    strategy: Strategy
+    initial: ArrayRecord
+    rounds: int
+    run: Chosen
+    watch: Hooks
+    durable: bool
+    memory: ClientMemory | None = None
+
+    def __post_init__(self) -> None:
+        self._policies = {str(line["client-id"]) for line in read_lines(self.folder.path / POLICIES)}
+        self._due = time.monotonic() + SECONDS_APART
+        self._unsaved: tuple[int, ArrayRecord] | None = None
+        self._begun = False
+
+    def on_enrolled(self, member: Member, enrolled: int) -> None:
+        """Record an arrival, and the client's policy where the run mixes policies."""
+        client = member.client_id
+        version = {"version": member.version} if member.version else {}
+        self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **version)
+        if len(self.run.mixture.names) > 1 and client not in self._policies:
+            self._policies.add(client)
+            policy = self.run.mixture.of(self.strategy.shared.seed, client)
+            self.folder.append(POLICIES, {"client-id": client, "policy": policy})
+
+    def on_refused(self, node_id: int, reason: str) -> None:
+        """Record a client that does not fit the run, with its reason."""
+        self.folder.event("refused", node=str(node_id), reason=reason)
+        self.watch.on_refused(node_id, reason)
+
+    def on_round_start(self, server_round: int) -> None:
+        """Record that a round began."""
+        self.watch.on_round_start(server_round)
+        self._unsaved = None  # from here on, strategy and clients are not any more as they were after it
+        if self.memory is not None and not self._begun:
+            self.memory.enrolled(server_round)
+        self._begun = True
+        self.folder.event("round", round=server_round)
+
+    def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
+        """Write the round's lines, then the checkpoint that makes them count."""
+        decisions = [
+            {"round": record.server_round, "client-id": client, "decision": decision}
+            for client, decision in sorted(record.decisions.items())
+        ]
+        self.folder.append(PARTICIPATION, *decisions)
+        if record.measured:
+            self.folder.append(
+                MEASUREMENTS, measurements(record, self.strategy.metric.name, *self.strategy.other_metrics)
+            )
+        self.folder.append(HISTORY, record.as_line())
+        self._unsaved = record.server_round, arrays
+        over = record.server_round == self.rounds or bool(self.strategy.finished)
+        if self.durable or over or time.monotonic() >= self._due:
+            self.save()
+        self.watch.on_round_end(record, arrays)
+
+    def save(self) -> None:
+        """Write a checkpoint of the round that is over; nothing in the middle of a round, or where there is one."""
+        if self._unsaved is None:
+            return
+        (server_round, arrays), self._unsaved = self._unsaved, None
+        started = time.monotonic()
+        # The checkpoint makes both count: a kill at any moment leaves one with the memory of the same round.
+        if self.memory is not None:
+            self.memory.save(server_round)
+        checkpoint = Checkpoint(server_round, self.initial, arrays, self.strategy.state())
+        checkpoint.write(self.folder.path / CHECKPOINT, self.durable)
+        if self.memory is not None:
+            self.memory.keep_only(server_round)
+        ended = time.monotonic()
+        self._due = ended + max(SECONDS_APART, LARGEST_SHARE * (ended - started))
+        self.watch.on_checkpoint(server_round)
+
+
+def measurements(record: RoundRecord, *metrics: str) -> Mapping[str, Any]:
+    """Return what each client measured of a round's model, in columns; None where it does not say.
+
+    Args:
+        record: the round.
+        metrics: names of the task's metrics.
+    """
+    names = (keys.LOSS, *metrics, keys.APPEALED)
+    columns = {key: [measured.get(key) for measured in record.measured.values()] for key in names}
+    return {"round": record.server_round, "client-ids": list(record.measured), **columns}

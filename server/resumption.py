@@ -1,0 +1,68 @@
+"""Whether and how a run continues: in its own runtime, with its own settings, to another total of rounds."""
+
+from pathlib import Path
+from typing import Any
+
+from fedappeal.files import read_values
+from fedappeal.protocol.config import ConfigError, RunConfig
+from server.run_folder import CHECKPOINT, CONFIG, INITIAL, RunFolder, how_it_ended, read_config
+
+KIND = "kind"
+"""Key of a run's runtime under which its name stands."""
+LOCAL, SIMULATION, SUBMITTED = "local", "simulation", "submitted"
+
+
+def runtime_of(path: Path) -> dict[str, Any]:
+    """Return the runtime of a run: its ``kind``, and what else ``config.json`` says of it.
+
+    Raises:
+        ConfigError: if the folder holds no run, or does not say.
+    """
+    runtime = dict(read_config(path).get("runtime", {}))
+    if not runtime and (path / INITIAL).exists():  # a local run of a version that did not record it
+        return {KIND: LOCAL}
+    if runtime.get(KIND) not in (LOCAL, SIMULATION, SUBMITTED):
+        raise ConfigError(
+            f"'{path}' holds a run that cannot continue: its {CONFIG} does not say how it was started "
+            f"({LOCAL}, {SIMULATION}, {SUBMITTED})"
+        )
+    if not runtime.get("resumable", True):
+        raise ConfigError(f"'{path}' holds a simulated run whose clients' memory was not kept: it cannot continue")
+    return runtime
+
+
+def settings_to_resume(path: Path, rounds: int | None = None) -> RunConfig:
+    """Return the settings with which a run continues.
+
+    Args:
+        path: its folder.
+        rounds: its new total of rounds; None: as it is.
+
+    Raises:
+        ConfigError: if the folder holds no run, one that a strategy ended, or one that has done all these rounds.
+    """
+    config = RunConfig.parse(read_config(path)["settings"])
+    ended, done = how_it_ended(path), rounds_done(path)
+    if ended and ended["reason"]:
+        raise ConfigError(
+            f"'{path}' holds a run that has finished in round {ended['round']}: {ended['reason']}; it cannot continue"
+        )
+    if rounds is not None and rounds <= done:
+        raise ConfigError(f"rounds = {rounds} is not allowed: more than the {done} that the run in '{path}' has done")
+    if rounds is None and ended and ended["round"] >= config.rounds:
+        raise ConfigError(
+            f"'{path}' holds a run that has finished all its {config.rounds} rounds (--rounds N: continue to N)"
+        )
+    return config if rounds in (None, config.rounds) else config.continued(int(rounds or 0))
+
+
+def rounds_done(path: Path) -> int:
+    """Return the round after which a run continues: that of its checkpoint; 0: there is none."""
+    checkpoint = path / CHECKPOINT
+    return int(read_values(checkpoint)["round"]) if checkpoint.exists() else 0
+
+
+def schedule_rounds(folder: RunFolder, rounds: int) -> int:
+    """Return the setting ``schedule-rounds`` of a run that continues to a total of rounds."""
+    began = RunConfig.parse(read_config(folder.path)["settings"], ignore_unknown=True)
+    return began.schedule_rounds if rounds == began.rounds else began.scheduled_rounds

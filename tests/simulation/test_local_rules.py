@@ -1,0 +1,79 @@
+"""Simulated runs whose clients train by AdamW, with a learning rate that follows a schedule."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedappeal.files import read_safetensors
+from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.draws import batch_indices
+from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.tasks import load_task
+from server.run_folder import HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+
+SETTINGS: dict[str, Any] = {
+    "model": "logistic",
+    "clients": 3,
+    "rounds": 4,
+    "local-steps": 5,
+    "batch-size": 16,
+    "solo.steps": 5,
+    "local-rule": "adamw",
+    "learning-rate": 0.01,
+}
+
+
+def config_of(**settings: Any) -> RunConfig:
+    return RunConfig.parse(SETTINGS | {k.replace("__", ".").replace("_", "-"): v for k, v in settings.items()})
+
+
+def simulated(folder: Path, config: RunConfig, mode: str = "auto") -> RunFolder:
+    run = RunFolder.create(folder, config)
+    simulate(config, run, Simulation(mode, threads=1))
+    return run
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "maxfl", "fedalign"])
+def test_strategies_that_leave_the_rule_open_learn_by_adamw(tmp_path: Path, strategy: str) -> None:
+    run = simulated(tmp_path / "run", config_of(strategy=strategy, weight_decay=0.01, participation="always"))
+    lines = read_lines(run.path / HISTORY)
+    assert all(line["joined"] > 0 == line["failed"] for line in lines)
+    losses = [line["loss"] for line in lines]
+    assert losses == sorted(losses, reverse=True)
+    assert "learning_rate" not in lines[0]
+
+
+def test_a_client_alone_follows_torchs_adamw_at_the_rates_of_the_schedule(tmp_path: Path) -> None:
+    """FedAvg of one client is that client: a new AdamW each round, at 1/2, 1, 0.55 and 0.1 of the learning rate."""
+    schedule = {"lr_schedule": "cosine", "lr_warmup_rounds": 1, "lr_final_share": 0.1}
+    own: dict[str, Any] = {"adamw__beta1": 0.8, "adamw__beta2": 0.9, "adamw__eps": 1e-3}
+    config = config_of(strategy="fedavg", clients=1, weight_decay=0.05, **schedule, **own)
+    run = simulated(tmp_path / "run", config)
+    rates = [0.005, 0.01, 0.0055, 0.001]
+    assert [line["learning_rate"] for line in read_lines(run.path / HISTORY)] == pytest.approx(rates, rel=1e-12)
+
+    task = load_task(config.task_settings())
+    data, model = task.load(0).train, task.initial_model(0)
+    client = read_lines(run.path / PARTICIPATION)[0]["client-id"]
+    for number, rate in enumerate(rates, start=1):
+        optimiser = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.05)
+        for batch in torch.from_numpy(batch_indices(0, client, number, len(data), 5, 16, "batches")):
+            optimiser.zero_grad()
+            task.loss(model(data.x[batch]), data.y[batch]).backward()
+            optimiser.step()
+    found = read_safetensors(run.path / MODEL)[0]
+    for name, expected in model.state_dict().items():
+        torch.testing.assert_close(torch.from_numpy(found[name]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_batched_clients_follow_the_schedule_as_sequential_ones_do(tmp_path: Path) -> None:
+    config = config_of(strategy="scaffold", local_rule="auto", lr_schedule="linear", learning_rate=0.1)
+    runs = [simulated(tmp_path / mode, config, mode) for mode in ("batched", "sequential")]
+    one, other = (read_safetensors(run.path / MODEL)[0] for run in runs)
+    for name, values in one.items():
+        torch.testing.assert_close(torch.from_numpy(values), torch.from_numpy(other[name]), rtol=1e-4, atol=1e-5)
+    constant = simulated(tmp_path / "constant", config.model_copy(update={"lr_schedule": "constant"}))
+    there = read_safetensors(constant.path / MODEL)[0]
+    assert any(abs(values - there[name]).max() > 1e-3 for name, values in one.items())

@@ -1,0 +1,385 @@
+"""A simulated run that was stopped, killed or has finished continues as if nothing had happened, to the bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from client.training.rule import TrainingJob
+from client.training.sgd import SGD
+from fedappeal.files import read_safetensors
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.memory import REQUIREMENTS, SavedMemory
+from server.checkpoint import Checkpoint
+from server.resumption import rounds_done, runtime_of, settings_to_resume
+from server.run_folder import (
+    CHECKPOINT,
+    EVENTS,
+    HISTORY,
+    MEASUREMENTS,
+    MODEL,
+    PARTICIPATION,
+    RunFolder,
+    read_config,
+    read_lines,
+)
+from strategies.rounds.hooks import RoundRecord
+
+SETTINGS: dict[str, Any] = {
+    **{"task": "digits", "model": "logistic", "clients": 6, "unseen-clients": 1, "clients-per-round": 3, "rounds": 6},
+    **{"mandatory-rounds": 2, "local-steps": 4, "batch-size": 16, "solo.steps": 8, "learning-rate": 0.3},
+}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "fedavg": {"participation": "appeal=0.4,defect=0.6", "defect.leave-below": 1.2},
+    "fedprox": {},
+    "scaffold": {},
+    "qfedavg": {},
+    "mwfed": {},
+    "perfedavg": {"rounds": 4},
+    "pfedme": {"rounds": 4},
+    "maxfl": {"tuning-steps": 2, "evaluate-every": 2},
+    "fedalign": {"fedalign.epsilon-schedule": "linear", "fedalign.global-loss": "stale", "loss-mode": "training"},
+    "adagd": {"clients-per-round": 0, "adagd.precision": 0.05, "adagd.step-size": 0.5},
+    "maxfl-adagd": {"clients-per-round": 0, "maxfl-adagd.precision": 0.05, "maxfl-adagd.step-size": 0.5},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_every_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr("server.recorder.SECONDS_APART", 0.0)
+    monkeypatch.setattr("server.recorder.LARGEST_SHARE", 0)
+
+
+def settings(**changed: Any) -> RunConfig:
+    return RunConfig.parse(SETTINGS | {key.replace("_", "-"): value for key, value in changed.items()})
+
+
+def run(path: Path, config: RunConfig, mode: str = "auto", **how: Any) -> Path:
+    simulate(config, RunFolder.create(path, config), Simulation(mode, threads=1), **how)
+    return path
+
+
+def resume(path: Path, rounds: int | None = None, **how: Any) -> None:
+    config = settings_to_resume(path, rounds)
+    simulate(config, RunFolder.open(path), Simulation.of_runtime(read_config(path)["runtime"]), **how)
+
+
+def left_by(path: Path) -> dict[str, Any]:
+    """All that a run leaves, but for dates, seconds and the run's key."""
+    checkpoint = Checkpoint.read(path / CHECKPOINT)
+    state = {name: dict(record) for name, record in checkpoint.state.config_records.items()}
+    arrays = {
+        f"{name}/{key}": array.numpy().tobytes()
+        for name, record in {"model": checkpoint.arrays, **checkpoint.state.array_records}.items()
+        for key, array in record.items()
+    }
+    return {
+        "history": [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(path / HISTORY)],
+        **{name: read_lines(path / name) for name in (PARTICIPATION, MEASUREMENTS, REQUIREMENTS)},
+        "rounds": [e["round"] for e in read_lines(path / EVENTS) if e["event"] == "round"],
+        "model": {name: array.tobytes() for name, array in read_safetensors(path / MODEL)[0].items()},
+        "state": (state, arrays, checkpoint.server_round),
+        "memory": memory(path),
+    }
+
+
+def memory(path: Path) -> dict[str, Any]:
+    """What the clients remember at the end, without the run's key."""
+    key, found = RunFolder.open(path).run_key, {}
+    for file in path.glob("memory-*.safetensors"):
+        arrays, _ = read_safetensors(file)
+        text = json.loads(arrays.pop("text").tobytes().decode().replace(key, "KEY"))
+        found[file.name] = {name.replace(key, "KEY"): array.tobytes() for name, array in arrays.items()}, text
+    return found
+
+
+def killed_after(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
+    """Let runs end after the lines of the next round, before its memory and its checkpoint are written."""
+    save = SavedMemory.save
+
+    def killed(self: SavedMemory, number: int) -> None:
+        if number == server_round + 1:
+            raise RuntimeError("killed")
+        save(self, number)
+
+    monkeypatch.setattr(SavedMemory, "save", killed)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_run_that_was_killed_continues_to_the_bit(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(strategy=strategy, **STRATEGIES[strategy])
+    whole = run(tmp_path / "whole", config)
+    with monkeypatch.context() as patch:
+        killed_after(patch, 3)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(tmp_path / "halved", config)
+    halved = tmp_path / "halved"
+    assert Checkpoint.read(halved / CHECKPOINT).server_round == 3
+    assert len(read_lines(halved / HISTORY)) == 4
+    resume(halved)
+    assert left_by(halved) == left_by(whole)
+    assert len(read_lines(whole / HISTORY)) == config.rounds
+    assert sum(line["joined"] for line in read_lines(whole / HISTORY)[3:]) > 0
+
+
+@pytest.mark.parametrize("mode", ["batched", "sequential"])
+def test_what_clients_have_measured_comes_back_too(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients judge the model that they have just evaluated by what they measured; few of them are kept at once."""
+    monkeypatch.setattr("client.participants.KEPT", 4)
+    config = settings(strategy="maxfl", model="mlp", clients=9)
+    whole = run(tmp_path / "whole", config, mode)
+    with monkeypatch.context() as patch:
+        killed_after(patch, 2)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(tmp_path / "halved", config, mode)
+    resume(tmp_path / "halved")
+    assert left_by(tmp_path / "halved") == left_by(whole)
+    assert read_config(whole)["runtime"]["mode"] == mode
+
+
+@pytest.mark.parametrize("step", ["before round 1", "before the checkpoint", "after the checkpoint"])
+def test_a_kill_between_two_files_leaves_a_pair(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, path = settings(strategy="scaffold"), tmp_path / "run"
+    whole = run(tmp_path / "whole", config)
+
+    def killed(*given: Any) -> None:
+        raise RuntimeError("killed")
+
+    def killed_in_round_3(checkpoint: Checkpoint, *given: Any) -> None:
+        if checkpoint.server_round == 3:
+            raise RuntimeError("killed")
+        write(checkpoint, *given)
+
+    write = Checkpoint.write
+    with monkeypatch.context() as patch:
+        if step == "before round 1":
+            patch.setattr(SavedMemory, "_write_requirements", killed)
+        elif step == "before the checkpoint":
+            patch.setattr(Checkpoint, "write", killed_in_round_3)
+        else:
+            patch.setattr(SavedMemory, "keep_only", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(path, config)
+    expected = {"before round 1": {0}, "before the checkpoint": {0, 2, 3}, "after the checkpoint": {0, 1}}
+    assert {int(file.stem.split("-")[1]) for file in path.glob("memory-*")} == expected[step]
+    resume(path)
+    assert left_by(path) == left_by(whole)
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import server.recorder, torch
+from fedappeal.protocol.config import RunConfig
+from fedappeal.simulation.engine import Simulation, simulate
+from server.run_folder import RunFolder, read_config
+
+server.recorder.SECONDS_APART, server.recorder.LARGEST_SHARE = 0.0, 0
+path = Path(sys.argv[1])
+config = RunConfig.parse(read_config(path)["settings"])
+simulate(config, RunFolder.open(path), Simulation(threads=1), lambda record: time.sleep(0.05))
+"""
+
+
+def test_a_process_that_was_killed_leaves_a_run_that_continues(tmp_path: Path) -> None:
+    config = settings(strategy="scaffold", rounds=12)
+    whole, path = run(tmp_path / "whole", config), tmp_path / "killed"
+    RunFolder.create(path, config)
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)])
+    deadline = time.monotonic() + 120
+    while rounds_done(path) < 4:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert 4 <= rounds_done(path) < 12
+    resume(path)
+    assert left_by(path) == left_by(whole)
+    kinds = [event["event"] for event in read_lines(path / EVENTS)]
+    assert (kinds[0], kinds.count("resumed"), kinds[-1]) == ("enrolled", 1, "finished")
+
+
+# -- Ctrl-C and SIGTERM --------------------------------------------------------------------------------
+
+
+def interrupted(path: Path, config: RunConfig, server_round: int, number: int = signal.SIGINT) -> None:
+    """Run, and send this process a signal between two rounds."""
+
+    def on_round(record: RoundRecord) -> None:
+        if record.server_round == server_round:
+            signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(path, config, on_round=on_round)
+
+
+def test_ctrl_c_between_rounds_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.recorder.SECONDS_APART", 1e9)
+    config, path = settings(strategy="maxfl"), tmp_path / "run"
+    whole, before = run(tmp_path / "whole", config), signal.getsignal(signal.SIGINT)
+    interrupted(path, config, 3)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert rounds_done(path) == 3
+    assert read_lines(path / EVENTS)[-1]["event"] == "interrupted"
+    resume(path)
+    assert left_by(path) == left_by(whole)
+
+
+@pytest.mark.parametrize(("apart", "kept"), [(1e9, 3), (0.0, 2)])
+def test_ctrl_c_in_a_round_ends_it_where_that_loses_none(
+    apart: float, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds 1 and 2 would be lost where they are in no checkpoint yet: then round 3 is finished first."""
+    monkeypatch.setattr("server.recorder.SECONDS_APART", apart)
+    config, path = settings(strategy="maxfl"), tmp_path / "run"
+    whole, reply = run(tmp_path / "whole", config), SGD.reply
+
+    def struck(rule: SGD, job: TrainingJob) -> Any:
+        if job.server_round == 3 and not struck_once:
+            struck_once.append(1)
+            signal.raise_signal(signal.SIGINT)
+        return reply(rule, job)
+
+    struck_once: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(SGD, "reply", struck)
+        with pytest.raises(KeyboardInterrupt):
+            run(path, config)
+    assert rounds_done(path) == kept
+    resume(path)
+    assert left_by(path) == left_by(whole)
+
+
+def test_an_interrupt_of_the_callers_own_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's kernel, or a hook, may raise it; so may any other error of a hook end the run between rounds."""
+    monkeypatch.setattr("server.recorder.SECONDS_APART", 1e9)
+    for error in (KeyboardInterrupt, ValueError):
+        path = tmp_path / error.__name__
+
+        def on_round(record: RoundRecord, error: type[BaseException] = error) -> None:
+            if record.server_round == 2:
+                raise error
+
+        with pytest.raises(error):
+            run(path, settings(), on_round=on_round)
+        assert rounds_done(path) == 2
+
+
+def test_sigterm_saves_the_run_and_then_does_what_it_would_have_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.recorder.SECONDS_APART", 1e9)
+    path, done = tmp_path / "run", []
+    before = signal.signal(signal.SIGTERM, lambda *given: done.append(rounds_done(path)))
+    try:
+        interrupted(path, settings(), 2, signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done == [2]
+    assert read_lines(path / EVENTS)[-1]["event"] == "interrupted"
+
+
+# -- more rounds -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"strategy": "maxfl", "mandatory-rounds": -1, "clients-per-round": 0},
+        {"strategy": "fedalign", "fedalign.epsilon-schedule": "linear", "fedalign.warmup-share": 0.5},
+        {"strategy": "scaffold", "participation": "appeal"},
+    ],
+    ids=lambda own: str(own["strategy"]),
+)
+def test_a_finished_run_continues_as_it_began(own: dict[str, Any], tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", settings(**own, rounds=7, schedule_rounds=4))
+    path = run(tmp_path / "longer", settings(**own, rounds=4))
+    resume(path, 6)
+    resume(path, 7)
+    assert left_by(path) == left_by(whole)
+    record = read_config(path)
+    assert (record["settings"]["rounds"], record["settings"]["schedule-rounds"]) == (7, 4)
+    resumptions = [(each["from-round"], each["to-round"]) for each in record["resumptions"]]
+    assert resumptions == [(4, 6), (6, 7)]
+    assert all(each["date"] and each["versions"]["torch"] for each in record["resumptions"])
+    ends = [e for e in read_lines(path / EVENTS) if e["event"] in ("resumed", "finished")]
+    assert [(e["event"], e["round"]) for e in ends] == [
+        *(("finished", 4), ("resumed", 4), ("finished", 6), ("resumed", 6), ("finished", 7)),
+    ]
+    if own["strategy"] == "maxfl":
+        mandatory = [line["mandatory"] for line in read_lines(path / HISTORY)]
+        assert mandatory[:5] == [True] * 4 + [False]
+    # With a total of its own from the start it is another run.
+    other = run(tmp_path / "other", settings(**own, rounds=7))
+    differs = left_by(other)["history"] != left_by(whole)["history"]
+    assert differs == (own["strategy"] != "scaffold")
+
+
+def test_a_model_that_was_measured_only_at_the_end_is_measured_again(tmp_path: Path) -> None:
+    """Else clients would judge it in the next round by what they measured all together, as no longer run does."""
+    own = {"strategy": "maxfl", "model": "mlp", "evaluate-every": 3, "clients": 9, "mandatory-rounds": 0}
+    whole = run(tmp_path / "whole", settings(**own, rounds=6, schedule_rounds=4))
+    path = run(tmp_path / "longer", settings(**own, rounds=4))
+    assert "accuracy" in read_lines(path / HISTORY)[3]
+    resume(path, 6)
+    assert left_by(path)["model"] == left_by(whole)["model"]
+
+
+# -- what continues must be what began -------------------------------------------------------------------
+
+
+def test_another_task_or_model_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    path = run(tmp_path / "run", settings(rounds=2))
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.name not in (EVENTS, "config.json")}
+    for changed, what in (({"seed": 9}, "task-fingerprint"), ({"model": "mlp"}, "layout")):
+        config = RunConfig.parse({**settings_to_resume(path, 5).as_config(), **changed})
+        with pytest.raises(ConfigError, match=rf"{what} \w+ is not that of the run in '.*', \w+: a run continues"):
+            simulate(config, RunFolder.open(path), Simulation(threads=1))
+    assert {file.name: file.read_bytes() for file in path.iterdir() if file.name in before} == before
+    (path / "memory-2.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"memory-2.safetensors' cannot be read"):
+        resume(path, 5)
+
+
+def test_a_run_that_keeps_no_memory_says_so(tmp_path: Path) -> None:
+    config = settings(rounds=2)
+    simulate(config, RunFolder.create(tmp_path / "run", config), Simulation(threads=1, resumable=False))
+    assert not list((tmp_path / "run").glob("memory-*"))
+    with pytest.raises(ConfigError, match="clients' memory was not kept: it cannot continue"):
+        runtime_of(tmp_path / "run")
+
+
+# -- files for analysis ----------------------------------------------------------------------------------
+
+
+def test_what_each_client_measured_and_requires_is_in_columns(tmp_path: Path) -> None:
+    path = run(tmp_path / "run", settings(evaluate_every=2))
+    lines, history = read_lines(path / MEASUREMENTS), read_lines(path / HISTORY)
+    assert [line["round"] for line in lines] == [2, 4, 6]
+    ids = [f"client-{k:04d}" for k in range(7)]
+    required = {line["client-id"]: line for line in read_lines(path / REQUIREMENTS)}
+    assert list(required) == ids
+    assert {line["of"] for line in required.values()} == {"loss"}
+    for line in lines:
+        assert line["client-ids"] == ids
+        told = history[line["round"] - 1]
+        assert sum(line["loss"][:6]) / 6 == pytest.approx(told["loss"])
+        assert sum(line["accuracy"][:6]) / 6 == pytest.approx(told["accuracy"])
+        assert line["accuracy"][6] == told["unseen_accuracy"]
+        appealed = [loss < required[client]["requirement"] for client, loss in zip(ids, line["loss"], strict=True)]
+        assert line["appealed"] == appealed
+    assert any(line["appealed"] != lines[0]["appealed"] for line in lines)
