@@ -1,8 +1,9 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from client.training.rule import LocalRule
@@ -22,6 +23,9 @@ from server.resumption import KIND, SUBMITTED, schedule_rounds
 from server.run_folder import CHECKPOINT, MODEL, RunFolder, new_path
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.strategy import Strategy
+
+Evaluate = Callable[[int, Arrays], Mapping[str, float]]
+"""Evaluates a model on the server: given the round and the named arrays, it returns numbers for the history."""
 
 
 def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arrays:
@@ -61,6 +65,7 @@ def run(
     *,
     task: Task | None = None,
     strategy: Strategy | None = None,
+    evaluate: Evaluate | None = None,
 ) -> None:
     """Run, or continue, the run that the settings describe.
 
@@ -73,6 +78,7 @@ def run(
         memory: what the clients remember, where it ends with this process.
         task: in place of the one that the settings name.
         strategy: the same; a template, which is copied.
+        evaluate: evaluates each evaluated model on the server as well.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -82,7 +88,7 @@ def run(
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config, {KIND: SUBMITTED}, given)
     with folder.alone():
         try:
-            _run(grid, config, folder, watch or Hooks(), durable, memory, given)
+            _run(grid, config, folder, watch or Hooks(), durable, memory, given, evaluate)
         except Exception as error:
             folder.event("failed", reason=str(error))
             raise
@@ -96,6 +102,7 @@ def _run(
     durable: bool,
     memory: ClientMemory | None,
     given: Given,
+    evaluate: Evaluate | None,
 ) -> None:
     if config.resume:
         config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
@@ -120,6 +127,10 @@ def _run(
         folder.record_resumption(start.server_round, config)
         folder.event("resumed", round=start.server_round)
 
+    def central(number: int, record: ArrayRecord) -> MetricRecord:
+        assert evaluate is not None
+        return MetricRecord(dict(evaluate(number, layout.unpack(record))))
+
     recorder = Recorder(folder, strategy, start.initial, config.rounds, plugins, watch, durable, memory)
     try:
         result = strategy.start(
@@ -128,6 +139,7 @@ def _run(
             config.rounds,
             train_config=ConfigRecord({**told, **training_settings(config, plugins)}),
             evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
+            evaluate_fn=central if evaluate else None,
             hooks=recorder,
             roll_call_config=ConfigRecord({**told, **roll_call_settings(config, plugins, task, given)}),
             arrays=start.arrays,
