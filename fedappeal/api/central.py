@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from client.training.models import evaluate, load_arrays
+from client.training.models import arrays_of, evaluate, load_arrays
 from fedappeal.api.client_data import split_of
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.packing import Arrays
@@ -40,8 +40,10 @@ def central_evaluation(given: Any, task: Task, seed: int, device: torch.device) 
             found = evaluate(task, model, split)
             return {"loss": found.loss, task.metric.name: found.score, **found.others}
 
+    kept = arrays_of(model)  # what stays with the clients has its initial values
+
     def central(number: int, arrays: Arrays) -> dict[str, float]:
-        load_arrays(model, arrays)
+        load_arrays(model, {**kept, **arrays})
         found = measure(number)
         model.eval()
         if not isinstance(found, Mapping):

@@ -54,7 +54,7 @@ def _check_loss(loss: object) -> None:
     if not loss.requires_grad:
         raise ConfigError("loss is not allowed: its result does not depend on the model's parameters")
     if not bool(torch.isfinite(loss)):
-        raise ConfigError(f"loss is not allowed: of the initial model it is {float(loss)}")
+        raise ConfigError(f"loss is not allowed: of the initial model it is {float(loss.detach())}")
 
 
 def _check_metrics(task: Task, model: torch.nn.Module, batch: Split) -> None:

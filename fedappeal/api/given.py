@@ -54,7 +54,7 @@ class GivenTask(Task):
         self._base = base
         self._clients = () if isinstance(clients, Task) else clients
         if base is not None:
-            self.data_dir, self.own = base.data_dir, base.own
+            self.data_dir, self.own, self.share = base.data_dir, base.own, base.share
             self.input_shape, self.num_classes = base.input_shape, base.num_classes
             self.class_names, self.auto_partition = base.class_names, base.auto_partition
             self.metric, self.other_metrics = base.metric, base.other_metrics

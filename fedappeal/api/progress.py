@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -59,9 +59,3 @@ def _notebook_line() -> Shown:
             handle.update(text, raw=True)
 
     return show
-
-
-def line_of(name: str, row: Mapping[str, Any]) -> str:
-    """Return a run's name and what its latest round says of the model."""
-    known = [(key.replace("_", " "), row[key]) for key in ("gm_appeal", "accuracy", "loss") if key in row]
-    return " ".join([name, *(f"{key} {value:.3f}" for key, value in known[:2])])

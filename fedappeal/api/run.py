@@ -3,23 +3,25 @@
 import html
 import itertools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client.data.cache import pick_device
-from client.training.models import load_arrays
+from client.training.models import arrays_of, load_arrays
 from fedappeal.api import frames
 from fedappeal.api.central import central_evaluation
 from fedappeal.api.plan import Plan
-from fedappeal.api.progress import Shown, line_of, shown
+from fedappeal.api.progress import Shown, shown
 from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.simulation import engine
 from fedappeal.simulation.engine import Simulation
 from fedappeal.tasks import load_task
+from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
 from server.checkpoint import Checkpoint
 from server.given import Given
@@ -124,12 +126,9 @@ class Run:
         return ended is not None and (bool(ended["reason"]) or self.rounds >= self.config.rounds)
 
     @property
-    def metric(self) -> str:
-        """The history's column of the task's primary metric."""
-        worst = "worst_decile_"
-        lines = read_lines(self.path / HISTORY)
-        columns = (key.removeprefix(worst) for line in lines[-1:] for key in line if key.startswith(worst))
-        return next(columns, "accuracy")
+    def metric(self) -> Metric:
+        """The task's primary metric."""
+        return Metric.of_record(read_config(self.path).get("metric"))
 
     def summary(self) -> dict[str, Any]:
         """Return what the latest evaluated round says, and totals over all rounds."""
@@ -137,7 +136,7 @@ class Run:
         found: dict[str, Any] = {"strategy": config.strategy, "task": config.task, "seed": config.seed}
         found |= {"rounds": self.rounds, "of": config.rounds, "finished": self.finished}
         evaluated = next((line for line in reversed(lines) if line["evaluated"]), {})
-        metric = self.metric
+        metric = self.metric.column
         for column in ("gm_appeal", metric, f"worst_decile_{metric}", "loss", "central_loss", f"central_{metric}"):
             if column in evaluated:
                 found[column] = evaluated[column]
@@ -148,11 +147,14 @@ class Run:
     def model(self) -> "nn.Module":
         """Return the trained model in evaluation mode, on the CPU; of an unfinished run, as its checkpoint has it.
 
+        What stays with the clients (``share``) has its initial values.
+
         Raises:
             ConfigError: no round is over, or the program's own model was not given to `fedappeal.load`.
         """
-        model = self._task().initial_model(self.config.seed)
-        load_arrays(model, self._arrays(model))
+        task = self._task()
+        model = task.initial_model(self.config.seed)
+        load_arrays(model, {**arrays_of(model), **self._arrays(parts_of(model, share_of(task)).shared)})
         return model.eval()
 
     def resume(self, rounds: int | None = None) -> "Run":
@@ -182,17 +184,19 @@ class Run:
         found = self.summary()
         parts = [f"{found['strategy']} on {found['task']}", f"seed {found['seed']}"]
         parts.append(f"{found['rounds']} of {found['of']} rounds")
-        named = [key for key in found if key in ("gm_appeal", "loss") or key == self.metric]
+        named = [key for key in found if key in ("gm_appeal", "loss") or key == self.metric.column]
         parts += [f"{key.replace('_', ' ')} {shown_value(found[key])}" for key in named]
         return ", ".join([*parts, str(self.path)])
 
-    def _arrays(self, model: "nn.Module") -> Arrays:
+    def _arrays(self, names: Sequence[str]) -> Arrays:
+        """Return the latest global model, of arrays of these names."""
         if self.finished and (self.path / MODEL).exists():
             return read_safetensors(self.path / MODEL)[0]
         if not (self.path / CHECKPOINT).exists():
             raise ConfigError(f"'{self.path}' holds no model: no round is over")
-        layout = Layout.of({name: t.detach().cpu().numpy() for name, t in model.state_dict().items()})
-        return layout.unpack(Checkpoint.read(self.path / CHECKPOINT).arrays)
+        packed = Checkpoint.read(self.path / CHECKPOINT).arrays
+        whole = arrays_of(self._task().initial_model(self.config.seed), names)
+        return Layout.of(whole).unpack(packed)
 
     def _task(self) -> Task:
         """Return the run's task.
@@ -227,10 +231,13 @@ class Run:
             device = pick_device(how.device)
             evaluate = central_evaluation(self._watching.evaluate, self._task(), config.seed, device)
         self.interrupted = False
+        columns = ("gm_appeal", self._task().metric.column)
 
         def on_round(record: RoundRecord) -> None:
             row = dict(record.as_line())
-            show(line_of(name, row), record.server_round, config.rounds)
+            known = [(column.replace("_", " "), row[column]) for column in columns if column in row]
+            said = [f"{column} {value:.3f}" for column, value in known]
+            show(" ".join([name, *said]), record.server_round, config.rounds)
             if self._watching.on_round is not None:
                 self._watching.on_round(FinishedRound(record.server_round, row, dict(record.decisions), self))
 

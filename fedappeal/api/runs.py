@@ -71,7 +71,7 @@ class Runs(Sequence[Run]):
     def _table(self) -> list[list[str]]:
         summaries = [run.summary() for run in self]
         columns = list(dict.fromkeys(key for found in summaries for key in found if key in ("gm_appeal", "loss")))
-        metrics = list(dict.fromkeys(run.metric for run in self))
+        metrics = list(dict.fromkeys(run.metric.column for run in self))
         columns = [*metrics, *columns]
         settings = list(self.varied[0]) if self.varied else []
         table = [[*settings, "rounds", *(column.replace("_", " ") for column in columns)]]

@@ -79,7 +79,7 @@ def test_labels_without_a_default_are_named(labels: Tensor, loss: Any, said: str
 @pytest.mark.parametrize(
     ("model", "loss", "metrics", "said"),
     [
-        (nn.Linear(5, 2), None, None, "calling the model failed: RuntimeError: mat1 and mat2 shapes"),
+        (nn.Linear(5, 2), None, None, "calling the model failed: RuntimeError: "),
         (nn.Linear(6, 1), None, None, "model is not allowed: it has 1 outputs, the labels are 0 to 1"),
         (nn.ReLU(), None, None, "model is not allowed: it has no trainable parameter"),
         (Net, functional.mse_loss, {"m": worst}, "the loss failed"),
@@ -189,7 +189,7 @@ def test_a_run_learns_and_measures_by_its_own(kind: str) -> None:
     found = losses(run)
     assert found[-1] < found[0]
     column = COLUMN.get(kind, "overlap")
-    assert run.metric == column
+    assert run.metric.column == column
     # The history's number is the mean over clients of the trained model's, measured here by hand.
     x_of: Callable[[Any], Any] = lambda x: run.model()(**x) if isinstance(x, dict) else run.model()(x)  # noqa: E731
     measure = metrics or {"m": lambda o, y: (o - y).abs().mean()}
@@ -205,7 +205,7 @@ def test_a_run_learns_and_measures_by_its_own(kind: str) -> None:
 
 def test_lower_is_better_reaches_a_requirement(in_folder: None) -> None:
     data, model, loss, _ = REGRESSION
-    reach = {"set": {"metric.reach": 1e9, "solo.steps": 3}}
+    reach = {"set": {"metric.reach": 1e9}}
     run = fedappeal.simulate(
         "fedavg", data=data, model=model, loss=loss, requirement="metric", **QUICK | reach | {"rounds": 1}
     )
