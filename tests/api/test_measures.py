@@ -184,7 +184,14 @@ COLUMN = {"regression": "mean_absolute_error", "multi-label": "hamming", "tokens
 def test_a_run_learns_and_measures_by_its_own(kind: str) -> None:
     data, model, loss, metrics = RUNS[kind]
     run = fedappeal.simulate(
-        "fedavg", data=data, model=model, loss=loss, metrics=metrics, evaluate=data[0][1], **QUICK | {"rounds": 4}
+        "fedavg",
+        data=data,
+        model=model,
+        loss=loss,
+        metrics=metrics,
+        evaluate=data[0][1],
+        mode="sequential",
+        **QUICK | {"rounds": 4},
     )
     found = losses(run)
     assert found[-1] < found[0]
