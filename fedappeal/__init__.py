@@ -1,6 +1,6 @@
 """fedappeal: federated learning for volunteers, on Flower.
 
-A name of the Python interface is imported when it is first asked for: the command line loads neither torch nor Flower.
+Names of the Python interface are imported when they are asked for: the command line loads neither torch nor Flower.
 """
 
 import importlib

@@ -19,7 +19,7 @@ def central_evaluation(given: Any, task: Task, seed: int, device: torch.device) 
     """Return what evaluates each evaluated model on the server.
 
     Args:
-        given: a test set (``(x, y)``, a torch Dataset or a Split), or a callable ``(round, model) -> dict of numbers``.
+        given: a test set (``(x, y)``, a Dataset or a Split), or a callable ``(round, model) -> dict of numbers``.
         task: calls and measures the model.
         seed: of the run.
         device: where models are evaluated.

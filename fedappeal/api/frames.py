@@ -48,16 +48,14 @@ def clients(path: Path) -> "pd.DataFrame":
 
     Returns:
         ``round``, ``client``; ``decision`` (missing where the round did not ask the client); ``loss``, the task's
-        metrics and ``appealed`` of the round's new model on its test data (missing where the round has no evaluation);
+        metrics and ``appealed`` of the round's new model on its test data (missing in rounds without evaluation);
         ``requirement``, its rho_k.
 
     Raises:
         ConfigError: pandas is not installed.
     """
     pd = pandas()
-    decided = {
-        (line["round"], line["client-id"]): line["decision"] for line in read_lines(path / PARTICIPATION)
-    }
+    decided = {(line["round"], line["client-id"]): line["decision"] for line in read_lines(path / PARTICIPATION)}
     measured: dict[tuple[int, str], Mapping[str, Any]] = {}
     columns: list[str] = []
     for line in read_lines(path / MEASUREMENTS):
@@ -74,7 +72,9 @@ def clients(path: Path) -> "pd.DataFrame":
             **{key.replace("-", "_"): measured.get((server_round, client), {}).get(key) for key in columns},
             "requirement": required.get(client),
         }
-        for server_round, client in sorted(decided.keys() | measured.keys(), key=lambda row: (row[0], natural(row[1])))
+        for server_round, client in sorted(
+            decided.keys() | measured.keys(), key=lambda row: (row[0], natural(row[1]))
+        )
     ]
     names = ["round", "client", "decision", *(key.replace("-", "_") for key in columns), "requirement"]
     return pd.DataFrame(rows, columns=names)

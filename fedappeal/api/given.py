@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedappeal.api.given_model import GivenModel
 from fedappeal.api.measures import Measures
 from fedappeal.protocol.config import ConfigError, TaskSettings
-from fedappeal.tasks.examples import ClientData, Structure, only_tensor, tensors_of
+from fedappeal.tasks.examples import ClientData, Structure, only_tensor
 from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -175,10 +175,7 @@ def given_task(
     class_names: Sequence[str] = (),
 ) -> GivenTask:
     """Return the task of these parts; arguments and errors as `GivenTask`."""
-    kind = type(clients)
-    usual = not isinstance(clients, Task) or (
-        kind.loss is Task.loss and kind.metrics is Task.metrics and kind.forward is Task.forward
-    )
+    base = type(clients) if isinstance(clients, Task) else Task
+    usual = base.loss is Task.loss and base.metrics is Task.metrics and base.forward is Task.forward
     plain = usual and measures.loss is None and not measures.metrics
     return (GivenTask if plain else MeasuredTask)(settings, clients, model, measures, class_names)
-

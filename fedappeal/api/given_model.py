@@ -72,7 +72,9 @@ class GivenModel:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ConfigError(f"model = {self.name} failed: {reason}; it is called with no arguments") from error
         if not isinstance(made, nn.Module):
-            raise ConfigError(f"model = {self.name} is not allowed: it made {type(made).__name__}, no torch.nn.Module")
+            raise ConfigError(
+                f"model = {self.name} is not allowed: it made {type(made).__name__}, no torch.nn.Module"
+            )
         return copy.deepcopy(made).cpu()  # a function may return the same one again
 
     def fingerprint(self, seed: int) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedappeal.api.client_data import PAIRS, clients_of
 from fedappeal.api.given import GivenTask, given_task
-from fedappeal.api.measures import Measures
-from fedappeal.api.tables import Columns, Rows, rows_of_dataset, rows_of_frame
+from fedappeal.api.measures import TASKS_OWN, Measures
+from fedappeal.api.tables import NO_COLUMNS, Columns, Rows, rows_of_dataset, rows_of_frame
 from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import load_task, task_names
 from fedappeal.tasks.examples import ClientData
@@ -32,7 +32,7 @@ class OwnData:
     """
 
     data: Any
-    columns: Columns = Columns()
+    columns: Columns = NO_COLUMNS
 
     @cached_property
     def clients(self) -> "list[ClientData] | Rows":
@@ -47,10 +47,12 @@ class OwnData:
             return rows_of_frame(self.data, self.columns)
         if "datasets" in packages:
             return rows_of_dataset(self.data, self.columns)
-        if self.columns != Columns():
+        if self.columns != NO_COLUMNS:
             raise ConfigError("client, label, features and partitioner go with a DataFrame or a datasets.Dataset")
         if not isinstance(self.data, Sequence) or isinstance(self.data, str):
-            raise ConfigError(f"data is not allowed: a {kind.__name__}; {PAIRS}, a DataFrame or a datasets.Dataset is")
+            raise ConfigError(
+                f"data is not allowed: a {kind.__name__}; {PAIRS}, a DataFrame or a datasets.Dataset is"
+            )
         return clients_of(self.data)
 
     @property
@@ -97,7 +99,7 @@ class Own:
 
     data: OwnData | None = None
     model: Any = None
-    measures: Measures = Measures()
+    measures: Measures = TASKS_OWN
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Own":
@@ -107,7 +109,7 @@ class Own:
             ConfigError: columns without data, or a loss or metrics that are not allowed.
         """
         columns = Columns(given["client"], given["label"], tuple(given["features"]), given["partitioner"])
-        if given["data"] is None and columns != Columns():
+        if given["data"] is None and columns != NO_COLUMNS:
             raise ConfigError("data is missing: client, label, features and partitioner go with it")
         data = None if given["data"] is None else OwnData(given["data"], columns)
         return cls(data, given["model"], Measures.of(given["loss"], given["metrics"]))
@@ -115,7 +117,7 @@ class Own:
     @property
     def given(self) -> bool:
         """Whether there is any."""
-        return self.data is not None or self.model is not None or self.measures != Measures()
+        return self.data is not None or self.model is not None or self.measures != TASKS_OWN
 
     def task(self, config: RunConfig, base: Task | None, data_dir: str) -> GivenTask:
         """Return the task for a run.

@@ -110,10 +110,7 @@ def own_plugins(strategy: Any, settings: Mapping[str, Any]) -> set[str]:
 
 
 def planned_again(config: RunConfig, strategy: Any, task: Any, own: Own, data_dir: str) -> Plan:
-    """Return a run by its recorded settings, with the objects that a program gives again.
-
-    Args:
-        config: the recorded settings; the others are those of `planned`.
+    """Return a run by its recorded settings, with the objects that a program gives again, as to `planned`.
 
     Raises:
         ConfigError: for what is not allowed.
@@ -152,17 +149,13 @@ def _of_template(template: Strategy, settings: Mapping[str, Any], sections: Mapp
         if field in template.shared.model_fields_set:
             value = getattr(template.shared, field)
             if field in settings:
-                raise ConfigError(
-                    f"{field} is given twice: {settings[field]!r} beside {kind}({field}={value!r}); give it once"
-                )
+                raise ConfigError(f"{field} is given twice: {settings[field]!r} beside {kind}({field}={value!r})")
             found[field] = _UNSET[field] if value is None else value
     for field in template.settings.model_fields_set:
         key = f"{template.name}.{field.replace('_', '-')}"
         if key in sections:
             value = getattr(template.settings, field)
-            raise ConfigError(
-                f"{key} is given twice: {sections[key]!r} in set, beside {kind}({field}={value!r}); give it once"
-            )
+            raise ConfigError(f"{key} is given twice: {sections[key]!r} in set, beside {kind}({field}={value!r})")
     return found
 
 
@@ -190,7 +183,7 @@ def _of_task(task: Task, settings: Mapping[str, Any]) -> dict[str, Any]:
             found[field] = value
         elif field != "seed" and settings[field] != value:
             raise ConfigError(
-                f"{field} is given twice: {settings[field]!r} beside a {type(task).__name__} with {value!r}; give it once"
+                f"{field} is given twice: {settings[field]!r} beside a {type(task).__name__} with {value!r}"
             )
     return found
 

@@ -1,5 +1,6 @@
 """How far a run is: a bar in a terminal, one line that changes in a notebook, nothing elsewhere."""
 
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -46,8 +47,7 @@ def in_notebook() -> bool:
 
 
 def _notebook_line() -> Shown:
-    from IPython.display import display
-
+    display = importlib.import_module("IPython.display").display  # only a notebook has it
     handle: Any = None
 
     def show(what: str, done: int, total: int) -> None:

@@ -135,7 +135,7 @@ class Run:
         lines, config = read_lines(self.path / HISTORY), self.config
         found: dict[str, Any] = {"strategy": config.strategy, "task": config.task, "seed": config.seed}
         found |= {"rounds": self.rounds, "of": config.rounds, "finished": self.finished}
-        evaluated = next((line for line in reversed(lines) if line["evaluated"]), {})
+        evaluated: dict[str, Any] = next((line for line in reversed(lines) if line["evaluated"]), {})
         metric = self.metric.column
         for column in ("gm_appeal", metric, f"worst_decile_{metric}", "loss", "central_loss", f"central_{metric}"):
             if column in evaluated:
@@ -209,7 +209,9 @@ class Run:
         recorded = read_config(self.path).get(GIVEN, {}).get("task", {})
         if recorded:
             needed = ", ".join(f"{name}=..." for part in recorded for name in part.split(" and "))
-            raise ConfigError(f"'{self.path}' holds a run of a program's own: fedappeal.load(path, {needed}) takes it")
+            raise ConfigError(
+                f"'{self.path}' holds a run of a program's own: fedappeal.load(path, {needed}) takes it"
+            )
         data_dir = self._how.data_dir if self._how else ""
         return load_task(self.config.task_settings(), Path(data_dir) if data_dir else None)
 
@@ -221,7 +223,9 @@ class Run:
         """
         self._task()
         if "strategy" in read_config(self.path).get(GIVEN, {}) and self._given().strategy is None:
-            raise ConfigError(f"'{self.path}' holds a run of a program's own: fedappeal.load(path, strategy=...) takes it")
+            raise ConfigError(
+                f"'{self.path}' holds a run of a program's own: fedappeal.load(path, strategy=...) takes it"
+            )
 
     def _go(self, config: RunConfig, folder: RunFolder, show: Shown, name: str) -> None:
         """Run, or continue, the run; Ctrl-C leaves it to be continued."""
@@ -251,9 +255,7 @@ class Run:
             print(f"interrupted after round {self.rounds}; run.resume() continues it ({self.path})")
 
 
-def started(
-    make: Callable[[], Plan], path: Path, how: Simulation, watching: Watching, show: Shown, name: str
-) -> Run:
+def started(make: Callable[[], Plan], path: Path, how: Simulation, watching: Watching, show: Shown, name: str) -> Run:
     """Start a checked run in a new folder; return it when it is over, or Ctrl-C has ended it.
 
     Args:

@@ -59,7 +59,10 @@ class Runs(Sequence[Run]):
     def __repr__(self) -> str:
         header, *rows = self._table()
         widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (header, *rows)
+        ]
         return "\n".join([f"{len(self)} runs", *lines])
 
     def _repr_html_(self) -> str:

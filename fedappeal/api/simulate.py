@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.api.given import MEASURES
-from fedappeal.api.measures import Measures
+from fedappeal.api.measures import TASKS_OWN
 from fedappeal.api.own import Own
 from fedappeal.api.plan import planned, planned_again
 from fedappeal.api.progress import shown
@@ -56,7 +56,7 @@ def simulate(
         features: of a table, the input columns; empty: all others.
         partitioner: of flwr-datasets, for a ``datasets.Dataset``; None: by ``client``.
         loss: ``(outputs, y) -> mean loss``; None: the task's, cross-entropy for own data.
-        metrics: ``(outputs, y) -> number``, or a dict from a name or a `Metric` to such; the first is the primary one.
+        metrics: ``(outputs, y) -> number``, or a dict of such by a name or a `Metric`; the first is primary.
         evaluate: a central test set ``(x, y)``, Dataset or Split, or ``(round, model) -> dict of numbers``.
         on_round: called after each round with a `FinishedRound`; an exception ends the run.
         out: the run's folder; empty: ``runs/DATE-TIME-STRATEGY-TASK``.
@@ -102,10 +102,7 @@ def load(
 ) -> Run:
     """Return a run from its folder; its history needs nothing else.
 
-    What `simulate` was given of a program's own is given again for `Run.model` and `Run.resume`.
-
-    Args:
-        path: the run's folder; the others are those of `simulate`.
+    What `simulate` was given of a program's own is given again for `Run.model` and `Run.resume`, by the same names.
 
     Raises:
         ConfigError: no run is there, or what is given is not what the run began with.
@@ -137,7 +134,7 @@ def _check_given(folder: Path, began: Mapping[str, Any], own: Own) -> None:
     Raises:
         ConfigError: names it.
     """
-    here = {"data": own.data is not None, "model": own.model is not None, MEASURES: own.measures != Measures()}
+    here = {"data": own.data is not None, "model": own.model is not None, MEASURES: own.measures != TASKS_OWN}
     for part, given in here.items():
         if own.given and part in began and not given:
             raise ConfigError(f"{part} is missing: the run in '{folder}' began with its program's own")

@@ -57,11 +57,8 @@ def sweep(
     ``strategy``, ``task``, ``model``, a value of ``set`` and any other setting may be swept (``seed=range(5)``); the
     last one changes fastest. Ctrl-C ends the sweep, which returns the runs so far.
 
-    Args:
-        jobs: runs at once, each in a process of its own; 1: one after another, in this one.
-        out: folder of all runs; empty: a new one under ``runs``.
-
-    The others are those of `fedappeal.simulate`.
+    ``jobs`` runs are simulated at once, each in a process of its own; 1: one after another, in this one. ``out`` is
+    the folder of all runs; empty: a new one under ``runs``. The other arguments are those of `fedappeal.simulate`.
 
     Raises:
         ConfigError: one line for what is not allowed, before any run is started.
@@ -112,7 +109,9 @@ def _makers(combinations: Sequence[Mapping[str, Any]], own: Own, data_dir: str) 
         others = known - mine
         plugins = {key.removeprefix(_SET): value for key, value in each.items() if key.startswith(_SET)}
         kept = {key: value for key, value in plugins.items() if key.partition(".")[0].replace("_", "-") not in others}
-        return lambda: planned(each["strategy"], each["task"], replace(own, model=each["model"]), rest, kept, data_dir)
+        return lambda: planned(
+            each["strategy"], each["task"], replace(own, model=each["model"]), rest, kept, data_dir
+        )
 
     return [maker(*each) for each in zip(combinations, general, map(frozenset, used), strict=True)]
 

@@ -55,6 +55,9 @@ class Columns:
         return inputs
 
 
+NO_COLUMNS = Columns()
+
+
 @dataclass(frozen=True)
 class Rows:
     """All rows of a table, by client.
@@ -127,7 +130,9 @@ def _assigned(dataset: Any, columns: Columns) -> Any:
     partitioner = columns.partitioner
     if partitioner is None:
         if not columns.client:
-            raise ConfigError("partitioner is missing: one of flwr-datasets, or client: the column that names a client")
+            raise ConfigError(
+                "partitioner is missing: one of flwr-datasets, or client: the column that names a client"
+            )
         columns.inputs(dataset.column_names)
         try:
             from flwr_datasets.partitioner import NaturalIdPartitioner

@@ -160,7 +160,16 @@ def simulate(
             with interrupts() as asked:
                 watch = _Watch(on_round, asked)
                 try:
-                    run(grid, settings, watch, durable=False, memory=memory, task=task, strategy=strategy, evaluate=evaluate)
+                    run(
+                        grid,
+                        settings,
+                        watch,
+                        durable=False,
+                        memory=memory,
+                        task=task,
+                        strategy=strategy,
+                        evaluate=evaluate,
+                    )
                 except KeyboardInterrupt:
                     folder.event("interrupted")
                     raise

@@ -83,7 +83,12 @@ def test_labels_without_a_default_are_named(labels: Tensor, loss: Any, said: str
         (nn.Linear(6, 1), None, None, "model is not allowed: it has 1 outputs, the labels are 0 to 1"),
         (nn.ReLU(), None, None, "model is not allowed: it has no trainable parameter"),
         (Net, functional.mse_loss, {"m": worst}, "the loss failed"),
-        (Net, lambda o, y: functional.cross_entropy(o, y, reduction="none"), None, "a tensor of shape (8,); the mean"),
+        (
+            Net,
+            lambda o, y: functional.cross_entropy(o, y, reduction="none"),
+            None,
+            "a tensor of shape (8,); the mean",
+        ),
         (Net, lambda o, y: 1.0, None, "loss is not allowed: it returned float"),
         (Net, lambda o, y: torch.zeros(()), None, "does not depend on the model's parameters"),
         (Net, lambda o, y: o.mean() / 0, None, "of the initial model it is"),

@@ -146,12 +146,18 @@ def test_a_strategy_object_is_a_template() -> None:
     ("settings", "said"),
     [
         ({"clients_per_round": 3}, "clients_per_round is given twice: 3 beside MaxFL(clients_per_round=2)"),
-        ({"set": {"maxfl.server_lr": 1.0}}, "maxfl.server-lr is given twice: 1.0 in set, beside MaxFL(server_lr=0.25)"),
+        (
+            {"set": {"maxfl.server_lr": 1.0}},
+            "maxfl.server-lr is given twice: 1.0 in set, beside MaxFL(server_lr=0.25)",
+        ),
         ({"set": {"maxfl.stabilizer": 1.0}}, "maxfl.stabilizer = 1.0 is not allowed beside an object that has 0.001"),
         ({"set": {"stabilizer": 1.0}}, "set = {'stabilizer': ...} is not allowed: 'NAME.KEY'"),
         ({"ronds": 3}, "unknown setting 'ronds'; did you mean 'rounds'?"),
         ({"resume": True}, "unknown setting 'resume'"),
-        ({"requirement": Net}, "requirement = <class 'tests.api.blobs.Net'> is not allowed: a name, or a subclass of"),
+        (
+            {"requirement": Net},
+            "requirement = <class 'tests.api.blobs.Net'> is not allowed: a name, or a subclass of",
+        ),
         ({"device": "cuda:7"}, "device = 'cuda:7' is not allowed"),
         ({"on_round": 3}, "on_round = 3 is not allowed: a callable is"),
         ({"evaluate": 3}, "evaluate is not allowed: the central test set is a int"),
@@ -383,7 +389,9 @@ def test_own_parts_are_given_again_and_others_refused() -> None:
     assert loaded.history.equals(run.history)
     assert repr(loaded) == repr(run)
     for needs in (loaded.model, loaded.resume):
-        with pytest.raises(ConfigError, match=re.escape("fedappeal.load(path, data=..., model=..., loss=..., metrics=...)")):
+        with pytest.raises(
+            ConfigError, match=re.escape("fedappeal.load(path, data=..., model=..., loss=..., metrics=...)")
+        ):
             needs(**({"rounds": 9} if needs == loaded.resume else {}))
     changed = [*data[:3], (data[3][0], (data[3][1][0] + 1, data[3][1][1]))]
     refused: list[tuple[dict[str, Any], str]] = [

@@ -84,7 +84,12 @@ def test_a_table_that_cannot_be_used_is_one_line(change: Any, columns: Columns, 
 def dataset() -> Dataset:
     table = frame()
     columns = {"a": table["a"], "b": table["b"], "user": table["user"], "y": (table["a"] > 0).astype(int)}
-    kinds = {"a": Value("float32"), "b": Value("float32"), "user": Value("string"), "y": ClassLabel(names=["no", "yes"])}
+    kinds = {
+        "a": Value("float32"),
+        "b": Value("float32"),
+        "user": Value("string"),
+        "y": ClassLabel(names=["no", "yes"]),
+    }
     return Dataset.from_dict({name: list(values) for name, values in columns.items()}, Features(kinds))
 
 
@@ -142,7 +147,13 @@ def test_a_run_on_a_table_and_on_a_dataset() -> None:
     assert again.resume(rounds=4).rounds == 4
     mine = IidPartitioner(num_partitions=6)
     other = fedappeal.simulate(
-        "fedavg", data=dataset(), partitioner=mine, label="y", features=["a", "b"], model="mlp", unseen_clients=2,
+        "fedavg",
+        data=dataset(),
+        partitioner=mine,
+        label="y",
+        features=["a", "b"],
+        model="mlp",
+        unseen_clients=2,
         **QUICK,
     )
     assert (other.config.clients, other.config.unseen_clients) == (4, 2)
