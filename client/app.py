@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 
 import fedappeal
 from client.byzantine import attacks, false_claims, noisy_model
+from client.data.unfit import OwnDataRefused
 from client.participant import Adaptation, Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
@@ -111,7 +112,11 @@ class _Answers:
             raise ConfigError(
                 f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {theirs}"
             )
-        participant = self._participants.of(context)
+        try:
+            participant = self._participants.of(context)
+        except OwnDataRefused as error:
+            info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value})
+            return Message(RecordDict({keys.INFO: info}), reply_to=message)
         check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
         if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
             raise ConfigError(

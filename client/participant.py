@@ -127,7 +127,7 @@ class Participant:
         self.device = pick_device(node.device)
         self.task = cache.task(config.task_settings(), node.data_dir, node.allowed)
         self.data = data or (
-            cache.own_data(self.task, node.data, self.client_id, self.device)
+            cache.own_data(self.task, node.data, self.client_id, self.device, node.columns)
             if node.data
             else cache.data(self.task, node.partition_id, self.device)
         )

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from client.data.columns import Columns, is_table
 from fedappeal.protocol.config import ConfigError, Scalar, Settings, plugin_settings, section
 from fedappeal.protocol.plugins import ALL, Allowed
 
@@ -17,8 +18,14 @@ class NodeSettings(Settings):
     """Settings of one client that its owner decides."""
 
     data: str = Field(
-        "", description="data of one's own: a folder of images, one folder a class, or an .npz with x, y"
+        "",
+        description="data of one's own: a table (.csv, .parquet), an .npz with x, y, a folder of images, one folder "
+        "a class, or package.module:load",
     )
+    features: str = Field(
+        "", description="with a table: its columns of features, by commas; empty: the task's, else all but the label"
+    )
+    label: str = Field("", description="with a table: its column of labels")
     role: Literal["seen", "unseen"] = Field("seen", description="with data: unseen only evaluates, and never trains")
     partition_id: Annotated[int, Field(ge=-1)] = Field(-1, description="which client of the task this one plays")
     num_partitions: Annotated[int, Field(ge=-1)] = Field(-1, description="number of clients; -1: not checked")
@@ -49,9 +56,29 @@ class NodeSettings(Settings):
                         f"{name} = {number} is not allowed together with data = '{self.data}': "
                         f"a client has data of its own, or plays one of the task's clients"
                     )
+            self._check_columns()
+        elif self.features or self.label:
+            raise ValueError(f"{self._columns_given()} is not allowed without data: it names columns of a table")
         elif self.role != "seen":
             raise ValueError(f"role = '{self.role}' is not allowed without data: partition-id says who is unseen")
         return self
+
+    def _check_columns(self) -> None:
+        if is_table(self.data):
+            if not self.label:
+                raise ValueError(f"label is missing: which column of data = '{self.data}' holds the labels")
+            Columns.parse(self.features, self.label)
+        elif self.features or self.label:
+            given = self._columns_given()
+            raise ValueError(f"{given} is not allowed with data = '{self.data}': only a .csv or .parquet has columns")
+
+    def _columns_given(self) -> str:
+        return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"
+
+    @property
+    def columns(self) -> Columns:
+        """The owner's choice of a table's columns."""
+        return Columns.parse(self.features, self.label)
 
     @property
     def allowed(self) -> Allowed:
@@ -70,8 +97,8 @@ class NodeSettings(Settings):
         """
         if not self.data and self.partition_id < 0:
             raise ConfigError(
-                "partition-id = -1 is not allowed without data: give data (your own: a folder of images, or an .npz) "
-                "or partition-id (0 or more, which client of the task this one plays)"
+                "partition-id = -1 is not allowed without data: give data (your own: a table, an .npz, a folder of "
+                "images) or partition-id (0 or more, which client of the task this one plays)"
             )
 
     def is_seen(self, clients: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.data_problem import DataProblem
 from server.build import Chosen
 from server.checkpoint import Checkpoint
 from server.run_folder import (
@@ -93,6 +94,11 @@ class Recorder(Hooks):
         """Record a client that does not fit the run, with its reason."""
         self.folder.event("refused", node=str(node_id), reason=reason)
         self.watch.on_refused(node_id, reason)
+
+    def on_data_refused(self, node_id: int, client_id: str, problem: DataProblem) -> None:
+        """Record a client whose own data do not fit the run, with what is wrong with them."""
+        self.folder.event("refused", node=str(node_id), client=client_id, problem=problem.value, reason=problem.text)
+        self.watch.on_data_refused(node_id, client_id, problem)
 
     def on_round_start(self, server_round: int) -> None:
         """Record that a round began."""

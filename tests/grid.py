@@ -151,6 +151,7 @@ class Volunteer:
         metrics: what it reports besides, when it joins.
         evaluation: what it answers to EVALUATE; None is no answer.
         refuses: why it does not fit the run (an error reply to the roll call).
+        data_refused: why its own data do not fit the run (an answer without metrics).
         left: what it says to the roll call about having left; None: the truth.
     """
 
@@ -162,6 +163,7 @@ class Volunteer:
     evaluation: dict[str, float] | None = field(default_factory=dict)
     role: str = keys.SEEN
     refuses: str = ""
+    data_refused: str = ""
     left: bool | None = None
     gone: bool = False
     got: list[Message] = field(default_factory=list)
@@ -172,6 +174,9 @@ class Volunteer:
         if kind == "query":
             if self.refuses:
                 raise ValueError(self.refuses)
+            if self.data_refused:
+                info = ConfigRecord({keys.CLIENT_ID: self.name, keys.DATA_REFUSED: self.data_refused})
+                return Message(RecordDict({keys.INFO: info}), reply_to=message)
             left = self.gone if self.left is None else self.left
             info = ConfigRecord({keys.CLIENT_ID: self.name, keys.ROLE: self.role, keys.LEFT_RUN: int(left)})
             return self._reply(message, {}, {keys.INFO: info})

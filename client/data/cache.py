@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from client.data.own_data import OwnDataError, load_own_data
+from client.data.columns import Columns
+from client.data.own_data import OwnDataError, OwnDataRefused, load_own_data
 from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.tasks import load_task
@@ -68,20 +69,22 @@ class Cache:
         """Return one client's share of the task's data, on its device."""
         return task.load(partition_id).to(device)
 
-    def _own_data(self, task: Task, path: str, client_id: str, device: torch.device) -> ClientData:
+    def _own_data(self, task: Task, data: str, client_id: str, device: torch.device, columns: Columns) -> ClientData:
         """Return a client's own data on its device, read once a run.
 
         What changes on the disk counts at the next start.
 
         Raises:
-            ConfigError: where they do not fit the task. The log says why: an error reaches the server, and what the
-                owner's files are called and hold is not for it to know.
+            OwnDataRefused: where they do not fit the task. The log says why: an error reaches the server, and what
+                the owner's files are called and hold is not for it to know.
         """
         try:
-            return load_own_data(task, path, client_id).to(device)
+            return load_own_data(task, data, client_id, columns).to(device)
         except OwnDataError as error:
             log.error("task %r: %s", task.name, error)
-        raise ConfigError(f"this client's own data do not fit task = {task.name!r}: its log says why")
+            log.debug("the data were refused", exc_info=True)
+            problem = error.problem
+        raise OwnDataRefused(client_id, problem)
 
     def _initial(self, task: Task, seed: int) -> nn.Module:
         """Return w_0; it is not to be changed."""

@@ -15,6 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from client.data.unfit import Unfit
+from fedappeal.protocol.data_problem import DataProblem
+
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The files that are taken for images: torchvision's list."""
 
@@ -28,11 +31,11 @@ def class_folders(root: Path) -> list[str]:
     """Return the names of the class folders, sorted, without hidden ones.
 
     Raises:
-        ValueError: there are none; OSError: the folder cannot be read.
+        Unfit: there are none; OSError: the folder cannot be read.
     """
     names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
-        raise ValueError("it holds no folders: one folder a class is needed, called by its label")
+        raise Unfit(DataProblem.UNREADABLE, "it holds no folders: one folder a class is needed, called by its label")
     return names
 
 
@@ -45,7 +48,7 @@ def labels_of(folders: Sequence[str], class_names: Sequence[str], num_classes: i
         num_classes: number of labels C.
 
     Raises:
-        ValueError: a folder that is no label, or two of one label.
+        Unfit: a folder that is no label, or two of one label.
     """
     allowed = f"labels 0 to {num_classes - 1}" + (f", or {', '.join(class_names)}" if class_names else "")
     named = {name: label for label, name in enumerate(class_names)}
@@ -54,10 +57,11 @@ def labels_of(folders: Sequence[str], class_names: Sequence[str], num_classes: i
         number = int(folder) if folder.isascii() and folder.isdigit() else -1
         label = named.get(folder, number)
         if not 0 <= label < num_classes:
-            raise ValueError(f"class folder '{folder}' is no label of the task: {allowed} are")
+            raise Unfit(DataProblem.LABELS, f"class folder '{folder}' is no label of the task: {allowed} are")
         if label in labels.values():
             first = next(name for name, other in labels.items() if other == label)
-            raise ValueError(f"class folders '{first}' and '{folder}' are both label {label}: one is needed")
+            told = f"class folders '{first}' and '{folder}' are both label {label}: one is needed"
+            raise Unfit(DataProblem.LABELS, told)
         labels[folder] = label
     return labels
 
@@ -78,15 +82,15 @@ def read_images(
         labels' folders and the files' paths.
 
     Raises:
-        ValueError: a task without images, class folders that do not fit, no image at all, or one that cannot be read
+        Unfit: a task without images, class folders that do not fit, no image at all, or one that cannot be read
             (the message names it); OSError: a folder that cannot be read.
     """
     if len(shape) != 3 or shape[0] not in _MODES:
-        raise ValueError(f"the task's inputs have shape {shape}, which images have not: give an .npz")
+        raise Unfit(DataProblem.SHAPE, f"the task's inputs have shape {shape}, which images have not: give an .npz")
     labels = labels_of(class_folders(root), class_names, num_classes)
     files, others = _files(root, labels)
     if not files:
-        raise ValueError(f"it holds no images: files that end in {', '.join(EXTENSIONS)}")
+        raise Unfit(DataProblem.TOO_FEW, f"it holds no images: files that end in {', '.join(EXTENSIONS)}")
     x = np.empty((len(files), *shape), dtype=np.float32)
     resized = 0
     for row, (path, _) in enumerate(files):
@@ -103,7 +107,7 @@ def _files(root: Path, labels: dict[str, int]) -> tuple[list[tuple[Path, int]], 
 
     Raises:
         OSError: a folder in it cannot be read.
-        ValueError: a link leads to a folder of the same class: its images would count many times.
+        Unfit: a link leads to a folder of the same class: its images would count many times.
     """
 
     def stop(error: OSError) -> None:
@@ -115,7 +119,7 @@ def _files(root: Path, labels: dict[str, int]) -> tuple[list[tuple[Path, int]], 
         seen: set[str] = set()
         for at, _, names in os.walk(root / folder, onerror=stop, followlinks=True):
             if (real := os.path.realpath(at)) in seen:
-                raise ValueError(f"folder {at} is a link to one that is read already: {real}")
+                raise Unfit(DataProblem.UNREADABLE, f"folder {at} is a link to one that is read already: {real}")
             seen.add(real)
             found += [Path(at, name) for name in names]
         images = sorted(path for path in found if path.suffix.lower() in EXTENSIONS)
@@ -140,6 +144,6 @@ def _read(path: Path, out: NDArray[np.float32]) -> bool:
                 upright = upright.resize((width, height), Image.Resampling.BILINEAR)
             pixels = np.asarray(upright, dtype=np.float32).reshape(height, width, channels)
     except Exception as error:  # a decoder fails in ways of its own on a damaged file
-        raise ValueError(f"image {path} cannot be read ({error})") from None
+        raise Unfit(DataProblem.UNREADABLE, f"image {path} cannot be read ({error})") from None
     out[:] = pixels.transpose(2, 0, 1) / np.float32(255)
     return bool(size != (width, height))

@@ -1,4 +1,4 @@
-"""A volunteer's own data: an ``.npz`` with ``x`` and ``y``, or an image folder.
+"""A volunteer's own data: a table, an ``.npz``, a folder of images, or a function of the owner's.
 
 Nothing here needs the task's own data set, nor what it is read and partitioned with. The examples are scaled as the
 task's are, and split by the run's ``train-share``; the draw follows the run's seed and the client-id.
@@ -7,86 +7,171 @@ task's are, and split by the run's ``train-share``; the draw follows the run's s
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from client.data.columns import Columns, choose, is_function, is_table
+from client.data.csv_table import check_csv, csv_names, read_csv
 from client.data.image_folder import class_folders, read_images
-from fedappeal.protocol.config import ConfigError
-from fedappeal.tasks.examples import ClientData, Split
+from client.data.label_reader import LabelReader
+from client.data.npz import read_npz
+from client.data.own_function import find_function, load_by_function
+from client.data.parquet_table import check_parquet, parquet_names, read_parquet
+from client.data.scaled import scaled
+from client.data.unfit import OwnDataError, OwnDataRefused, Unfit
+from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.draws import generator
+from fedappeal.tasks.examples import ClientData, Split, only_tensor
 from fedappeal.tasks.partitions.checks import check_enough
 from fedappeal.tasks.partitions.split import split
 from fedappeal.tasks.task import Task
 
+__all__ = ["OwnDataError", "OwnDataRefused", "check_own_data", "load_own_data"]
+
 log = logging.getLogger("fedappeal.client")
 
-Inputs = NDArray[np.generic]
-Labels = NDArray[np.int64]
+Raw = NDArray[np.generic]
+
+_OF_TABLES = {".csv": (csv_names, check_csv, read_csv), ".parquet": (parquet_names, check_parquet, read_parquet)}
 
 
-class OwnDataError(ConfigError):
-    """Data that a client cannot use.
+def check_own_data(data: str, columns: Columns | None = None) -> None:
+    """Check own data as far as is possible before a run names its task.
 
-    The message names files and values: it is for the owner, not for the server.
-    """
-
-
-def check_own_data(path: str) -> None:
-    """Check own data before a run names its task: its kind, and its content.
+    Of a table or an ``.npz`` all rows are read: types, lengths, values; of a folder the class folders; a function is
+    imported.
 
     Raises:
-        OwnDataError: one line: the path, what is wrong and what is allowed.
+        OwnDataError: one line: the data, what is wrong and what is allowed.
     """
-    with _named(path):
-        if _is_folder(path):
-            class_folders(Path(path))
+    columns = columns or Columns()
+    with _named(data):
+        if is_function(data):
+            find_function(data)
+        elif _is_folder(data):
+            class_folders(Path(data))
+        elif is_table(data):
+            names, check, _ = _OF_TABLES[Path(data).suffix.lower()]
+            chosen = choose(names(data), columns)
+            # Where the owner names no features, the task may: not every column has to hold numbers.
+            check(data, chosen if columns.features else chosen.only_label())
         else:
-            with _opened(path):
-                pass
+            read_npz(data)
 
 
-def load_own_data(task: Task, path: str, client_id: str) -> ClientData:
+def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None = None) -> ClientData:
     """Read, check, scale and split a client's own data.
 
     Args:
         task: says the inputs' shape, their scale and the labels; its settings say how to split.
-        path: a file ``.npz``, or a folder of images.
+        data: a file ``.csv``, ``.parquet`` or ``.npz``, a folder of images, or ``package.module:load``.
         client_id: on which the split depends.
+        columns: of a table.
 
     Returns:
         The data, on the CPU.
 
     Raises:
-        OwnDataError: one line: the path, what is wrong and what is allowed.
+        OwnDataError: one line: the data, what is wrong and what is allowed.
     """
-    raw: Inputs
-    with _named(path):
-        if _is_folder(path):
-            raw, labels = read_images(Path(path), task.input_shape, task.class_names, task.num_classes)
-        else:
-            raw, labels = _read_arrays(path, task.input_shape, task.num_classes)
-        check_enough(task.settings, len(labels))
-        inputs = task.inputs(raw)
-        train, test = split(task.settings, client_id, np.arange(len(labels)))
-    held = len(np.unique(labels))
-    log.info(
-        "data %s: %d examples of %d of the %d labels, %d to train on and %d to test with",
-        *(path, len(labels), held, task.num_classes, len(train), len(test)),
-    )
-    x, y = inputs, torch.from_numpy(labels)
-    return ClientData(*(Split(x[rows], y[rows]) for rows in (train, test)))
+    with _named(data):
+        found = load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
+        made = _split(task.settings, client_id, found)
+    labels = [only_tensor(part.y) for part in (made.train, made.test)]
+    held = ""
+    if task.num_classes and all(y is not None and not y.is_floating_point() for y in labels):
+        classes = len(np.unique(np.concatenate([y.numpy().ravel() for y in labels if y is not None])))
+        held = f" of {classes} of the {task.num_classes} labels"
+    total = len(made.train) + len(made.test)
+    log.info("data %s: %d examples%s, %d to train on and %d to test with", data, total, held, *map(len, _parts(made)))
+    return made
+
+
+def _from_files(task: Task, data: str, columns: Columns) -> Split:
+    if is_table(data) and not Path(data).is_dir():
+        raw, labels = _read_table(task, data, columns)
+    elif _is_folder(data):
+        raw, labels = read_images(Path(data), task.input_shape, task.class_names, task.num_classes)
+    else:
+        raw, y = read_npz(data)
+        shape = task.input_shape
+        if len(shape) == 3 and shape[0] == 1 and raw.shape[1:] == shape[1:]:
+            raw = raw[:, None]  # images of one channel, without an axis for it
+        labels = _labels(task, y)
+    _check_enough(task.settings, len(labels))
+    return Split(scaled(task, raw), torch.from_numpy(labels))
+
+
+def _read_table(task: Task, data: str, columns: Columns) -> tuple[Raw, Raw]:
+    if not Path(data).exists():
+        raise Unfit(DataProblem.UNREADABLE, "no such file or folder")
+    names, _, read = _OF_TABLES[Path(data).suffix.lower()]
+    chosen = choose(names(data), columns, task.feature_names)
+    count, shape = len(chosen.features), task.input_shape
+    if shape and prod(shape) != count:
+        told = f"{count} columns of features, where the task's inputs have shape {shape}"
+        raise Unfit(DataProblem.SHAPE, f"{told}: {prod(shape)} are needed (features names them)")
+    labels = LabelReader(task.class_names, task.num_classes)
+    raw = read(data, chosen, labels)
+    return raw.reshape(-1, *(shape or (count,))), labels.labels()
+
+
+def _labels(task: Task, y: Raw) -> Raw:
+    """Return an array's labels: int64 classes, or float32 where labels are no classes."""
+    if not task.num_classes:
+        return y.astype(np.float32)
+    if y.dtype.kind == "f":
+        raise Unfit(DataProblem.LABELS, f"y is of type {y.dtype}: integers are allowed")
+    if y.ndim != 1:
+        raise Unfit(DataProblem.SHAPE, f"y has shape {y.shape}: one label an example is needed")
+    labels = y.astype(np.int64)
+    wrong = np.flatnonzero((labels < 0) | (labels >= task.num_classes))
+    if len(wrong):
+        told = f"label {y[wrong[0]]} in row {wrong[0]} of y: 0 to {task.num_classes - 1} are allowed"
+        raise Unfit(DataProblem.LABELS, told)
+    return labels
+
+
+def _split(settings: TaskSettings, client_id: str, found: Split | ClientData) -> ClientData:
+    if isinstance(found, Split):
+        _check_enough(settings, len(found))
+        rows = split(settings, client_id, np.arange(len(found)))
+        return ClientData(*(found.take(torch.from_numpy(each)) for each in rows))
+    if not all(map(len, _parts(found))):
+        raise Unfit(DataProblem.TOO_FEW, "one example at least is needed to train on, and one to test with")
+    _check_enough(settings, sum(map(len, _parts(found))))
+    most = settings.max_train_examples
+    if not most or len(found.train) <= most:
+        return found
+    kept = generator(settings.seed, "split", client=client_id).permutation(len(found.train))[:most]
+    return ClientData(found.train.take(torch.from_numpy(kept)), found.test)
+
+
+def _parts(data: ClientData) -> tuple[Split, Split]:
+    return data.train, data.test
+
+
+def _check_enough(settings: TaskSettings, examples: int) -> None:
+    try:
+        check_enough(settings, examples)
+    except ConfigError as error:
+        raise Unfit(DataProblem.TOO_FEW, str(error)) from None
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
+def _named(data: str) -> Iterator[None]:
     """Say of everything that is wrong with the data which data that is."""
     try:
         yield
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise OwnDataError(f"data = '{path}' is not allowed: {reason}") from None
+        problem = error.problem if isinstance(error, Unfit) else DataProblem.UNREADABLE
+        raise OwnDataError(problem, f"data = '{data}' is not allowed: {reason}") from error
 
 
 def _is_folder(path: str) -> bool:
@@ -94,59 +179,8 @@ def _is_folder(path: str) -> bool:
     if found.is_dir():
         return True
     if not found.exists():
-        raise ValueError("no such file or folder")
-    if found.suffix.lower() != ".npz":
-        raise ValueError("a file of data is an .npz with arrays x and y; images are in a folder, one folder a class")
+        raise Unfit(DataProblem.UNREADABLE, "no such file or folder")
+    if found.suffix.lower() != ".npz" and not is_table(path):
+        told = "a file of data is a .csv or .parquet with a column of labels, or an .npz with arrays x and y"
+        raise Unfit(DataProblem.UNREADABLE, f"{told}; images are in a folder, one folder a class")
     return False
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[np.lib.npyio.NpzFile]:
-    """Open an .npz that holds ``x`` and ``y``."""
-    try:
-        file = np.load(path, allow_pickle=False)
-    except Exception as error:  # a damaged archive fails in ways of its own
-        raise ValueError(f"not an .npz that can be read ({error})") from None
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise ValueError("not an .npz: it holds one array without a name")
-    with file:
-        missing = [name for name in ("x", "y") if name not in file.files]
-        if missing:
-            held = ", ".join(file.files) or "nothing"
-            raise ValueError(f"it holds no array {' and no array '.join(missing)} (it holds {held})")
-        yield file
-
-
-def _array(file: np.lib.npyio.NpzFile, name: str, kinds: str, allowed: str) -> NDArray[np.generic]:
-    try:
-        array: NDArray[np.generic] = file[name]
-    except Exception as error:  # zlib.error and others, which would tell the server what is wrong with the data
-        raise ValueError(f"its array {name} cannot be read ({error})") from None
-    if array.dtype.kind not in kinds:
-        raise ValueError(f"{name} is of type {array.dtype}: {allowed} are allowed")
-    return array
-
-
-def _read_arrays(path: str, shape: tuple[int, ...], num_classes: int) -> tuple[Inputs, Labels]:
-    with _opened(path) as file:
-        x = _array(file, "x", "iuf", "integers and floats")
-        y = _array(file, "y", "iu", "integers")
-    if y.ndim != 1 or len(y) != (len(x) if x.ndim else -1):
-        raise ValueError(f"y has shape {y.shape}, x has {x.shape}: one label an example is needed")
-    if shape[0] == 1 and len(shape) == 3 and x.shape[1:] == shape[1:]:
-        x = x[:, None]  # images of one channel, without an axis for it
-    if x.shape[1:] != shape:
-        raise ValueError(f"x has shape {x.shape}: {_wanted(shape)} is needed, n examples first")
-    labels = y.astype(np.int64)
-    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
-    if len(wrong):
-        raise ValueError(f"label {y[wrong[0]]} in row {wrong[0]} of y: 0 to {num_classes - 1} are allowed")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))[0])
-        raise ValueError(f"row {row} of x holds a value that is not finite")
-    return x, labels
-
-
-def _wanted(shape: tuple[int, ...]) -> str:
-    full = f"(n, {', '.join(map(str, shape))})"
-    return f"{full} or {full.replace('n, 1, ', 'n, ', 1)}" if shape[0] == 1 and len(shape) == 3 else full

@@ -28,7 +28,8 @@ from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.fleet import MessageDropped, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply
 from fedappeal.locks import InUse, only_process
-from fedappeal.protocol.keys import CONFIG, DECISION, METRICS, SERVER_ROUND, Decision
+from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import CONFIG, DATA_REFUSED, DECISION, INFO, METRICS, SERVER_ROUND, Decision
 
 _KEPT_RUNS = 4
 _DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}
@@ -227,7 +228,7 @@ class _Client:
             reply = self.app(message, context)
             if not isinstance(reply, Message):
                 raise TypeError(f"the app returned {type(reply).__name__}, not a message")
-            return "answered", _outcome(message, reply), reply
+            return "failed" if _declined(reply) else "answered", _outcome(message, reply), reply
         except (Exception, SystemExit) as error:
             LOGGER.debug("the app raised", exc_info=True)
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
@@ -287,10 +288,18 @@ def _task(message: Message) -> str:
     return f"round {number if isinstance(number, int) else message.metadata.group_id or '?'}"
 
 
+def _declined(reply: Message) -> str:
+    """Return why an answer to the roll call declines for the client's own data; empty: it does not."""
+    info = reply.content.config_records.get(INFO) if reply.has_content() else None
+    return str(info.get(DATA_REFUSED, "")) if info else ""
+
+
 def _outcome(message: Message, reply: Message) -> str:
     """Say what was done, in a word or two."""
     if reply.has_error():
         return f"failed, {reply.error.reason}"
+    if problem := _declined(reply):
+        return f"declined, {DataProblem(problem).text}"
     kind = message.metadata.message_type.partition(".")[0]
     if kind == MessageType.TRAIN:
         metrics = reply.content.metric_records.get(METRICS)

@@ -10,13 +10,14 @@ usage: install.sh --superlink HOST:9092 --root-certificates ca.crt --data FOLDER
 
   --superlink HOST:PORT        the SuperLink's Fleet API
   --root-certificates FILE     its CA certificate; copied
-  --data PATH                  this machine's own data: a folder of images, one folder a class, or an .npz
+  --data PATH                  this machine's own data: a table (.csv, .parquet; its columns in --options), an .npz, or
+                               a folder of images, one folder a class
   --key FILE                   this client's private key; copied. Without it one is made on the first installation
   --device DEVICE              auto, cpu, cuda, cuda:N                                            (auto)
   --participation POLICY       how this client decides; empty: as each run says                   (empty)
   --set "NAME.KEY=VALUE ..."   settings of that policy, such as defect.leave-below=0.3            (empty)
   --allow PACKAGE,PACKAGE      packages whose code may run here because a run names it            (none)
-  --options "--priority ..."   further options of `fedappeal client`
+  --options "--label kind ..." further options of `fedappeal client`
   --from SOURCE                what to install: a folder, a wheel, or a requirement for pip       (this checkout)
   --python PYTHON              Python 3.11 or newer                                               (python3)
   --torch-index URL            an index to take PyTorch from, such as that of its CPU-only builds
@@ -159,7 +160,7 @@ data=$(absolute "$data")
 case ${superlink%:*}/${superlink##*:} in
   /* | */ | */*[!0-9]* | "$superlink/$superlink") fail "superlink = '$superlink' is not allowed: HOST:PORT" ;;
 esac
-[ "$data" ] || fail "--data PATH is missing: a folder of images, one folder a class, or an .npz with x and y"
+[ "$data" ] || fail "--data PATH is missing: a table (.csv, .parquet), an .npz with x and y, or a folder of images, one folder a class"
 [ -e "$data" ] || fail "data = '$data' is not allowed: no such file or folder"
 if [ "$root_certificates" ]; then
   grep -qs 'BEGIN CERTIFICATE' "$root_certificates" ||

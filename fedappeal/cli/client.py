@@ -26,8 +26,16 @@ def client(
     context: typer.Context,
     superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink's Fleet API (gRPC)")] = "",
     data: Annotated[
-        str, typer.Option(help="your own data: a folder of images, one folder a class, or an .npz with x and y")
+        str,
+        typer.Option(
+            help="your own data: a table (.csv, .parquet), an .npz with x and y, a folder of images, one folder a "
+            "class, or a function of yours, package.module:load"
+        ),
     ] = "",
+    features: Annotated[
+        str, typer.Option(help="with a table: its columns of features, by commas; empty: the task's, else all others")
+    ] = "",
+    label: Annotated[str, typer.Option(help="with a table: its column of labels")] = "",
     role: Annotated[str, typer.Option(help="with --data: seen, or unseen (evaluate only, never train)")] = "seen",
     partition_id: Annotated[
         int, typer.Option(help="in place of --data: which client of the task this one plays, from 0")
@@ -71,6 +79,7 @@ def client(
         return
     if not superlink:
         raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
+    from client.data.columns import is_function
     from client.process.serve import run_client
     from client.settings import Connection, NodeSettings
 
@@ -79,7 +88,9 @@ def client(
     )
     node = NodeSettings.parse(
         {
-            "data": str(Path(data).expanduser().absolute()) if data else "",
+            "data": data if not data or is_function(data) else str(Path(data).expanduser().absolute()),
+            "features": features.strip(),
+            "label": label.strip(),
             "role": role,
             "partition-id": partition_id,
             "client-id": client_id,
@@ -100,7 +111,7 @@ def client(
     if node.data:
         from client.data.own_data import check_own_data
 
-        check_own_data(node.data)
+        check_own_data(node.data, node.columns)
     from client.app import app
 
     sys.exit(run_client(node, connection, app, connect_timeout=connect_timeout or None))

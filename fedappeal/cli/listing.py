@@ -127,6 +127,11 @@ def _attributes(found: Any) -> list[tuple[str, str]]:
             ("an example", "x".join(map(str, shape)) if shape else "by the settings"),
             ("labels", str(classes or "by the settings")),
             ("partition = auto is", found.auto_partition),
+            (
+                "primary metric",
+                f"{found.metric.name}, {'higher' if found.metric.higher_is_better else 'lower'} is better",
+            ),
+            ("share = auto is", found.share),
         ]
     return []
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from client.settings import NodeSettings
 from fedappeal.cli.unused import report_unused, without_others
 from fedappeal.cli.view import RunView
 from fedappeal.protocol.config import ConfigError, RunConfig, scalar
@@ -105,7 +106,11 @@ def resume_simulation(config: RunConfig, path: Path, simulation: Any) -> None:
     Raises:
         ConfigError: before anything is started, for a setting that is not allowed.
     """
+    from client.data.cache import pick_device
+
     check_settings(config)
+    NodeSettings.parse({"device": simulation.device})
+    pick_device(simulation.device)
     check_task(config.task_settings(), Path(simulation.data_dir) if simulation.data_dir else None)
     try:
         _one(SimulationJob(config, path, "run"), simulation, Console(highlight=False))

@@ -9,6 +9,7 @@ from fedappeal.cli.view import RunView
 from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.federation.follower import Follower
 from fedappeal.federation.local import terminate_as_interrupt
+from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import CLIENT_APP
 from fedappeal.flower.control import ControlError
@@ -62,6 +63,16 @@ def remote_superlink(superlink: str, root_certificates: str) -> RemoteSuperLink:
     return RemoteSuperLink(superlink, read_root_certificates(root_certificates))
 
 
+def registered_name(client: str, superlink: RemoteSuperLink) -> str:
+    """Return a client's name and its id, where its key is registered under a name; else the id alone."""
+    try:
+        nodes = list_nodes(superlink.address, superlink.root_certificates)
+    except ControlError:
+        return client
+    name = next((node.name for node in nodes if node.client_id == client), "")
+    return f"{name} ({client})" if name else client
+
+
 def _check(config: RunConfig) -> None:
     """Check what can be checked here; the data is elsewhere, and so may be a task of one's own."""
     check_settings(config)
@@ -78,7 +89,7 @@ def _check_clientapp(named: str) -> None:
 def _submit(config: RunConfig, superlink: RemoteSuperLink, detach: bool, clientapp: str = "") -> None:
     report_unused([config])
     path = Path(config.out)
-    view = RunView(config, path)
+    view = RunView(config, path, name_of=lambda client: registered_name(client, superlink))
     # A relative path starts at the SuperLink's working folder, wherever that is.
     follower = Follower(path, view.watch) if path.is_absolute() else None
     try:

@@ -1,6 +1,7 @@
 """What the terminal shows of a run: a heading, a line a round, and a table at its end."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,15 @@ _MOST_SIGNS = 40
 class RunView:
     """Prints a line a round under one heading, then a summary."""
 
-    def __init__(self, config: RunConfig, path: Path, console: Console | None = None) -> None:
+    def __init__(
+        self, config: RunConfig, path: Path, console: Console | None = None, name_of: Callable[[str], str] = str
+    ) -> None:
+        """Begin; ``name_of`` returns what a client-id is called."""
         self.config = config
         self.path = path
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
+        self._name_of = name_of
         self._plugins = chosen(config)
         self._started = time.monotonic()
         self._enrolled = 0
@@ -77,7 +82,8 @@ class RunView:
                 self.console.print(f"{total} clients enrolled after {self._seconds():.1f} s")
             self._say(f"{self._enrolled} of {total} clients enrolled")
         elif line["event"] == "refused":
-            self.console.print(f"[yellow]a client was refused: {line['reason']}[/]", soft_wrap=True)
+            who = f"client {self._name_of(line['client'])}" if line.get("client") else "a client was refused"
+            self.console.print(f"{who}: {line['reason']}", style="yellow", markup=False, soft_wrap=True)
         elif line["event"] == "resumed" and line["round"]:
             self.console.print(f"continued after round {line['round']}")
         elif line["event"] == "round":

@@ -66,6 +66,8 @@ TASK = "task"
 FINGERPRINT = "fingerprint"
 VERSION = "version"
 """The client's fedappeal version, for information."""
+DATA_REFUSED = "data-refused"
+"""Instead of metrics, where the client's own data do not fit the run: a `DataProblem`."""
 
 SEEN = "seen"
 """Role of a client that trains and evaluates."""

@@ -132,11 +132,12 @@ def simulate(
     settings = given.named(config).model_copy(
         update={"out": str(folder.path), "resume": True, "round_timeout": _DAY, "start_timeout": _DAY}
     )
+    device, cache = pick_device(simulation.device), Cache(task, given.strategy_of)
+    simulation = replace(simulation, device=str(device))
     folder.record(runtime=simulation.runtime())
     with torch_threads(simulation.threads) as threads:
-        device, cache = pick_device(simulation.device), Cache(task, given.strategy_of)
         mode, _ = choose_mode(settings, simulation, cache, given)
-        folder.record(runtime=replace(simulation, mode=mode, device=str(device), threads=threads).runtime())
+        folder.record(runtime=replace(simulation, mode=mode, threads=threads).runtime())
         clients = settings.clients + settings.unseen_clients
         pool = Pool(_task(settings, simulation, cache, given), clients, device)
         node: dict[str, Scalar] = {

@@ -36,6 +36,7 @@ class Task(Plugin, ABC):
         input_shape: shape of one example; empty where the inputs are a structure of tensors, or vary.
         num_classes: number of labels C, which are 0..C-1; 0 where labels are no classes.
         class_names: what the labels are called, in their order; empty where they have no names.
+        feature_names: columns of a client's own table that are the inputs, in their order; empty: the owner's choice.
         auto_partition: what ``partition = auto`` stands for.
         metric: the task's primary metric: tables show it; a requirement ``metric`` and FedALIGN's
             ``match-on = error`` compare it.
@@ -50,6 +51,7 @@ class Task(Plugin, ABC):
     other_metrics: tuple[str, ...] = ()
     share: str = "all"
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
     auto_partition: str = "natural"
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
@@ -89,14 +91,15 @@ class Task(Plugin, ABC):
             ConfigError: there is no such client, or the data set cannot be read.
         """
 
-    def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
+    def inputs(self, raw: NDArray[np.generic]) -> Structure:
         """Return a client's own inputs as `load` would give them, on the CPU.
 
         By default a task takes none; override it to take them.
 
         Args:
-            raw: finite numbers, shape ``(n, *input_shape)``, n at least 1. Those read from image files are floats in
-                [0, 1], black to white.
+            raw: finite numbers, shape ``(n, *input_shape)``, n at least 1; of any shape ``(n, ...)`` where
+                ``input_shape`` is empty. Those read from image files are floats in [0, 1], black to white; those of
+                a table are integers where all of them are written as whole numbers, else floats.
 
         Raises:
             ValueError: values that are not allowed; says which are.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fedappeal.protocol.data_problem import DataProblem
 from strategies.rounds.members import Member
 
 if TYPE_CHECKING:
@@ -94,6 +95,10 @@ class Hooks:
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """A node's answer to the roll call does not fit the run."""
+
+    def on_data_refused(self, node_id: int, client_id: str, problem: DataProblem) -> None:
+        """A client's own data do not fit the run; by default a refusal like any other."""
+        self.on_refused(node_id, f"client {client_id}: {problem.text}")
 
     def on_round_start(self, server_round: int) -> None:
         """A round begins."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.metric import ACCURACY, Metric
 from strategies.rounds.members import Member
@@ -18,6 +19,20 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 MOST_EXAMPLES = 10**12
 """What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
 _SHARES = (keys.APPEALED, keys.APPEALED_TRAIN)
+
+
+class DataRefused(Refused):
+    """A roll-call reply of a client whose own data do not fit the run; the message names the client.
+
+    Attributes:
+        client_id: the client.
+        problem: what is wrong with its data.
+    """
+
+    def __init__(self, client_id: str, problem: DataProblem) -> None:
+        super().__init__(f"client {client_id}: {problem.text}")
+        self.client_id = client_id
+        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,14 @@ def claim(metrics: Mapping[str, Any], key: str, low: float = -math.inf, high: fl
     return value
 
 
+def _data_problem(value: object) -> DataProblem:
+    try:
+        return DataProblem(str(value))
+    except ValueError:
+        allowed = ", ".join(DataProblem)
+        raise Refused(f"{keys.DATA_REFUSED} = {str(value)[:40]!r} is not allowed: {allowed}") from None
+
+
 def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Reply:
     """Check a reply to TRAIN.
 
@@ -142,12 +165,16 @@ def read_roll_call(message: Message) -> Member:
     """Check a reply to the roll call.
 
     Raises:
+        DataRefused: the client's own data do not fit the run.
         Refused: an error reply (a client that does not fit the run says why), or a reply without an id.
     """
-    metrics = _content(message)
-    info = _record(message, keys.INFO, ConfigRecord)
+    info = None if message.has_error() else _record(message, keys.INFO, ConfigRecord)
+    declined = info is not None and keys.DATA_REFUSED in info
+    metrics = MetricRecord() if declined else _content(message)
     if info is None or not str(info.get(keys.CLIENT_ID, "")):
         raise Refused(f"reply has no '{keys.CLIENT_ID}'")
+    if declined:
+        raise DataRefused(str(info[keys.CLIENT_ID]), _data_problem(info[keys.DATA_REFUSED]))
     role = info.get(keys.ROLE, keys.SEEN)
     if role not in (keys.SEEN, keys.UNSEEN):
         raise Refused(f"{keys.ROLE} = {role!r} is not allowed: {keys.SEEN}, {keys.UNSEEN}")

@@ -14,7 +14,7 @@ from strategies.rounds.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.members import Member, Members
 from strategies.rounds.messages import roll_call_message
-from strategies.rounds.replies import read_roll_call
+from strategies.rounds.replies import DataRefused, read_roll_call
 from strategies.rounds.weighted_sum import Refused
 
 
@@ -93,15 +93,19 @@ class RollCall:
         """Enrol the client that answered, or record why it declines."""
         try:
             member = Member.bare(node) if has_no_handler(message) else read_roll_call(message)
-        except Refused as error:
+        except DataRefused as error:
             self.refused[node] = str(error)
+            self.hooks.on_data_refused(node, error.client_id, error.problem)
+            return
+        except Refused as error:
+            self.refused[node] = f"node {node}: {error}"
             self.hooks.on_refused(node, str(error))
             return
         before = self.members.enrol(member)
         if before is not None and before.node_id != node and before.node_id in online:
             # A client that was killed and came back; or two that say they are the same.
             reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
-            self.refused[before.node_id] = reason
+            self.refused[before.node_id] = f"node {before.node_id}: {reason}"
             self.hooks.on_refused(before.node_id, reason)
         self.refused.pop(node, None)
         if not member.left:  # one that had left may have changed its mind
@@ -134,4 +138,4 @@ class RollCall:
             self.channel.sleep(wait)
 
     def _reasons(self) -> str:
-        return "".join(f"; node {node}: {reason}" for node, reason in self.refused.items())
+        return "".join(f"; {reason}" for reason in self.refused.values())

@@ -19,6 +19,7 @@ from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, RunFolder, read_config
 
 Refused = Callable[..., str]
+JOINING = "--superlink 127.0.0.1:1 --insecure"
 CONNECTED = "--superlink 127.0.0.1:1 --insecure --partition-id 0"
 """Options with which a client would start."""
 
@@ -208,11 +209,37 @@ def test_without_its_clients_memory_a_simulated_run_does_not_continue(refused: R
         (f"{CONNECTED} --set defect.leave=1", "unknown setting 'defect.leave'; did you mean 'defect.leave-below'?"),
         (f"{CONNECTED} --set defekt.leave-below=1", "'defekt' is no policy"),
         (f"{CONNECTED} --set leave-below=1", "set = 'leave-below=1' is not allowed: NAME.KEY=VALUE"),
+        (f"{JOINING} --data t.csv", "label is missing: which column of data = '"),
+        (f"{JOINING} --data t.csv --label y", "t.csv' is not allowed: no such file or folder"),
+        (f"{JOINING} --data t.parquet --label y --features a,y", "label = 'y' is not allowed: it is one of the"),
+        (f"{JOINING} --data t.npz --label y", "t.npz': only a .csv or .parquet has columns"),
+        (f"{JOINING} --data mine:load --features a,b", "with data = 'mine:load': only a .csv or .parquet"),
+        (f"{JOINING} --data mine:load", "data = 'mine:load' is not allowed: cannot be imported: ModuleNotFoundError"),
+        (f"{CONNECTED} --label y", "label = 'y' is not allowed without data: it names columns of a table"),
         (f"{CONNECTED} --allow mine:X", "allow = 'mine:X' is not allowed: the name of a package"),
     ],
 )
 def test_a_client_with_wrong_settings(arguments: str, expected: str, refused: Refused) -> None:
     assert expected in refused("client", *arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "expected"),
+    [
+        (("a,b,y", "1,2,0"), "--label x", "it has no column x (its header: a, b, y)"),
+        (("a,b,y", "1,2,0"), "--label y --features a,c", "it has no column c (its header: a, b, y)"),
+        (("a,b,y", "1,2,0", "1,2"), "--label y", "row 2 (line 3) has 2 cells, the header 3"),
+        (("a,b,y", "1,2,"), "--label y", "row 1 (line 2), column y: the cell is empty"),
+        (("a,b,y", "1,two,0"), "--label y --features a,b", "row 1 (line 2), column b: 'two' is no finite number"),
+    ],
+)
+def test_a_client_with_a_table_that_no_task_can_take(
+    lines: tuple[str, ...], options: str, expected: str, refused: Refused, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(lines))
+    line = refused("client", *JOINING.split(), "--data", str(path), *options.split())
+    assert line == f"fedappeal: data = '{path}' is not allowed: {expected}"
 
 
 def test_a_superlink_that_is_not_there(tmp_path: Path) -> None:

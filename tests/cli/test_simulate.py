@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.cli.simulate import plan, start_simulations
 from fedappeal.protocol.config import ConfigError
-from server.run_folder import HISTORY, read_lines
+from fedappeal.simulation import engine
+from server.run_folder import HISTORY, read_config, read_lines
 
 SMALL = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "solo.steps": 2}
 
@@ -102,6 +104,40 @@ def test_a_rule_without_a_batched_form_is_said_in_the_line_about_training(
     start_simulations(jobs, 1, "auto", "cpu", "", 1)
     said = "perfedavg: clients train one after another (local rule 'maml' has no batched form)"
     assert said in capsys.readouterr().out.splitlines()
+
+
+def test_resume_continues_a_simulation_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run"
+    start_simulations(plan(SMALL, [], str(path)), 1, "sequential", "cpu", "", 1)
+    capsys.readouterr()
+    resume_run(path, ResumeOptions(rounds=4))
+    shown = capsys.readouterr().out
+    assert "3 clients, 4 rounds (2 mandatory)" in " ".join(shown.split())
+    assert "continued after round 2" in shown
+    assert "after round 4" in shown
+    assert [line["round"] for line in read_lines(path / HISTORY)] == [1, 2, 3, 4]
+    how = {"mode": "sequential", "device": "cpu", "data-dir": "", "threads": 1, "resumable": True}
+    assert read_config(path)["runtime"] == {"kind": "simulation", **how}
+    assert "clients" not in {file.name for file in path.iterdir()}, "no process of a client was started"
+    before, _ = read_config(path), capsys.readouterr()
+    with pytest.raises(ConfigError, match="device = 'tpu' is not allowed"):
+        resume_run(path, ResumeOptions(rounds=5, device="tpu"))
+    assert (read_config(path), capsys.readouterr().out) == (before, "")
+
+
+def test_ctrl_c_says_how_to_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "simulate", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        start_simulations(plan(SMALL, [], str(tmp_path / "run")), 1, "auto", "cpu", "", 1)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == (
+        f"interrupted; all finished rounds are kept; continue with: fedappeal resume {tmp_path / 'run'}\n"
+    )
 
 
 @pytest.mark.e2e

@@ -59,6 +59,18 @@ def test_the_legend_is_one_line_of_at_most_a_hundred_columns(
     assert ("- refused" in lines[at]) == (strategy == "fedalign")
 
 
+def test_a_refused_client_is_called_by_its_name() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, highlight=False)
+    view = RunView(RunConfig(), Path("runs/here"), console, name_of={"key-1": "garden-pi (key-1)"}.__getitem__)
+    view.watch("event", {"event": "refused", "node": "7", "client": "key-1", "reason": "data is refused: [values]"})
+    view.watch("event", {"event": "refused", "node": "8", "reason": "ConfigError: another protocol"})
+    assert out.getvalue().splitlines() == [
+        "client garden-pi (key-1): data is refused: [values]",
+        "a client was refused: ConfigError: another protocol",
+    ]
+
+
 @pytest.mark.parametrize("reason", ["nobody is left", ""])
 def test_an_early_end_is_said_with_its_reason(reason: str, tmp_path: Path) -> None:
     RunFolder(tmp_path, "key").event("finished", round=2, reason=reason)

@@ -1,6 +1,7 @@
 """`fedappeal local` with real client processes over gRPC: the whole run, an interrupt, a kill and a resume."""
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from client.state import DiskStore
 from fedappeal.files import read_safetensors
-from server.run_folder import HISTORY, PARTICIPATION, read_config, read_lines
+from server.run_folder import EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, read_config, read_lines
 from tests.e2e.conftest import BIN, Marked, each
 
 pytestmark = pytest.mark.e2e
@@ -89,9 +90,25 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
 
+    shown = [line.split()[1] for line in done.stdout.splitlines() if line[:1] in "●○"]
+    after = int(re.findall("continued after round ([0-9]+)", done.stdout)[0])
+    assert [int(number.rstrip("*")) for number in shown] == list(range(after + 1, 11)), "only rounds that exist"
+    began = [e["round"] for e in read_lines(killed / EVENTS) if e["event"] == "round"]
+    assert began == list(range(1, 11))
+    assert [line["round"] for line in read_lines(killed / MEASUREMENTS)] == list(range(1, 11))
+    assert not (killed / "requirements.jsonl").exists(), "a deployed server does not know any requirement"
+
     again = marked.run(FEDAPPEAL, "resume", str(killed))
     assert again.returncode == 2
     assert "has finished" in again.stderr
+
+    longer = marked.run(FEDAPPEAL, "resume", str(killed), "--rounds", "12")
+    assert longer.returncode == 0, longer.stdout + longer.stderr
+    assert "continued after round 10" in longer.stdout
+    assert [r["round"] for r in read_lines(killed / HISTORY)] == list(range(1, 13))
+    record = read_config(killed)
+    assert (record["settings"]["rounds"], record["settings"]["schedule-rounds"]) == (12, 10)
+    assert record["runtime"] == {"kind": "local", "data-dir": "", "device": "auto"}
 
 
 @pytest.mark.parametrize("after", ["start", "round 1"])

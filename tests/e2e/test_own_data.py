@@ -1,4 +1,4 @@
-"""A federation of clients with their own data alone: an .npz, a folder of images, one that only looks on."""
+"""A federation of clients with their own data alone: an .npz, images, a CSV, a function, one that only looks on."""
 
 import time
 from pathlib import Path
@@ -32,23 +32,55 @@ def write_images(folder: Path, count: int) -> None:
         Image.fromarray((image * 15.9).astype(np.uint8)).resize((40, 40)).save(folder / str(label) / f"{number}.png")
 
 
+def write_csv(path: Path, count: int) -> None:
+    header = [*(f"p{k}" for k in range(64)), "digit"]
+    rows = [[*image.ravel().tolist(), label] for image, label in zip(*bars(count), strict=True)]
+    path.write_text("\n".join(",".join(map(str, row)) for row in [header, *rows]))
+
+
+FUNCTION = """
+import numpy
+
+def load(task):
+    found = numpy.load("{path}")
+    return found["x"].reshape(-1, *task.input_shape), found["y"]
+"""
+
+
 def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path: Path) -> None:
     folder = tmp_path / "run"
+    write_csv(tmp_path / "table.csv", 40)
+    write_csv(tmp_path / "wrong.csv", 40)
+    (tmp_path / "wrong.csv").write_text((tmp_path / "wrong.csv").read_text().replace(",4\n", ",44\n"))
+    (tmp_path / "loading_own.py").write_text(FUNCTION.format(path=tmp_path / "a.npz"))
     for name, count in (("a", 60), ("b", 50)):
         np.savez(tmp_path / f"{name}.npz", **dict(zip("xy", bars(count), strict=True)))
     write_images(tmp_path / "images", 40)
     np.savez(tmp_path / "wrong.npz", x=np.zeros((20, 9, 9), np.uint8), y=np.zeros(20, int))
-    settings = {"clients": 2, "unseen-clients": 1, "rounds": 2, "out": str(folder), "seed": 4, "solo.steps": 20}
-    config = RunConfig.parse({**settings, "learning-rate": 0.3, "local-steps": 40})
+    # The run wants more clients than there will be, and begins with those that fit.
+    settings = {"clients": 6, "min-clients": 5, "unseen-clients": 1, "rounds": 2, "out": str(folder), "seed": 4}
+    config = RunConfig.parse({**settings, "solo.steps": 20, "learning-rate": 0.3, "local-steps": 40})
+    table = ("--label", "digit")
+    given = {
+        "a.npz": (),
+        "images": (),
+        "b.npz": ("--role", "unseen"),
+        "table.csv": table,
+        "loading_own:load": (),
+        "wrong.npz": (),
+        "wrong.csv": ("--client-id", "anna", *table),
+    }
     with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
         ours = {
             name: marked.start(
                 str(BIN / "fedappeal"),
                 *("client", "--insecure", "--superlink", superlink.fleet_address, "--device", "cpu"),
-                *("--data", str(tmp_path / name), "--state-dir", str(tmp_path / f"state-{name}"), *more),
+                *("--data", name if ":" in name else str(tmp_path / name)),
+                *("--state-dir", str(tmp_path / f"state-{name}"), *more),
                 log=tmp_path / f"{name}.log",
+                env={"FEDAPPEAL_PLUGIN_PATH": str(tmp_path)},
             )
-            for name, more in (("a.npz", ()), ("images", ()), ("b.npz", ("--role", "unseen")), ("wrong.npz", ()))
+            for name, more in given.items()
         }
         run_id = submit(superlink.control_address, build_fab(config.as_config()))
         deadline = time.monotonic() + 200
@@ -56,19 +88,23 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
             assert time.monotonic() < deadline, (tmp_path / "images.log").read_text()[-2000:]
             time.sleep(0.5)
         assert status.completed, status
-        assert [process.poll() for process in ours.values()] == [None] * 4, (
+        assert [process.poll() for process in ours.values()] == [None] * 7, (
             "one that does not fit waits for other runs"
         )
         for process in ours.values():
             process.terminate()
-        assert [process.wait(20) for process in ours.values()] == [0] * 4
+        assert [process.wait(20) for process in ours.values()] == [0] * 7
     rounds = read_lines(folder / HISTORY)
-    assert [(r["asked"], r["joined"], r["evaluated"]) for r in rounds] == [(2, 2, 3)] * 2
+    assert [(r["asked"], r["joined"], r["evaluated"]) for r in rounds] == [(4, 4, 5)] * 2
     assert min(rounds[-1]["accuracy"], rounds[-1]["unseen_accuracy"]) > 0.9, rounds[-1]
     assert "of 5 of the 10 labels, 36 to train on and 24 to test with" in (tmp_path / "a.npz.log").read_text()
     assert "40 of 40 images are resized to 8x8" in (tmp_path / "images.log").read_text()
     assert "x has shape (20, 9, 9)" in (tmp_path / "wrong.npz.log").read_text()
     told = [line for line in read_lines(folder / EVENTS) if line["event"] == "refused"]
-    assert len(told) == 1
-    assert "this client's own data do not fit task = 'digits': its log says why" in told[0]["reason"]
-    assert str(tmp_path) not in told[0]["reason"]
+    found = {line["client"]: (line["problem"], line["reason"]) for line in told}
+    assert found.pop("anna") == ("labels", "data is refused: labels out of range")
+    assert list(found.values()) == [("shape", "data is refused: shapes or lengths do not fit")]
+    assert str(tmp_path) not in str(told)
+    log = (tmp_path / "wrong.csv.log").read_text()
+    assert "row 5 (line 6), column digit: label '44': 0 to 9" in log
+    assert "roll call: declined, data is refused: labels out of range" in log

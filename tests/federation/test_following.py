@@ -11,7 +11,8 @@ from fedappeal.federation import remote
 from fedappeal.federation.follower import Follower
 from fedappeal.federation.remote import Ended, RemoteSuperLink
 from fedappeal.flower.control import ControlError, RunStatus
-from server.run_folder import EVENTS, HISTORY, PARTICIPATION
+from fedappeal.protocol.config import RunConfig
+from server.run_folder import EVENTS, HISTORY, PARTICIPATION, RunFolder
 
 GONE = ControlError("the SuperLink at h:1 is not reachable: refused", unreachable=True)
 RUNNING = RunStatus("running", "", "")
@@ -92,3 +93,39 @@ def test_the_folder_says_more_than_flower_about_a_failure(
     assert seen == [("event", "round"), ("round", 1), ("event", "failed")]
     answers += [RunStatus("finished", "failed", "ServerApp failed")]
     assert follow(follower=follower)[0] == Ended(False, "the run failed: no clients came")
+
+
+def test_a_run_that_continues_is_shown_from_where_it_continues(tmp_path: Path) -> None:
+    """Rounds 3 and 4 were run before, and are dropped and run again; a round that was kept is not shown twice."""
+    run = RunFolder.create(tmp_path / "run", RunConfig(rounds=6))
+    run.event("enrolled", client="a", enrolled=1)
+    for number in (1, 2, 3, 4):
+        run.event("round", round=number)
+        run.append(HISTORY, {"round": number})
+    run.event("interrupted")
+    seen: list[tuple[str, Any]] = []
+    follower = Follower(run.path, lambda kind, line: seen.append((kind, line.get("round", line.get("event")))))
+    follower.read()
+    assert seen == []
+    run.forget_after(2)
+    follower.read()
+    assert seen == [], "the run has not said yet that it has dropped what it runs again"
+    run.event("resumed", round=2)
+    run.event("round", round=3)
+    follower.read()
+    run.append(HISTORY, {"round": 3})
+    run.event("finished", round=3, reason="")
+    follower.read()
+    assert seen == [("event", 2), ("event", 3), ("event", 3), ("round", 3)]
+    assert follower.finished
+
+
+def test_a_run_that_fails_before_it_continues_is_heard(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", RunConfig(rounds=6))
+    run.event("enrolled", client="a", enrolled=1)
+    run.event("round", round=1)
+    run.event("finished", round=1, reason="")
+    follower = Follower(run.path, lambda kind, line: None)
+    run.event("failed", reason="out of memory")
+    follower.read()
+    assert (follower.finished, follower.failed) == (False, "out of memory")

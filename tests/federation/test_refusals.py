@@ -9,6 +9,7 @@ import pytest
 
 from fedappeal import __version__
 from fedappeal.federation.certificates import make_key, write_certificates
+from fedappeal.federation.nodes import PublicKey
 from fedappeal.flower import signing
 from fedappeal.protocol.keys import PROTOCOL
 from server.run_folder import EVENTS, HISTORY, read_lines
@@ -142,6 +143,33 @@ def test_a_client_of_another_version_joins_where_it_speaks_the_same_protocol(
     assert done.code == 0, done.out + done.err
     assert [line["joined"] for line in read_lines(folder / HISTORY)] == [1]
     assert client.end() == 0
+
+
+def test_a_client_whose_data_do_not_fit_is_named_and_does_not_end_the_run(
+    registered: Federation, tmp_path: Path
+) -> None:
+    assert registered.register("2").code == 0
+    table = tmp_path / "patients.csv"
+    table.write_text(
+        "\n".join([",".join([*map("p{}".format, range(64)), "digit"]), *[",".join(["1"] * 64 + ["77"])] * 20])
+    )
+    own = ("--partition-id=-1", "--data", str(table), "--label", "digit")
+    clients = [registered.client(0), registered.client(2, *own)]
+    for client in clients:
+        client.wait_for("connected to")
+    folder = registered.folder / "bad-data"
+    short = ("--local-steps", "1", "--set", "solo.steps=1", "--rounds", "1")
+    options = ("--clients", "2", "--min-clients", "1", *short, "--out", str(folder))
+    done = registered.fedappeal("submit", *options)
+    assert done.code == 0, done.out + done.err
+    key = PublicKey.read(registered.key("2").with_suffix(".pub")).client_id
+    assert f"client 2 ({key}): data is refused: labels out of range\n" in done.out
+    assert [line["joined"] for line in read_lines(folder / HISTORY)] == [1]
+    (event,) = [line for line in read_lines(folder / EVENTS) if line["event"] == "refused"]
+    assert (event["client"], event["problem"]) == (key, "labels")
+    assert "patients" not in done.out + str(event)
+    clients[1].wait_for("patients.csv' is not allowed: row 1 (line 2), column digit: label '77': 0 to 9")
+    assert [client.end() for client in clients] == [0, 0]
 
 
 def test_commands_of_the_operator_say_why_they_reach_nothing(registered: Federation, other: Path) -> None:

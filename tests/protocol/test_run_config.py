@@ -178,3 +178,14 @@ def test_a_plug_ins_setting_is_a_scalar(value: object) -> None:
     with pytest.raises(ConfigError) as error:
         RunConfig.parse({"maxfl.server-lr": value})
     assert str(error.value) == (f"maxfl.server-lr = {value!r} is not allowed: a number, a text, true or false")
+
+
+def test_what_follows_from_the_number_of_rounds_stays_as_the_run_began() -> None:
+    config = RunConfig.parse({"rounds": 400, "seed": 3, "maxfl.server-lr": 0.5})
+    longer = config.continued(1000).continued(2000)
+    assert (longer.rounds, longer.scheduled_rounds, longer.resolved_mandatory_rounds) == (2000, 400, 20)
+    assert RunConfig(rounds=2000).resolved_mandatory_rounds == 100
+    same = {"rounds": 400, "schedule-rounds": 0}
+    assert RunConfig.parse(longer.as_config() | same) == RunConfig.parse(config.as_config())
+    with pytest.raises(ConfigError, match="mandatory-rounds = 12 is not allowed: at most rounds = 5"):
+        RunConfig(rounds=20, mandatory_rounds=12).continued(5)

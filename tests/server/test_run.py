@@ -108,10 +108,8 @@ def test_the_command_does_not_resume_a_run_that_its_strategy_ended(
         main()
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        line == f"fedappeal: '{config.out}' holds a run that has finished in round 2: all are satisfied; it cannot "
-        "continue"
-    )
+    held = f"fedappeal: '{config.out}' holds a run that has finished in round 2"
+    assert line == f"{held}: all are satisfied; it cannot continue"
 
 
 def test_an_ordinary_end_has_no_reason(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

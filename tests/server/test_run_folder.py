@@ -12,10 +12,12 @@ from server.run_folder import (
     CONFIG,
     EVENTS,
     HISTORY,
+    MEASUREMENTS,
     PARTICIPATION,
     POLICIES,
     RunFolder,
     check_new,
+    how_it_ended,
     read_config,
     read_lines,
 )
@@ -98,10 +100,13 @@ def test_resume_forgets_rounds_after_the_checkpoint_and_lines_cut_short(tmp_path
     for server_round in (1, 2, 3):
         lines = [{"round": server_round, "client-id": c, "decision": "joined"} for c in "ab"]
         folder.append(PARTICIPATION, *lines)
+        folder.append(MEASUREMENTS, {"round": server_round, "client-ids": ["a", "b"]})
         folder.append(HISTORY, {"round": server_round})
         folder.event("round", round=server_round)
+    folder.event("refused", node="7", reason="late")
+    folder.event("failed", reason="killed")
     folder.append(POLICIES, *({"client-id": c, "policy": "appeal"} for c in "ab"))
-    for file in (HISTORY, PARTICIPATION, EVENTS, POLICIES):
+    for file in (HISTORY, PARTICIPATION, MEASUREMENTS, EVENTS, POLICIES):
         cut(tmp_path / file)
     folder.forget_after(2)
     folder.append(HISTORY, {"round": 3})
@@ -109,8 +114,9 @@ def test_resume_forgets_rounds_after_the_checkpoint_and_lines_cut_short(tmp_path
     folder.event("resumed", round=2)
     assert [line["round"] for line in read_lines(tmp_path / HISTORY)] == [1, 2, 3]
     assert [line["round"] for line in read_lines(tmp_path / PARTICIPATION)] == [1, 1, 2, 2]
-    events = [(e["event"], e["round"]) for e in read_lines(tmp_path / EVENTS)]
-    assert events == [("round", 1), ("round", 2), ("resumed", 2)]
+    assert [line["round"] for line in read_lines(tmp_path / MEASUREMENTS)] == [1, 2]
+    events = [(e["event"], e.get("round")) for e in read_lines(tmp_path / EVENTS)]
+    assert events == [("round", 1), ("round", 2), ("refused", None), ("resumed", 2)], "arrivals were not undone"
     assert all(json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines())
     assert [line["client-id"] for line in read_lines(tmp_path / POLICIES)] == ["a", "b"]
     folder.forget_after(0)
@@ -133,3 +139,40 @@ def test_a_run_that_goes_on_elsewhere_is_not_gone_on_with(tmp_path: Path) -> Non
             other.alone().__enter__()
     with other.alone():
         pass
+
+
+def test_a_run_has_ended_unless_it_continues(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder.event("round", round=1)
+    assert how_it_ended(tmp_path) is None
+    folder.event("finished", round=3, reason="")
+    assert (how_it_ended(tmp_path) or {})["round"] == 3
+    folder.event("resumed", round=3)
+    assert how_it_ended(tmp_path) is None
+    folder.event("finished", round=5, reason="all have left")
+    assert (how_it_ended(tmp_path) or {})["reason"] == "all have left"
+
+
+def test_a_continuation_changes_the_total_of_rounds_and_nothing_else_of_the_settings(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, changed(SETTINGS, seed=5), {"kind": "local", "device": "cpu"})
+    before = read_config(tmp_path)
+    folder.record_resumption(2, RunConfig.parse(before["settings"]).continued(8))
+    after = read_config(tmp_path)
+    (resumption,) = after.pop("resumptions")
+    assert (resumption["from-round"], resumption["to-round"]) == (2, 8)
+    assert set(resumption["versions"]) == set(before["versions"])
+    assert after["settings"] == before["settings"] | {"rounds": 8, "schedule-rounds": 3}
+    assert {key: after[key] for key in after if key != "settings"} == {
+        key: before[key] for key in before if key != "settings"
+    }
+    folder.record_resumption(8, RunConfig.parse(after["settings"]).continued(9))
+    assert read_config(tmp_path)["settings"]["schedule-rounds"] == 3, "as it began, not as it last continued"
+
+
+def test_what_a_run_is_about_is_recorded_once_and_stays(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder.identify({"layout": "a1"})
+    folder.identify({"layout": "a1", "task-fingerprint": "b2"})
+    assert (read_config(tmp_path)["layout"], read_config(tmp_path)["task-fingerprint"]) == ("a1", "b2")
+    with pytest.raises(ConfigError, match=f"layout c3 is not that of the run in '{tmp_path}', a1: a run continues"):
+        folder.identify({"layout": "c3"})

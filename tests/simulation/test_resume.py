@@ -51,6 +51,12 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "maxfl-adagd": {"clients-per-round": 0, "maxfl-adagd.precision": 0.05, "maxfl-adagd.step-size": 0.5},
 }
 
+ALONE = {
+    **{"strategy": "maxfl", "clients": 8, "clients-per-round": 1, "max-train-examples": 1, "mandatory-rounds": 10},
+    **{"seed": 3, "maxfl.stabilizer": 1.0},
+}
+"""Clients with one example, of which one alone is asked first; the step follows its loss to the last digits."""
+
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_every_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +143,12 @@ def test_a_run_that_was_killed_continues_to_the_bit(
 def test_what_clients_have_measured_comes_back_too(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients judge the model that they have just evaluated by what they measured; few of them are kept at once."""
-    monkeypatch.setattr("client.participants.KEPT", 4)
-    config = settings(strategy="maxfl", model="mlp", clients=9)
+    """Clients judge the model that they have just evaluated by what they measured; few of them are kept at once.
+
+    The loss on one client's example is in its last digits another alone than beside those of other clients.
+    """
+    monkeypatch.setattr("client.participants.KEPT", 6)
+    config = settings(**ALONE, rounds=10)
     whole = run(tmp_path / "whole", config, mode)
     with monkeypatch.context() as patch:
         killed_after(patch, 2)
@@ -331,11 +340,11 @@ def test_a_finished_run_continues_as_it_began(own: dict[str, Any], tmp_path: Pat
 
 def test_a_model_that_was_measured_only_at_the_end_is_measured_again(tmp_path: Path) -> None:
     """Else clients would judge it in the next round by what they measured all together, as no longer run does."""
-    own = {"strategy": "maxfl", "model": "mlp", "evaluate-every": 3, "clients": 9, "mandatory-rounds": 0}
-    whole = run(tmp_path / "whole", settings(**own, rounds=6, schedule_rounds=4))
-    path = run(tmp_path / "longer", settings(**own, rounds=4))
-    assert "accuracy" in read_lines(path / HISTORY)[3]
-    resume(path, 6)
+    own = ALONE | {"mandatory-rounds": 5, "evaluate-every": 4}
+    whole = run(tmp_path / "whole", settings(**own, rounds=10, schedule_rounds=5))
+    path = run(tmp_path / "longer", settings(**own, rounds=5))
+    assert "accuracy" in read_lines(path / HISTORY)[4]
+    resume(path, 10)
     assert left_by(path)["model"] == left_by(whole)["model"]
 
 

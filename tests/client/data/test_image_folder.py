@@ -155,11 +155,12 @@ def test_other_files_are_left_out_and_counted(
     assert [r.getMessage() for r in caplog.records] == [f"data {tmp_path}: 1 file(s) that are no images are left out"]
 
 
-def failing(folder: Path, expected: str) -> str:
+def failing(folder: Path, expected: str, problem: str = "") -> str:
     with pytest.raises(OwnDataError) as caught:
         load_own_data(load_task(TaskSettings()), str(folder), "anna")
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert problem in ("", caught.value.problem.value)
     return str(caught.value)
 
 
@@ -176,12 +177,15 @@ def test_an_image_that_cannot_be_read_is_named(save: Callable[..., np.ndarray], 
         assert failing(tmp_path, f"image {folder / name} cannot be read (").startswith(f"data = '{tmp_path}'")
         (folder / name).unlink()
     Image.fromarray(RNG.integers(0, 60_000, (8, 8)).astype(np.uint16)).save(folder / "deep.png")
-    failing(tmp_path, f"image {folder / 'deep.png'} cannot be read (its pixels are of mode I;16: 8 bits a channel")
+    told = f"image {folder / 'deep.png'} cannot be read (its pixels are of mode I;16: 8 bits a channel"
+    failing(tmp_path, told, "unreadable")
+    (tmp_path / "77").mkdir()
+    failing(tmp_path, "class folder '77' is no label of the task", "labels")
 
 
 def test_folders_that_hold_no_images_or_too_few(save: Callable[..., np.ndarray], tmp_path: Path) -> None:
     (tmp_path / "4").mkdir()
-    failing(tmp_path, "it holds no images: files that end in .jpg, .jpeg, .png")
+    failing(tmp_path, "it holds no images: files that end in .jpg, .jpeg, .png", "too-few")
     save("4/one.png")
     failing(tmp_path, "1 examples are fewer than min-examples = 10")
     for number in range(10):

@@ -141,7 +141,7 @@ def damaged_inside(path: Path) -> None:
     ("name", "write", "expected"),
     [
         ("none.npz", lambda path: None, "no such file or folder"),
-        ("mine.csv", lambda path: path.write_text("1,2"), "a file of data is an .npz with arrays x and y"),
+        ("mine.txt", lambda path: path.write_text("1,2"), "a file of data is a .csv or .parquet with a column of"),
         ("mine.npz", lambda path: path.write_text("1,2"), "not an .npz that can be read"),
         ("mine.npz", lambda path: path.touch(), "not an .npz that can be read"),
         ("mine.npz", damaged, "not an .npz that can be read"),
@@ -169,8 +169,55 @@ def test_data_of_no_known_kind_is_refused_before_a_run_asks(
 def test_an_array_that_is_damaged_inside(damage: Any, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     damage(path)
-    with pytest.raises(OwnDataError, match=rf"its array x cannot be read .{expected}"):
-        load_own_data(DIGITS, str(path), "anna")
+    for act in (lambda: check_own_data(str(path)), lambda: load_own_data(DIGITS, str(path), "anna")):
+        with pytest.raises(OwnDataError, match=rf"its array x cannot be read .{expected}"):
+            act()
+
+
+def test_what_no_task_can_take_is_said_before_a_run_asks(tmp_path: Path) -> None:
+    for arrays, expected in (
+        ({"x": X, "y": Y[:19]}, "y has shape (19,), x has (20, 8, 8): one label an example is needed"),
+        ({"x": BAD, "y": Y}, "row 7 of x holds a value that is not finite"),
+        ({"x": X, "y": Y.astype(str)}, "y is of type <U21: integers and floats are allowed"),
+    ):
+        with pytest.raises(OwnDataError) as caught:
+            check_own_data(npz(tmp_path, **arrays))  # type: ignore[arg-type]
+        assert str(caught.value).endswith(f"is not allowed: {expected}")
+    check_own_data(npz(tmp_path, x=X[:, :7], y=Y + 0.5))  # another task may take these
+
+
+def test_labels_of_an_npz_that_are_no_classes_are_floats(tmp_path: Path) -> None:
+    class Heat(Sensors):
+        num_classes = 0
+
+        def inputs(self, raw: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(raw).float()
+
+    x, y = RNG.normal(size=(12, 3)), np.arange(12)
+    data = load_own_data(Heat(TaskSettings(task="sensors:Heat")), npz(tmp_path, x=x, y=y), "anna")
+    found = torch.cat((data.train.y, data.test.y))  # type: ignore[arg-type]
+    assert found.dtype == torch.float32
+    assert sorted(found.tolist()) == y.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        ({"x": X}, "columns"),
+        ({"x": X[:, :7], "y": Y}, "shape"),
+        ({"x": X, "y": Y[:19]}, "shape"),
+        ({"x": X, "y": Y + 1}, "labels"),
+        ({"x": X, "y": Y / 1}, "labels"),
+        ({"x": X.astype(str), "y": Y}, "values"),
+        ({"x": X * 15, "y": Y}, "values"),
+        ({"x": X[:9], "y": Y[:9]}, "too-few"),
+        ({"x": X.astype(object), "y": Y}, "unreadable"),
+    ],
+)
+def test_the_category_that_the_server_learns(arrays: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(OwnDataError) as caught:
+        load_own_data(DIGITS, npz(tmp_path, **arrays), "anna")
+    assert caught.value.problem.value == problem
 
 
 class Sensors(Task):

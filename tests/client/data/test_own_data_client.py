@@ -50,6 +50,14 @@ def called(node: NodeSettings, config: RunConfig = CONFIG) -> Message:
         ({"data": "a", "partition-id": 0}, "partition-id = 0 is not allowed together with data = 'a': a client has"),
         ({"data": "a", "num-partitions": 3}, "num-partitions = 3 is not allowed together with data = 'a'"),
         ({"role": "unseen", "partition-id": 0}, "role = 'unseen' is not allowed without data: partition-id says"),
+        ({"data": "a.csv"}, "label is missing: which column of data = 'a.csv' holds the labels"),
+        ({"data": "a.csv", "label": "y", "features": "x,y"}, "label = 'y' is not allowed: it is one of the features"),
+        ({"data": "a.npz", "label": "y"}, "label = 'y' is not allowed with data = 'a.npz': only a .csv or .parquet"),
+        (
+            {"data": "mine:load", "features": "a"},
+            "features = 'a' is not allowed with data = 'mine:load': only a .csv",
+        ),
+        ({"label": "y", "partition-id": 0}, "label = 'y' is not allowed without data: it names columns of a table"),
         ({"role": "seeing", "data": "a"}, "role = 'seeing' is not allowed: input should be 'seen' or 'unseen'"),
     ],
 )
@@ -90,11 +98,15 @@ def test_what_is_wrong_with_the_data_is_told_to_the_owner_alone(
 ) -> None:
     path = tmp_path / "patients.npz"
     np.savez(path, x=np.zeros((20, 8, 8), np.uint8), y=np.full(20, 77))
-    with pytest.raises(ConfigError) as told:
-        called(NodeSettings(data=str(path), client_id="anna", device="cpu"))
-    assert str(told.value) == "this client's own data do not fit task = 'digits': its log says why"
+    reply = called(NodeSettings(data=str(path), client_id="anna", device="cpu"))
+    assert {name: dict(record) for name, record in reply.content.items()} == {
+        keys.INFO: {keys.CLIENT_ID: "anna", keys.DATA_REFUSED: "labels"}
+    }
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert line == f"task 'digits': data = '{path}' is not allowed: label 77 in row 0 of y: 0 to 9 are allowed"
+    # Nor does a later message tell more.
+    with pytest.raises(ConfigError, match=r"^data is refused: labels out of range .the client's log says why.$"):
+        Node(CONFIG, data=str(path), client_id="anna", partition_id=-1)("train")
     # The reason is not kept: once the file is right, so is the client.
     np.savez(path, x=np.zeros((20, 8, 8), np.uint8), y=np.arange(20) % 10)
     assert called(NodeSettings(data=str(path), client_id="anna", device="cpu")).has_content()

@@ -4,6 +4,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.data_problem import DataProblem
 from strategies import FedAvg
 from strategies.rounds.replies import read_roll_call
 from strategies.rounds.roll_call import RollCallError
@@ -53,6 +54,33 @@ def test_where_as_many_as_are_wanted_have_declined_the_run_ends_soon(nodes: int,
     with pytest.raises(RollCallError, match="node 10: ValueError: no"):
         run(strategy, grid, 1)
     assert grid.clock() == pytest.approx(until, abs=0.5)
+
+
+@pytest.mark.parametrize("problem", DataProblem)
+def test_a_client_whose_data_do_not_fit_is_named_and_the_others_run(problem: DataProblem) -> None:
+    nodes = {10: Volunteer("a"), 11: Volunteer("anna", data_refused=problem.value), 12: Volunteer("c")}
+    grid, watch = MemoryGrid(nodes), Watch()
+    run(FedAvg(min_clients=2, start_timeout=300.0), grid, 2, watch)
+    assert grid.clock() < 1.0, "nothing is waited for"
+    assert watch.refused == {11: f"client anna: data is refused: {problem.text.partition(': ')[2]}"}
+    assert [r.decisions for r in watch.records] == [{"a": "joined", "c": "joined"}] * 2
+
+
+def test_where_too_few_are_left_the_end_names_the_client() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("anna", data_refused="labels")})
+    with pytest.raises(RollCallError) as error:
+        run(FedAvg(min_clients=2, start_timeout=30.0), grid, 1)
+    assert str(error.value).endswith("; client anna: data is refused: labels out of range")
+    grid = MemoryGrid({11: Volunteer("anna", data_refused="too-few")})
+    with pytest.raises(RollCallError, match="all 1 declined; client anna: data is refused: too few examples"):
+        run(FedAvg(round_timeout=12.0), grid, 1)
+
+
+def test_a_category_that_is_not_known_is_not_repeated_at_length() -> None:
+    grid, watch = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b", data_refused="x" * 1000)}), Watch()
+    run(FedAvg(), grid, 1, watch)
+    allowed = "unreadable, columns, shape, values, labels, too-few, not-taken"
+    assert watch.refused == {11: f"data-refused = '{'x' * 40}' is not allowed: {allowed}"}
 
 
 def test_misfits_do_not_keep_others_from_coming() -> None:

@@ -1,0 +1,110 @@
+"""What a client's data are by their name, and which columns of a table are its features and labels."""
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.data.unfit import Unfit
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.data_problem import DataProblem
+
+TABLES = (".csv", ".parquet")
+"""The endings of tables."""
+_SHOWN = 20
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def is_function(data: str) -> bool:
+    """Whether data of this name is a function ``package.module:load``, and no file."""
+    return bool(_FUNCTION.fullmatch(data)) and not Path(data).exists()
+
+
+def is_table(path: str) -> bool:
+    """Whether data of this name is a table."""
+    return Path(path).suffix.lower() in TABLES
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The owner's choice of columns.
+
+    Attributes:
+        features: names of the features; empty: those that the task names, else all columns but the label.
+        label: name of the column of labels.
+    """
+
+    features: tuple[str, ...] = ()
+    label: str = ""
+
+    @classmethod
+    def parse(cls, features: str, label: str) -> "Columns":
+        """Return the choice; ``features`` is a list by commas, with quotes as in a CSV.
+
+        Raises:
+            ConfigError: a name that is empty or given twice, or a label that is a feature.
+        """
+        names = [name.strip() for name in next(csv.reader([features], skipinitialspace=True), [])]
+        twice = [name for name in names if names.count(name) > 1]
+        if not all(names) or twice:
+            reason = f"'{twice[0]}' is named twice" if twice else "a name is empty"
+            raise ConfigError(f"features = '{features}' is not allowed: {reason} (names of columns, by commas)")
+        if label and label in names:
+            raise ConfigError(f"label = '{label}' is not allowed: it is one of the features = '{features}'")
+        return cls(tuple(names), label)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The columns of one table that are read.
+
+    Attributes:
+        features: their names, in the order of the inputs.
+        label: the name of the column of labels.
+    """
+
+    features: tuple[str, ...]
+    label: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, the label last."""
+        return (*self.features, self.label)
+
+    def only_label(self) -> "Chosen":
+        """Return the column of labels alone."""
+        return Chosen((), self.label)
+
+
+def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) -> Chosen:
+    """Return the columns of a table that are read.
+
+    Args:
+        names: of all columns of the table, in its order.
+        columns: the owner's choice.
+        of_task: the task's names of its features; empty where it names none.
+
+    Raises:
+        Unfit: a column that is missing, without a name, or there twice.
+    """
+    if not columns.label:
+        raise Unfit(DataProblem.COLUMNS, f"label is missing: which column holds the labels ({_shown(names)})")
+    features = columns.features or tuple(of_task) or tuple(name for name in names if name != columns.label)
+    chosen = Chosen(features, columns.label)
+    missing = [name for name in chosen.names if name and name not in names]
+    if missing:
+        told = f"it has no column {' and no column '.join(missing)} (its header: {_shown(names)})"
+        raise Unfit(DataProblem.COLUMNS, told)
+    twice = [name for name in chosen.names if names.count(name) > 1]
+    if twice and twice[0]:
+        raise Unfit(DataProblem.COLUMNS, f"{names.count(twice[0])} of its columns are called {twice[0]}")
+    if not all(features):
+        raise Unfit(DataProblem.COLUMNS, f"column {names.index('') + 1} has no name: choose the features (features)")
+    if not features:
+        raise Unfit(DataProblem.COLUMNS, f"it has no column but {columns.label}: features are needed")
+    return chosen
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])

@@ -1,0 +1,60 @@
+"""Labels of a table: class names, whole numbers, or numbers where labels are no classes."""
+
+import math
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.data.unfit import Unfit
+from fedappeal.protocol.data_problem import DataProblem
+
+_SHOWN = 20
+
+
+class LabelReader:
+    """Turns cells into labels and keeps them.
+
+    Args:
+        class_names: what the labels 0..C-1 are called; empty where they have no names.
+        num_classes: number of labels C; 0 where labels are no classes.
+        known: whether there is a task; without one any cell but an empty one will do.
+    """
+
+    def __init__(self, class_names: Sequence[str] = (), num_classes: int = 0, known: bool = True) -> None:
+        self._named = {name: label for label, name in enumerate(class_names)}
+        self._classes = num_classes
+        self._known = known
+        self._labels = array("d")
+
+    def add(self, cell: object) -> None:
+        """Keep the label of a cell.
+
+        Raises:
+            Unfit: an empty cell, or one that is no label of the task.
+        """
+        text = cell.strip() if isinstance(cell, str) else cell
+        if text is None or text == "":
+            raise Unfit(DataProblem.LABELS, "the cell is empty")
+        if self._known:
+            self._labels.append(self._label(text))
+
+    def _label(self, value: object) -> float:
+        if isinstance(value, str) and value in self._named:
+            return self._named[value]
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = math.nan
+        if self._classes and not (number.is_integer() and 0 <= number < self._classes):
+            names = list(self._named)[:_SHOWN]
+            named = f", or {', '.join(names)}{', ...' if len(names) < len(self._named) else ''}" if names else ""
+            raise Unfit(DataProblem.LABELS, f"label '{value}': 0 to {self._classes - 1}{named} are allowed")
+        if not math.isfinite(number):
+            raise Unfit(DataProblem.LABELS, f"label '{value}' is no finite number")
+        return number
+
+    def labels(self) -> NDArray[np.generic]:
+        """Return the labels: int64 classes, or float32 where labels are no classes."""
+        return np.array(self._labels).astype(np.int64 if self._classes else np.float32)

@@ -1,0 +1,145 @@
+"""The owner's own function that loads the data: ``package.module:load``.
+
+It is called with the task and returns examples: ``(x, y)``, a `Split`, a ``(train, test)`` pair of these, or
+`ClientData`. It is the owner's code on the owner's machine, and needs no permission.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from client.data.scaled import scaled
+from client.data.unfit import Unfit
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.plugins import Registry
+from fedappeal.tasks.examples import ClientData, Split, Structure, map_tensors, only_tensor, tensors_of
+from fedappeal.tasks.task import Task
+
+_FUNCTIONS: Registry[object] = Registry(kind="data", group="fedappeal.data", base=object, built_in={})
+_IGNORED = -100
+"""A label of PyTorch's losses that counts for nothing; allowed where an example has several labels."""
+_ALLOWED = "(x, y), a Split, or a (train, test) pair of these is allowed"
+
+
+def find_function(name: str) -> Callable[[Task], object]:
+    """Return the owner's function; the current folder is searched last.
+
+    Raises:
+        Unfit: not importable, or not callable.
+    """
+    try:
+        found = _FUNCTIONS.find(name)
+    except ConfigError as error:
+        raise Unfit(DataProblem.UNREADABLE, str(error).removeprefix(f"data = '{name}' ")) from error
+    except SystemExit as error:
+        raise Unfit(DataProblem.UNREADABLE, f"its import ended the program ({error})") from None
+    if not callable(found):
+        raise Unfit(DataProblem.UNREADABLE, f"{name.rpartition(':')[2]} is not callable")
+    return cast("Callable[[Task], object]", found)
+
+
+def load_by_function(task: Task, name: str) -> Split | ClientData:
+    """Return what the owner's function loads, checked against the task.
+
+    A lone NumPy array of inputs is raw, and the task scales it; tensors, dicts and tuples are what the model takes.
+
+    Raises:
+        Unfit: the function fails, or returns what does not fit the task.
+    """
+    load = find_function(name)
+    try:
+        found: Any = load(task)
+    except (Exception, SystemExit) as error:
+        raise Unfit(DataProblem.UNREADABLE, f"it failed: {type(error).__name__}: {error}") from error
+    if isinstance(found, ClientData):
+        return ClientData(_checked(task, found.train), _checked(task, found.test))
+    if _is_pair(found) and all(isinstance(each, Split) or _is_pair(each) for each in found):
+        train, test = (_examples(task, each) for each in found)
+        return ClientData(train, test)
+    return _examples(task, found)
+
+
+def _is_pair(found: Any) -> bool:
+    return isinstance(found, tuple) and len(found) == 2
+
+
+def _examples(task: Task, found: Any) -> Split:
+    if isinstance(found, Split):
+        return _checked(task, found)
+    if not _is_pair(found):
+        raise Unfit(DataProblem.SHAPE, f"it returned {type(found).__name__}: {_ALLOWED}")
+    x, y = found
+    _check_lengths(x, y)
+    inputs: Structure
+    if isinstance(x, Tensor | Mapping | list | tuple):
+        inputs = map_tensors(_tensor, x)
+    else:
+        inputs = scaled(task, _numbers(np.asarray(x)))
+    return _checked(task, Split(inputs, map_tensors(_tensor, y)))
+
+
+def _check_lengths(x: Structure, y: Structure) -> None:
+    lengths: dict[str, int] = {}
+    for name, part in (("x", x), ("y", y)):
+        for path, leaf in tensors_of(part):
+            if not (shape := tuple(getattr(leaf, "shape", ()))):
+                told = f"{name}{path} is of type {type(leaf).__name__}, without rows"
+                raise Unfit(DataProblem.SHAPE, f"{told}: tensors and arrays are allowed, one row an example")
+            lengths[name + path] = int(shape[0])
+    if len(set(lengths.values())) != 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "nothing"
+        raise Unfit(DataProblem.SHAPE, f"one row an example is needed: {told}")
+
+
+def _numbers(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    if array.dtype.kind not in "biuf":
+        raise Unfit(DataProblem.VALUES, f"an array is of type {array.dtype}: numbers are allowed")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Unfit(DataProblem.VALUES, "an array holds a value that is not finite")
+    return array
+
+
+def _tensor(leaf: Any) -> Tensor:
+    """Return a tensor; of NumPy's float64, its default, PyTorch's default."""
+    if isinstance(leaf, Tensor):
+        return leaf.detach()
+    array = _numbers(np.asarray(leaf))
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)  # many of PyTorch's functions know no such type
+    return torch.tensor(array.astype(np.float32) if array.dtype == np.float64 else array)
+
+
+def _checked(task: Task, examples: Split) -> Split:
+    """Return examples whose inputs and labels fit the task."""
+    for name, part in (("x", examples.x), ("y", examples.y)):
+        for path, tensor in tensors_of(part):
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise Unfit(DataProblem.VALUES, f"{name}{path} holds a value that is not finite")
+    x, y = only_tensor(examples.x), only_tensor(examples.y)
+    if x is not None and task.input_shape and tuple(x.shape[1:]) != task.input_shape:
+        wanted = f"(n, {', '.join(map(str, task.input_shape))})"
+        raise Unfit(DataProblem.SHAPE, f"x has shape {tuple(x.shape)}: {wanted} is needed")
+    if y is None or not task.num_classes:
+        return examples
+    if y.is_floating_point():
+        if y.ndim == 1:
+            raise Unfit(DataProblem.LABELS, f"y is of type {y.dtype}: whole numbers are needed")
+        return examples
+    return Split(examples.x, _class_labels(y, task.num_classes))
+
+
+def _class_labels(y: Tensor, num_classes: int) -> Tensor:
+    labels = y.long()
+    wrong = (labels < 0) | (labels >= num_classes)
+    if labels.ndim > 1:
+        wrong &= labels != _IGNORED
+    if bool(wrong.any()):
+        row = int(wrong.reshape(len(labels), -1).any(dim=1).nonzero()[0, 0])
+        told = f"label {labels[wrong][0]} in row {row} of y: 0 to {num_classes - 1} are allowed"
+        raise Unfit(DataProblem.LABELS, told)
+    return labels

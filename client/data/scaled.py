@@ -1,0 +1,39 @@
+"""A client's raw inputs, as the task's model takes them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.data.unfit import Unfit
+from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.tasks.examples import Structure
+from fedappeal.tasks.task import Task
+
+
+def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
+    """Return inputs as `Task.inputs` makes them of raw ones of the right shape.
+
+    Args:
+        task: the task.
+        raw: finite numbers, one row an example.
+
+    Raises:
+        Unfit: another shape than the task's, values that are not allowed, or a task that takes no such data.
+    """
+    shape = task.input_shape
+    if type(task).inputs is Task.inputs:
+        problem = DataProblem.NOT_TAKEN
+    elif shape and raw.shape[1:] != shape:
+        raise Unfit(DataProblem.SHAPE, f"x has shape {raw.shape}: {_wanted(shape)} is needed, n examples first")
+    else:
+        problem = DataProblem.VALUES
+    try:
+        return task.inputs(raw)
+    except ValueError as error:
+        raise Unfit(problem, str(error)) from None
+    except Exception as error:  # a task of one's own, which may fail in any way
+        raise Unfit(problem, f"its inputs failed: {type(error).__name__}: {error}") from error
+
+
+def _wanted(shape: tuple[int, ...]) -> str:
+    full = f"(n, {', '.join(map(str, shape))})"
+    return f"{full} or {full.replace('n, 1, ', 'n, ', 1)}" if shape[0] == 1 and len(shape) == 3 else full

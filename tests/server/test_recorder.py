@@ -1,0 +1,131 @@
+"""What fills a run's folder: the columns of a round, when a checkpoint is due, and the memory that goes with it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord
+
+import server.recorder
+from fedappeal.protocol.config import RunConfig
+from server.build import build_strategy, chosen
+from server.checkpoint import Checkpoint
+from server.recorder import Recorder, measurements
+from server.resumption import rounds_done
+from server.run_folder import CHECKPOINT, MEASUREMENTS, RunFolder, read_lines
+from strategies.rounds.hooks import Hooks, RoundRecord
+from tests.grid import model
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Memory:
+    """Notes what it is asked for; saving takes seconds."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds, self.asked = clock, seconds, list[tuple[str, int]]()
+
+    def restore(self, server_round: int) -> None:
+        self.asked.append(("restore", server_round))
+
+    def enrolled(self, server_round: int) -> None:
+        self.asked.append(("enrolled", server_round))
+
+    def save(self, server_round: int) -> None:
+        self.clock.now += self.seconds
+        self.asked.append(("save", server_round))
+
+    def keep_only(self, server_round: int) -> None:
+        self.asked.append(("keep", server_round))
+
+
+class Watch(Hooks):
+    """Notes the checkpoints."""
+
+    def __init__(self) -> None:
+        self.checkpoints: list[int] = []
+
+    def on_checkpoint(self, server_round: int) -> None:
+        self.checkpoints.append(server_round)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(server.recorder, "time", made)
+    return made
+
+
+def recorder(path: Path, memory: Memory | None, *, rounds: int = 100, durable: bool = False) -> Recorder:
+    config, start = RunConfig(rounds=rounds), model(0, 0)
+    folder = RunFolder.create(path, config)
+    return Recorder(folder, build_strategy(config), start, rounds, chosen(config), Watch(), durable, memory)
+
+
+def rounds(recorder: Recorder, numbers: range, clock: Clock, seconds: float) -> list[int]:
+    """Run rounds of so many seconds; return those after which a checkpoint was written."""
+    assert isinstance(recorder.watch, Watch)
+    recorder.watch.checkpoints.clear()
+    for number in numbers:
+        recorder.on_round_start(number)
+        clock.now += seconds
+        recorder.on_round_end(RoundRecord(number), model(number, 0))
+    return list(recorder.watch.checkpoints)
+
+
+def test_checkpoints_take_a_twentieth_of_the_time_and_are_a_second_apart(tmp_path: Path, clock: Clock) -> None:
+    fast = recorder(tmp_path / "fast", Memory(clock, 0.0))
+    assert rounds(fast, range(1, 15), clock, 0.25) == [4, 8, 12]
+    slow = recorder(tmp_path / "slow", Memory(clock, 0.5))  # 0.5 s of writing are paid for after 10 s
+    assert rounds(slow, range(1, 100), clock, 0.5) == [2, 22, 42, 62, 82]
+    assert rounds(slow, range(100, 101), clock, 0.5) == [100], "the last one, whenever it comes"
+
+
+def test_a_durable_run_has_one_after_each_round(tmp_path: Path, clock: Clock) -> None:
+    assert rounds(recorder(tmp_path, None, durable=True), range(1, 4), clock, 0.01) == [1, 2, 3]
+
+
+def test_the_memory_is_saved_before_the_checkpoint_and_dropped_after_it(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, write = Memory(clock, 0.0), Checkpoint.write
+
+    def noted(checkpoint: Checkpoint, *given: Any) -> None:
+        memory.asked.append(("checkpoint", checkpoint.server_round))
+        write(checkpoint, *given)
+
+    monkeypatch.setattr(Checkpoint, "write", noted)
+    rounds(recorder(tmp_path, memory), range(5, 7), clock, 1.0)
+    steps = [("save", 5), ("checkpoint", 5), ("keep", 5), ("save", 6), ("checkpoint", 6), ("keep", 6)]
+    assert memory.asked == [("enrolled", 5), *steps]
+
+
+def test_only_a_round_that_is_over_can_be_saved_later(tmp_path: Path, clock: Clock) -> None:
+    one = recorder(tmp_path, Memory(clock, 0.0))
+    assert rounds(one, range(1, 3), clock, 0.1) == []
+    one.save()
+    assert rounds_done(tmp_path) == 2
+    assert Checkpoint.read(tmp_path / CHECKPOINT).arrays["w"].numpy().tolist() == [2, 0]
+    assert rounds(one, range(3, 4), clock, 0.1) == []
+    one.on_round_start(4)
+    one.save()
+    assert rounds_done(tmp_path) == 2, "in round 4 the strategy is not any more as it was after round 3"
+
+
+def test_a_round_is_a_line_of_columns(tmp_path: Path, clock: Clock) -> None:
+    told = {"b": {"loss": 0.5, "accuracy": 0.75, "appealed": 1, "num-examples": 4}, "a": {"accuracy": 1.0}}
+    record = RoundRecord(3, measured=told)
+    columns = {"client-ids": ["b", "a"], "loss": [0.5, None], "accuracy": [0.75, 1.0], "appealed": [1, None]}
+    assert measurements(record) == {"round": 3, **columns}
+    one = recorder(tmp_path, None)
+    one.on_round_end(RoundRecord(2), ArrayRecord())
+    one.on_round_end(record, ArrayRecord())
+    assert read_lines(tmp_path / MEASUREMENTS) == [{"round": 3, **columns}], "round 2 was not evaluated"
