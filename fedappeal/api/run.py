@@ -178,7 +178,7 @@ class Run:
     def _repr_html_(self) -> str:
         cells = [(key.replace("_", " "), shown_value(value)) for key, value in self.summary().items()]
         rows = "".join(f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in cells)
-        return f"<table>{rows}<tr><th>path</th><td>{html.escape(str(self.path))}</td></tr></table>"
+        return f"<table>{rows}<tr><th>path</th><td>{html.escape(_near(self.path))}</td></tr></table>"
 
     def _line(self) -> str:
         found = self.summary()
@@ -186,7 +186,7 @@ class Run:
         parts.append(f"{found['rounds']} of {found['of']} rounds")
         named = [key for key in found if key in ("gm_appeal", "loss") or key == self.metric.column]
         parts += [f"{key.replace('_', ' ')} {shown_value(found[key])}" for key in named]
-        return ", ".join([*parts, str(self.path)])
+        return ", ".join([*parts, _near(self.path)])
 
     def _arrays(self, names: Sequence[str]) -> Arrays:
         """Return the latest global model, of arrays of these names."""
@@ -252,7 +252,7 @@ class Run:
         except KeyboardInterrupt:
             self.interrupted = True
         if self.interrupted:
-            print(f"interrupted after round {self.rounds}; run.resume() continues it ({self.path})")
+            print(f"interrupted after round {self.rounds}; run.resume() continues it ({_near(self.path)})")
 
 
 def started(make: Callable[[], Plan], path: Path, how: Simulation, watching: Watching, show: Shown, name: str) -> Run:
@@ -314,6 +314,12 @@ def new_folder(name: str) -> Path:
             raise ConfigError(f"out = '{path}' is not allowed: {error.strerror}") from None
         return path
     raise AssertionError
+
+
+def _near(path: Path) -> str:
+    """Return a path as short as it can be: from the current folder, where it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def shown_value(value: Any) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from fedappeal.api import frames
+from fedappeal.api.picture import Picture
 from fedappeal.api.run import Run, shown_value
 
 if TYPE_CHECKING:
@@ -50,6 +51,14 @@ class Runs(Sequence[Run]):
     def clients(self) -> "pd.DataFrame":
         """All runs' clients, a row a round and client, after columns of what varies; needs pandas."""
         return self._joined([run.clients for run in self])
+
+    def picture(self, baseline: str = "") -> Picture:
+        """Return all runs' curves as a picture; needs matplotlib.
+
+        Args:
+            baseline: as `fedappeal.compare` takes it.
+        """
+        return Picture(self, baseline)
 
     def summary(self) -> "pd.DataFrame":
         """Return a row a run: what varies, and the run's summary; needs pandas."""

@@ -59,7 +59,7 @@ def test_history_clients_and_summary() -> None:
     assert (found["rounds"], found["of"], found["finished"]) == (3, 3, True)
     assert found["asked"] == 9
     assert repr(run).startswith("Run(maxfl on own, seed 0, 3 of 3 rounds, gm appeal ")
-    assert str(run.path) in run._repr_html_()
+    assert f"runs/{run.path.name}" in run._repr_html_()
     assert run.finished
 
 
@@ -349,7 +349,7 @@ def test_ctrl_c_leaves_a_run_that_continues_to_the_bit(capsys: pytest.CaptureFix
     run = fedappeal.simulate("maxfl", on_round=interrupt, **common)
     assert run.interrupted
     assert (run.rounds, run.finished) == (2, False)
-    said = f"interrupted after round 2; run.resume() continues it ({run.path})\n"
+    said = f"interrupted after round 2; run.resume() continues it ({run.path.relative_to(Path.cwd())})\n"
     assert capsys.readouterr().out == said
     assert "2 of 3 rounds" in repr(run)
     assert isinstance(run.model(), Net)

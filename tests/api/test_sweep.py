@@ -45,6 +45,9 @@ def test_every_list_and_range_is_swept_and_the_last_changes_fastest() -> None:
     assert header.split() == ["strategy", "seed", "rounds", "accuracy", "gm", "appeal", "loss"]
     assert len(rows) == 6
     assert runs._repr_html_().count("<tr>") == 7
+    runs.picture().save("curves.svg")
+    assert Path("curves.svg").read_text().count("</svg>") == 1
+    assert (runs.picture()._repr_png_() or b"")[:4] == b"\x89PNG"
     compared = fedappeal.compare(runs)
     assert set(compared["group"]) >= {"strategy=fedavg"}
     assert isinstance(runs[3].model(), Net)
