@@ -3,6 +3,7 @@
 import importlib
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -59,3 +60,8 @@ def _notebook_line() -> Shown:
             handle.update(text, raw=True)
 
     return show
+
+
+if in_notebook():
+    # The library that deals out data sets has bars of its own, and misses a package for them here.
+    warnings.filterwarnings("ignore", message="IProgress not found")

@@ -192,7 +192,7 @@ def _labels(frame: Any, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     if not kinds <= set("biuf"):
         raise ConfigError(f"label = {list(names)} is not allowed: columns of numbers are")
     kind = np.float32 if "f" in kinds else np.int64
-    return _joined([torch.from_numpy(frame[name].to_numpy(dtype=kind)) for name in names]), ()
+    return _joined([torch.tensor(frame[name].to_numpy(dtype=kind)) for name in names]), ()
 
 
 def _places(column: Any) -> tuple[Any, list[str]]:
