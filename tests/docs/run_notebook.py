@@ -1,4 +1,4 @@
-"""Executes a notebook in a folder: ``python run_notebook.py NOTEBOOK FOLDER [STORE]``; STORE: writes it with outputs."""
+"""Executes a notebook in a folder: ``python run_notebook.py NOTEBOOK FOLDER [COPY]``; the copy has its outputs."""
 
 import os
 import sys
@@ -21,10 +21,10 @@ def executed(notebook: Path, folder: Path) -> Any:
 
 
 def main() -> None:
-    notebook, folder, *store = sys.argv[1:]
+    notebook, folder, *copies = sys.argv[1:]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     found = executed(Path(notebook), Path(folder))
-    for path in store:
+    for path in copies:
         nbformat.write(found, path)
     print(f"{sum(cell.cell_type == 'code' for cell in found.cells)} cells ran")
 

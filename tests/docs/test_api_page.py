@@ -32,7 +32,12 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_each_block_runs_after_those_before_it(number: int, program: ModuleType) -> None:
     code, name = BLOCKS[number], f"<block {number}>"
-    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)  # as a notebook does for its cells
+    linecache.cache[name] = (
+        len(code),
+        None,
+        code.splitlines(keepends=True),
+        name,
+    )  # as a notebook does for its cells
     exec(compile(code, name, "exec"), vars(program))
     if "comparison.png" in code:
         assert Path("comparison.png").read_bytes()[:4] == b"\x89PNG"
