@@ -44,7 +44,8 @@ def central_evaluation(given: Any, task: Task, seed: int, device: torch.device) 
 
     def central(number: int, arrays: Arrays) -> dict[str, float]:
         load_arrays(model, {**kept, **arrays})
-        found = measure(number)
+        with torch.no_grad():
+            found = measure(number)
         model.eval()
         if not isinstance(found, Mapping):
             raise ConfigError(f"evaluate is not allowed: it returned {type(found).__name__}; a dict of numbers is")

@@ -45,7 +45,8 @@ class Plan:
         task, strategy = self.given.task, self.given.strategy
         if task is not None:
             facts["task"] = task.parts if isinstance(task, GivenTask) else {"task": task.fingerprint}
-        if strategy is not None and not is_ours(type(strategy)):
+        functions = strategy is not None and any(map(callable, vars(strategy).values()))
+        if strategy is not None and (functions or not is_ours(type(strategy))):  # name and settings do not say all
             facts["strategy"] = type(strategy).__qualname__
         return facts
 

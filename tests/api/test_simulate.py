@@ -171,12 +171,12 @@ def test_what_is_given_twice_or_wrongly_is_one_line(settings: Any, said: str) ->
 
 
 def test_an_epsilon_that_is_a_function_runs() -> None:
-    run = fedappeal.simulate(FedALIGN(epsilon=lambda t: 1.0 / t), model=Net, data=pairs(), **QUICK)
-    assert run.finished
-
-
-class Local(FedAvg):
-    """A strategy that no name leads to from elsewhere."""
+    strategy = FedALIGN(epsilon=lambda t: 1.0 / t)
+    run = fedappeal.simulate(strategy, model=Net, data=pairs(), **QUICK)
+    with pytest.raises(ConfigError, match=re.escape("fedappeal.load(path, strategy=...) takes it")):
+        fedappeal.load(run.path, model=Net, data=pairs()).resume(rounds=4)
+    again = fedappeal.load(run.path, model=Net, data=pairs(), strategy=strategy, quiet=True)
+    assert again.resume(rounds=4).history["epsilon"].tolist() == [1.0, 1 / 2, 1 / 3, 1 / 4]
 
 
 def test_a_setting_that_no_plug_in_of_the_run_uses_is_said() -> None:
@@ -369,10 +369,6 @@ def test_a_finished_run_continues_to_a_new_total_and_is_refused_without_one() ->
     assert run.resume(rounds=5).config.rounds == 5
     assert losses(run)[:3] == losses(fedappeal.simulate("fedavg", **common))
     assert run.finished
-
-
-def scaled(x: Tensor) -> Tensor:
-    return x
 
 
 class Other(Net):
