@@ -1,5 +1,6 @@
 # make demo   set up and run a federation of real client processes over gRPC on this machine
 # make test   set up and run the tests
+# make test-wheel    set up, build the wheel, and run the notebook in a clean environment with it
 # make test-docker   set up and run the tests with real containers (needs Docker with Compose)
 # make setup  the setting up alone, into .venv
 
@@ -16,7 +17,7 @@ SEED ?= 0
 ARGS ?=
 WORKERS ?= 2
 
-.PHONY: setup demo test test-docker test-reproduce lint types check requirements clean
+.PHONY: setup demo test test-docker test-reproduce test-wheel lint types check requirements clean
 
 setup: $(READY)
 
@@ -40,6 +41,10 @@ test: setup
 # Every experiment in its short form.
 test-reproduce: setup
 	@$(BIN)/python -m pytest -m reproduce tests/experiments $(ARGS)
+
+# The notebook, from the built wheel in a clean environment.
+test-wheel: setup
+	@FEDAPPEAL_WHEEL_TESTS=1 $(BIN)/python -m pytest tests/docs/test_wheel.py $(ARGS)
 
 test-docker: setup
 	@FEDAPPEAL_DOCKER_TESTS=1 $(BIN)/python -m pytest tests/docker $(ARGS)

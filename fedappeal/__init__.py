@@ -1,3 +1,60 @@
-"""fedappeal: federated learning for volunteers, on Flower."""
+"""fedappeal: federated learning for volunteers, on Flower.
+
+Names of the Python interface are imported when they are asked for: the command line loads neither torch nor Flower.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedappeal.api.run import FinishedRound, Run
+    from fedappeal.api.runs import Runs
+    from fedappeal.api.simulate import load, simulate
+    from fedappeal.api.sweep import sweep
+    from fedappeal.comparison.frame import compare
+    from fedappeal.protocol.config import ConfigError
+    from fedappeal.protocol.metric import Metric
+    from fedappeal.tasks.examples import ClientData, Split
+    from fedappeal.tasks.task import Task
 
 __version__ = "0.1.0"
+
+_NAMES = {
+    "ClientData": "fedappeal.tasks.examples",
+    "ConfigError": "fedappeal.protocol.config",
+    "FinishedRound": "fedappeal.api.run",
+    "Metric": "fedappeal.protocol.metric",
+    "Run": "fedappeal.api.run",
+    "Runs": "fedappeal.api.runs",
+    "Split": "fedappeal.tasks.examples",
+    "Task": "fedappeal.tasks.task",
+    "compare": "fedappeal.comparison.frame",
+    "load": "fedappeal.api.simulate",
+    "simulate": "fedappeal.api.simulate",
+    "sweep": "fedappeal.api.sweep",
+}
+
+__all__ = [
+    "ClientData",
+    "ConfigError",
+    "FinishedRound",
+    "Metric",
+    "Run",
+    "Runs",
+    "Split",
+    "Task",
+    "compare",
+    "load",
+    "simulate",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'fedappeal' has no attribute '{name}'")
+    return getattr(importlib.import_module(_NAMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

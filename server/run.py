@@ -1,8 +1,9 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from client.training.rule import LocalRule
@@ -23,6 +24,9 @@ from server.resumption import KIND, SUBMITTED, schedule_rounds
 from server.run_folder import CHECKPOINT, MODEL, RunFolder, new_path
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.strategy import Strategy
+
+Evaluate = Callable[[int, Arrays], Mapping[str, float]]
+"""Evaluates a model on the server: given the round and the named arrays, it returns numbers for the history."""
 
 
 def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arrays:
@@ -63,6 +67,7 @@ def run(
     task: Task | None = None,
     strategy: Strategy | None = None,
     data_dir: Path | None = None,
+    evaluate: Evaluate | None = None,
 ) -> None:
     """Run, or continue, the run that the settings describe.
 
@@ -76,6 +81,7 @@ def run(
         task: in place of the one that the settings name.
         strategy: the same; a template, which is copied.
         data_dir: the server's folder of data sets, for a task whose initial model lies in it; None: the default.
+        evaluate: evaluates each evaluated model on the server as well.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -85,7 +91,7 @@ def run(
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config, {KIND: SUBMITTED}, given)
     with folder.alone():
         try:
-            _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir)
+            _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir, evaluate)
         except Exception as error:
             folder.event("failed", reason=str(error))
             raise
@@ -100,6 +106,7 @@ def _run(
     memory: ClientMemory | None,
     given: Given,
     data_dir: Path | None,
+    evaluate: Evaluate | None,
 ) -> None:
     if config.resume:
         config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
@@ -124,6 +131,10 @@ def _run(
         folder.record_resumption(start.server_round, config)
         folder.event("resumed", round=start.server_round)
 
+    def central(number: int, record: ArrayRecord) -> MetricRecord:
+        assert evaluate is not None
+        return MetricRecord(dict(evaluate(number, layout.unpack(record))))
+
     recorder = Recorder(folder, strategy, start.initial, config.rounds, plugins, watch, durable, memory)
     try:
         result = strategy.start(
@@ -132,6 +143,7 @@ def _run(
             config.rounds,
             train_config=ConfigRecord({**told, **training_settings(config, plugins)}),
             evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
+            evaluate_fn=central if evaluate else None,
             hooks=recorder,
             roll_call_config=ConfigRecord({**told, **roll_call_settings(config, plugins, task, given)}),
             arrays=start.arrays,

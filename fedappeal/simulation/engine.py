@@ -23,7 +23,7 @@ from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
 from server.given import NOTHING_GIVEN, Given
 from server.resumption import KIND, SIMULATION
-from server.run import run
+from server.run import Evaluate, run
 from server.run_folder import RunFolder
 from strategies.rounds.hooks import Hooks, RoundRecord
 from strategies.rounds.strategy import Strategy
@@ -106,6 +106,7 @@ def simulate(
     *,
     task: Task | None = None,
     strategy: Strategy | None = None,
+    evaluate: Evaluate | None = None,
 ) -> None:
     """Run, or continue, the run of a folder.
 
@@ -120,6 +121,7 @@ def simulate(
         on_round: told of each round.
         task: in place of the one that the settings name.
         strategy: the same; a template, which is copied.
+        evaluate: evaluates each evaluated model on the server as well.
 
     Raises:
         ConfigError: for settings that do not fit, or another number of threads than that of a simulation that is
@@ -164,6 +166,7 @@ def simulate(
                         task=task,
                         strategy=strategy,
                         data_dir=Path(simulation.data_dir) if simulation.data_dir else None,
+                        evaluate=evaluate,
                     )
                 except KeyboardInterrupt:
                     folder.event("interrupted")

@@ -6,7 +6,7 @@ only knows node ids.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,7 @@ class Strategy(Algorithm):
         timeout: float = 3600,
         train_config: "ConfigRecord | None" = None,
         evaluate_config: "ConfigRecord | None" = None,
-        evaluate_fn: object = None,
+        evaluate_fn: "Callable[[int, ArrayRecord], MetricRecord | None] | None" = None,
         *,
         hooks: Hooks | None = None,
         roll_call_config: "ConfigRecord | None" = None,
@@ -165,7 +165,8 @@ class Strategy(Algorithm):
             timeout: not used; ``round_timeout`` is the deadline of each exchange.
             train_config: the local rule's settings, sent with every TRAIN.
             evaluate_config: sent with every EVALUATE.
-            evaluate_fn: not supported: the clients evaluate.
+            evaluate_fn: evaluates a model on the server, after each round that clients evaluate: given the round and
+                the model, it returns numbers for the history, or None.
             hooks: told what happens.
             roll_call_config: what the roll call carries besides w_0.
             arrays: the model to go on from (a resumed run); None: ``initial_arrays``.
@@ -186,8 +187,6 @@ class Strategy(Algorithm):
         from strategies.rounds.exchange import Channel
         from strategies.rounds.roll_call import RollCall
 
-        if evaluate_fn is not None:
-            raise ConfigError("evaluate_fn is not supported: clients evaluate; use hooks for anything else")
         self.summary()
         self.members, self.num_rounds = Members(self.members.left), schedule_rounds or num_rounds
         hooks, shared, result = hooks or Hooks(), self.shared, Result()
@@ -219,6 +218,9 @@ class Strategy(Algorithm):
                 metrics = self.summarise(answers)
                 round.record.metrics |= metrics
                 result.evaluate_metrics_clientapp[number] = MetricRecord(dict(metrics))
+                if evaluate_fn is not None and (central := evaluate_fn(number, model)) is not None:
+                    round.record.metrics |= {key: float(value) for key, value in central.items()}  # type: ignore[arg-type]
+                    result.evaluate_metrics_serverapp[number] = central
             round.record.seconds = channel.clock() - started
             hooks.on_round_end(round.record, model)
         result.arrays = model

@@ -17,6 +17,7 @@ from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
 from tests.grid import MemoryGrid
+from tests.run_models import learned
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic",
@@ -97,7 +98,7 @@ def test_clients_in_batches_do_what_they_do_one_after_another(tmp_path: Path, se
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
 def test_a_run_repeats_bit_for_bit(tmp_path: Path, mode: str) -> None:
     runs = [simulated(tmp_path / str(i), mode, model="mlp", rounds=3) for i in range(2)]
-    assert (runs[0].path / MODEL).read_bytes() == (runs[1].path / MODEL).read_bytes()
+    assert learned(runs[0].path) == learned(runs[1].path)
     assert told(runs[0]) == told(runs[1])
 
 

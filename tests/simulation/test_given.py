@@ -12,14 +12,16 @@ from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.protocol.plugins import PluginSettings
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.models import seeded
-from fedappeal.tasks.task import ClientData, Split, Task
+from fedappeal.tasks.task import Task
 from server.given import Given
 from server.resumption import settings_to_resume
 from server.run_folder import EVENTS, HISTORY, MODEL, RunFolder, read_config, read_lines
 from strategies import FedAvg, MaxFL, Strategy
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.replies import Reply
+from tests.run_models import learned
 
 
 def own_task(seed: int = 0) -> Task:
@@ -105,13 +107,13 @@ def test_objects_stand_in_for_names_on_the_server_and_with_the_clients(mode: str
 
 def test_a_template_is_copied_and_gives_the_same_run_again(tmp_path: Path) -> None:
     given = Given(own_task(), own_strategy(power=2.0))
-    models = [(run(tmp_path / str(n), settings(), given).path / MODEL).read_bytes() for n in range(2)]
+    models = [learned(run(tmp_path / str(n), settings(), given).path) for n in range(2)]
     assert models[0] == models[1]
     assert vars(given.strategy)["asked"] == []
     assert given.strategy is not None
     assert len(given.strategy.members) == 0
     plain = run(tmp_path / "plain", settings(), Given(given.task, own_strategy(power=0.0)))
-    assert (plain.path / MODEL).read_bytes() != models[0]
+    assert learned(plain.path) != models[0]
 
 
 def test_one_of_ours_as_an_object_is_the_run_by_name(tmp_path: Path) -> None:
@@ -153,4 +155,4 @@ def test_a_run_of_objects_continues_with_the_same_ones(tmp_path: Path) -> None:
             settings_to_resume(path), RunFolder.open(path), Simulation(), task=own_task(9), strategy=given.strategy
         )
     simulate(settings_to_resume(path), RunFolder.open(path), Simulation(threads=1), **same)  # type: ignore[arg-type]
-    assert (path / MODEL).read_bytes() == (whole.path / MODEL).read_bytes()
+    assert learned(path) == learned(whole.path)

@@ -13,7 +13,8 @@ from client.training.sgd import SGD
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from server.build import packages_named
-from server.run_folder import HISTORY, MODEL, POLICIES, RunFolder, read_lines
+from server.run_folder import HISTORY, POLICIES, RunFolder, read_lines
+from tests.run_models import learned
 
 MODULE = "simulated_plugins"
 CODE = '''
@@ -117,7 +118,7 @@ def test_a_rule_that_trains_in_its_own_way_is_not_batched(own: dict[str, Any], t
     assert choose_mode(RunConfig.parse(own), Simulation()) == ("sequential", reason)
     for mode in ("auto", "sequential"):
         simulated(tmp_path / mode, mode, own)
-    assert (tmp_path / "auto" / MODEL).read_bytes() == (tmp_path / "sequential" / MODEL).read_bytes()
+    assert learned(tmp_path / "auto") == learned(tmp_path / "sequential")
 
     class Renamed(SGD):
         """Trains as SGD does."""

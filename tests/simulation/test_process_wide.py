@@ -12,7 +12,8 @@ import torch
 
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
-from server.run_folder import HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+from server.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from tests.run_models import learned
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ def outcome(
     run = RunFolder.create(folder, config)
     simulate(config, run, Simulation(mode, threads=threads), on_round)
     lines = [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(folder / HISTORY)]
-    return lines, read_lines(folder / PARTICIPATION), (folder / MODEL).read_bytes()
+    return lines, read_lines(folder / PARTICIPATION), learned(folder)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from strategies import FedAvg
 from strategies.rounds.sampling import sampling_order
-from tests.grid import MemoryGrid, Volunteer, Watch, model, run, time_of
+from tests.grid import MemoryGrid, Volunteer, Watch, model, run, time_of, values_of
 
 NAMES = [f"c{k}" for k in range(8)]
 
@@ -274,6 +274,18 @@ def test_the_least_that_is_allowed() -> None:
     )  # fmt: skip
 
 
-def test_a_server_side_evaluation_is_refused() -> None:
-    with pytest.raises(ConfigError, match="evaluate_fn"):
-        FedAvg().start(grid_of(crowd(1)), model(0), 1, evaluate_fn=print)
+def test_the_server_evaluates_each_evaluated_model_too() -> None:
+    seen: list[tuple[int, list[float]]] = []
+
+    def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        seen.append((server_round, values_of(arrays)))
+        return MetricRecord({"central": 10 * server_round}) if server_round != 4 else None
+
+    strategy = FedAvg(evaluate_every=2, seed=0)
+    result, watch = run(strategy, grid_of(crowd(2)), 5, evaluate_fn=evaluated)
+    assert seen == [(n, watch.models[n - 1]) for n in (2, 4, 5)]
+    assert {n: dict(record) for n, record in result.evaluate_metrics_serverapp.items()} == {
+        2: {"central": 20},
+        5: {"central": 50},
+    }
+    assert [record.metrics.get("central") for record in watch.records] == [None, 20.0, None, None, 50.0]

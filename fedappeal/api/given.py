@@ -1,0 +1,182 @@
+"""A task made of a program's own model, data, loss and metrics; each of them may be a known task's instead."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numpy.typing import NDArray
+
+from fedappeal.api.given_model import GivenModel
+from fedappeal.api.measures import Measures
+from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.tasks.examples import ClientData, Structure, only_tensor
+from fedappeal.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+MEASURES = "loss and metrics"
+"""What a task's parts call them."""
+
+
+class GivenTask(Task):
+    """A program's own model or data, measured as a classifier."""
+
+    name = "given"
+    auto_partition = "natural"
+
+    def __init__(
+        self,
+        settings: TaskSettings,
+        clients: Sequence[ClientData] | Task,
+        model: Any,
+        measures: Measures,
+        class_names: Sequence[str] = (),
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            settings: the run's settings of its task; ``task`` is what it is called.
+            clients: each client's data; or a known task, whose data, model and measures count where none are given.
+            model: as `GivenModel` takes it; None: the known task's.
+            measures: loss and metrics.
+            class_names: what the labels are called.
+
+        Raises:
+            ConfigError: a model that cannot be made, or labels that have no default loss or metric.
+        """
+        base = clients if isinstance(clients, Task) else None
+        super().__init__(settings)
+        self.name = base.name if base else settings.task  # type: ignore[misc]
+        self._base = base
+        self._clients = () if isinstance(clients, Task) else clients
+        if base is not None:
+            self.data_dir, self.own, self.share = base.data_dir, base.own, base.share
+            self.input_shape, self.num_classes = base.input_shape, base.num_classes
+            self.evaluation_batch = base.evaluation_batch
+            self.class_names, self.auto_partition = base.class_names, base.auto_partition
+            self.metric, self.other_metrics = base.metric, base.other_metrics
+        else:
+            self._take_form(measures.loss is None, class_names)
+        if model is None and base is None:
+            raise ConfigError("model is missing: own data need one (a torch.nn.Module, mlp, logistic, cnn, ...)")
+        self._model = None if model is None else GivenModel(model, self.input_shape, self.num_classes)
+        self.measures = measures if base else measures.with_defaults(self._clients[0].train.y)
+        if self.measures.metric is not None:
+            self.metric, self.other_metrics = self.measures.metric, self.measures.others
+
+    def _take_form(self, classifies: bool, class_names: Sequence[str]) -> None:
+        first = self._clients[0].train
+        if (x := only_tensor(first.x)) is not None:
+            self.input_shape = tuple(x.shape[1:])
+        y = only_tensor(first.y)
+        if classifies and y is not None and y.ndim == 1 and not y.is_floating_point():
+            splits = [split for client in self._clients for split in (client.train, client.test)]
+            ends = [torch.aminmax(labels) for s in splits if (labels := only_tensor(s.y)) is not None]
+            if (least := min(int(low) for low, _ in ends)) < 0:
+                raise ConfigError(f"data is not allowed: a label is {least}; labels are 0 to C-1")
+            self.num_classes = max(1 + max(int(high) for _, high in ends), len(class_names))
+        self.class_names = tuple(class_names)
+
+    def check(self) -> None:
+        """Check the known task, and that model, data and measures fit: one step on a few examples.
+
+        Raises:
+            ConfigError: one line: what does not fit.
+        """
+        from fedappeal.api.dry_run import check_fit
+
+        if self._base is not None:
+            self._base.check()
+        check_fit(self, self.settings.seed)
+
+    def initial_model(self, seed: int) -> "nn.Module":
+        """Return w_0 on the CPU."""
+        if self._model is not None:
+            return self._model.initial(seed)
+        assert self._base is not None
+        return self._base.initial_model(seed)
+
+    def load(self, client: int) -> ClientData:
+        """Return one client's data, on the CPU.
+
+        Raises:
+            ConfigError: there is no such client.
+        """
+        if self._base is not None:
+            return self._base.load(client)
+        if not 0 <= client < len(self._clients):
+            raise ConfigError(f"client {client} is not there: the data has {len(self._clients)} clients")
+        return self._clients[client]
+
+    def inputs(self, raw: NDArray[Any]) -> Structure:
+        """Return a client's own inputs, where the known task takes them."""
+        return self._base.inputs(raw) if self._base else super().inputs(raw)
+
+    @cached_property
+    def parts(self) -> dict[str, str]:
+        """What tells this task from another, by part: hashes of what the program gave."""
+        found = {}
+        if self._base is None:
+            digest = hashlib.blake2b(digest_size=8)
+            for client in self._clients:
+                digest.update(client.fingerprint.encode())
+            found["data"] = digest.hexdigest()
+        if self._model is not None:
+            found["model"] = self._model.fingerprint(self.settings.seed)
+        loss = getattr(self.measures.loss, "__qualname__", type(self.measures.loss).__name__)
+        named = {"loss": loss if self.measures.loss else "", "metrics": list(self.measures.metrics)}
+        if any(named.values()):
+            found[MEASURES] = json.dumps(named)
+        return found
+
+    @property
+    def fingerprint(self) -> str:
+        """What server and client must agree on, 16 hex digits."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        known = self._base.fingerprint if self._base else super().fingerprint
+        text = json.dumps([known, sorted(self.parts.items())])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+class MeasuredTask(GivenTask):
+    """A program's own task with a loss or metrics of its own."""
+
+    # A class apart: evaluation takes a faster path where loss and metrics are a classifier's.
+    name = "measured"
+
+    def forward(self, model: "nn.Module", x: Structure) -> Any:
+        """Return the model's outputs, as the known task has them."""
+        return self._base.forward(model, x) if self._base else super().forward(model, x)
+
+    def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> "Tensor":
+        """Return the program's loss, else the known task's, else cross-entropy."""
+        if self.measures.loss is not None:
+            return self.measures.mean_loss(outputs, y, reduction)
+        return self._base.loss(outputs, y, reduction) if self._base else super().loss(outputs, y, reduction)
+
+    def metrics(self, outputs: Any, y: Structure) -> dict[str, float]:
+        """Return the program's metrics, else the known task's, else accuracy."""
+        if self.measures.metrics:
+            return self.measures.values(outputs, y)
+        return self._base.metrics(outputs, y) if self._base else super().metrics(outputs, y)
+
+
+def given_task(
+    settings: TaskSettings,
+    clients: Sequence[ClientData] | Task,
+    model: Any,
+    measures: Measures,
+    class_names: Sequence[str] = (),
+) -> GivenTask:
+    """Return the task of these parts; arguments and errors as `GivenTask`."""
+    base = type(clients) if isinstance(clients, Task) else Task
+    usual = base.loss is Task.loss and base.metrics is Task.metrics and base.forward is Task.forward
+    plain = usual and measures.loss is None and not measures.metrics
+    return (GivenTask if plain else MeasuredTask)(settings, clients, model, measures, class_names)

@@ -1,0 +1,194 @@
+"""From what a program gives to a run: its settings, and the objects in place of names."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedappeal.api.given import GivenTask
+from fedappeal.api.names import CLASSES, name_of, with_names
+from fedappeal.api.own import Own
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.plugins import is_ours
+from fedappeal.tasks import TASKS
+from fedappeal.tasks.task import Task
+from server.build import check_settings, chosen, unused_settings
+from server.given import Given
+from strategies.registry import STRATEGIES
+from strategies.rounds.shared import SharedSettings
+from strategies.rounds.strategy import Strategy
+
+_UNSET = {"clients_per_round": 0, "mandatory_rounds": -1}
+"""What the run's settings have where the shared ones have None."""
+_HIDDEN = frozenset({"out", "resume", "schedule_rounds", "plugins"})
+"""Settings of a run that are no arguments of the same meaning."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, before it starts.
+
+    Attributes:
+        config: its settings.
+        given: objects in place of names.
+        unused: a line for each plug-in setting that it does not use.
+    """
+
+    config: RunConfig
+    given: Given
+    unused: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the run's folder records of the objects."""
+        facts: dict[str, Any] = {}
+        task, strategy = self.given.task, self.given.strategy
+        if task is not None:
+            facts["task"] = task.parts if isinstance(task, GivenTask) else {"task": task.fingerprint}
+        functions = strategy is not None and any(map(callable, vars(strategy).values()))
+        if strategy is not None and (functions or not is_ours(type(strategy))):  # name and settings do not say all
+            facts["strategy"] = type(strategy).__qualname__
+        return facts
+
+
+def planned(
+    strategy: Any, task: Any, own: Own, settings: Mapping[str, Any], plugins: Mapping[str, Any], data_dir: str
+) -> Plan:
+    """Return a run by what a program gives, checked.
+
+    Args:
+        strategy: a name, a class, or an object that is a template.
+        task: the same; None: the default, or own data.
+        own: own model, data, loss and metrics.
+        settings: general settings in snake case.
+        plugins: settings of plug-ins by ``NAME.KEY``.
+        data_dir: folder of the task's data set.
+
+    Raises:
+        ConfigError: for what is not allowed, or is given twice.
+    """
+    if wrong := sorted(settings.keys() & _HIDDEN):
+        raise ConfigError(f"unknown setting '{wrong[0]}'")
+    general = with_names({key: _plain(value) for key, value in settings.items()})
+    sections = {key.replace("_", "-"): _plain(value) for key, value in plugins.items()}
+    if wrong := [key for key in sections if not all(key.partition("."))]:
+        raise ConfigError(f"set = {{{wrong[0]!r}: ...}} is not allowed: 'NAME.KEY', a setting of a plug-in")
+    template, name = _strategy(strategy, sections)
+    if template is not None:
+        general |= _of_template(template, general, sections)
+    known, task_name = _task(task)
+    if known is not None:
+        general |= _of_task(known, general)
+    if own.data is not None:
+        general |= own.data.settings(general, task)
+    elif task_name is not None:
+        general["task"] = task_name
+    if isinstance(own.model, str) and own.data is None:
+        general["model"], own = own.model, replace(own, model=None)
+    config = RunConfig.parse({**general, **({"strategy": name} if name else {}), **sections})
+    if isinstance(task, type) and not task_name:
+        known = task(config.task_settings(), None)
+    given = Given(own.task(config, known, data_dir) if own.given else known, template)
+    config = given.named(config)
+    check_settings(config, given)
+    return Plan(config, given, tuple(unused_settings(config, given=given)))
+
+
+def own_plugins(strategy: Any, settings: Mapping[str, Any]) -> set[str]:
+    """Return the names of a run's plug-ins that are not fedappeal's.
+
+    Args:
+        strategy: as `planned` takes it.
+        settings: general settings in snake case.
+
+    Raises:
+        ConfigError: for what is not allowed.
+    """
+    template, name = _strategy(strategy, {})
+    named = {key: value for key, value in with_names(settings).items() if key in CLASSES}
+    config = RunConfig.parse({**named, **({"strategy": name} if name else {})})
+    return {p.settings_name() for p in chosen(config, Given(None, template)).plugins() if not is_ours(p)}
+
+
+def planned_again(config: RunConfig, strategy: Any, task: Any, own: Own, data_dir: str) -> Plan:
+    """Return a run by its recorded settings, with the objects that a program gives again, as to `planned`.
+
+    Raises:
+        ConfigError: for what is not allowed.
+    """
+    template, _ = _strategy(strategy, config.as_config())
+    known, _ = _task(task)
+    settings = config.task_settings()
+    if isinstance(task, type) and known is None:
+        known = task(settings, Path(data_dir) if data_dir else None)
+    return Plan(config, Given(own.task(config, known, data_dir) if own.given else known, template))
+
+
+def _strategy(strategy: Any, sections: dict[str, Any]) -> tuple[Strategy | None, str]:
+    """Return a template, or the name of a strategy; takes settings of a class without a name out of ``sections``."""
+    if strategy is None or isinstance(strategy, str):
+        return None, strategy or ""
+    if isinstance(strategy, Strategy):
+        return copy.deepcopy(strategy), ""
+    if not isinstance(strategy, type) or not issubclass(strategy, Strategy):
+        raise ConfigError(f"strategy = {strategy!r} is not allowed: a name, or a class or object of a Strategy")
+    if name := name_of(STRATEGIES, strategy):
+        return None, name
+    own = {key: sections.pop(key) for key in list(sections) if key.partition(".")[0] == strategy.name}
+    return strategy(**{key.partition(".")[2].replace("-", "_"): value for key, value in own.items()}), ""
+
+
+def _of_template(template: Strategy, settings: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the general settings that a strategy object was given.
+
+    Raises:
+        ConfigError: one that is given twice.
+    """
+    kind = type(template).__name__
+    found = {}
+    for field in SharedSettings.model_fields:
+        if field in template.shared.model_fields_set:
+            value = getattr(template.shared, field)
+            if field in settings:
+                raise ConfigError(f"{field} is given twice: {settings[field]!r} beside {kind}({field}={value!r})")
+            found[field] = _UNSET[field] if value is None else value
+    for field in template.settings.model_fields_set:
+        key = f"{template.name}.{field.replace('_', '-')}"
+        if key in sections:
+            value = getattr(template.settings, field)
+            raise ConfigError(f"{key} is given twice: {sections[key]!r} in set, beside {kind}({field}={value!r})")
+    return found
+
+
+def _task(task: Any) -> tuple[Task | None, str | None]:
+    """Return a task object, or a task's name; neither for a class that has no name."""
+    if task is None or isinstance(task, str):
+        return None, task
+    if isinstance(task, Task):
+        return task, None
+    if not isinstance(task, type) or not issubclass(task, Task):
+        raise ConfigError(f"task = {task!r} is not allowed: a name, or a class or object of a fedappeal Task")
+    return None, name_of(TASKS, task) or None
+
+
+def _of_task(task: Task, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the general settings that a task object was given.
+
+    Raises:
+        ConfigError: one that is given twice; the seed may be, because the run draws more than data.
+    """
+    found = {}
+    for field in task.settings.model_fields_set - {"task", "plugins"}:
+        value = getattr(task.settings, field)
+        if field not in settings:
+            found[field] = value
+        elif field != "seed" and settings[field] != value:
+            raise ConfigError(
+                f"{field} is given twice: {settings[field]!r} beside a {type(task).__name__} with {value!r}"
+            )
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy number as Python's."""
+    return value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value

@@ -1,0 +1,67 @@
+"""How far a run is: a bar in a terminal, one line that changes in a notebook, nothing elsewhere."""
+
+import importlib
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Shown(Protocol):
+    """What shows how far it is."""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show that ``done`` rounds of ``total`` are over."""
+
+
+@contextmanager
+def shown(quiet: bool) -> Iterator[Shown]:
+    """Show progress while a run lasts; in the main thread alone, because a screen has one line that changes."""
+    if quiet or threading.current_thread() is not threading.main_thread():
+        yield lambda what, done, total: None
+    elif in_notebook():
+        yield _notebook_line()
+    elif sys.stdout.isatty():
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(highlight=False),
+        ) as progress:
+            bar = progress.add_task("", total=None)
+            yield lambda what, done, total: progress.update(bar, description=what, completed=done, total=total)
+    else:
+        yield lambda what, done, total: None
+
+
+def in_notebook() -> bool:
+    """Whether this Python is a notebook's kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _notebook_line() -> Shown:
+    display = importlib.import_module("IPython.display").display  # only a notebook has it
+    handle: Any = None
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal handle
+        text = {"text/plain": f"{what}: round {done} of {total}"}
+        if handle is None:
+            handle = display(text, raw=True, display_id=True)
+        else:
+            handle.update(text, raw=True)
+
+    return show
+
+
+if in_notebook():
+    # The library that deals out data sets has bars of its own, and misses a package for them here.
+    warnings.filterwarnings("ignore", message="IProgress not found")

@@ -1,0 +1,327 @@
+"""A simulated run as an object: its settings, its history, its model; it can continue."""
+
+import html
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from client.data.cache import pick_device
+from client.training.models import arrays_of, load_arrays
+from fedappeal.api import frames
+from fedappeal.api.central import central_evaluation
+from fedappeal.api.plan import Plan
+from fedappeal.api.progress import Shown, shown
+from fedappeal.files import read_safetensors
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.metric import Metric
+from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.simulation import engine
+from fedappeal.simulation.engine import Simulation
+from fedappeal.tasks import load_task
+from fedappeal.tasks.share import parts_of, share_of
+from fedappeal.tasks.task import Task
+from server.checkpoint import Checkpoint
+from server.given import Given
+from server.resumption import settings_to_resume
+from server.run_folder import CHECKPOINT, HISTORY, MODEL, RunFolder, how_it_ended, read_config, read_lines
+from strategies.rounds.hooks import RoundRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+GIVEN = "given"
+"""What ``config.json`` calls the record of objects that stood in for names."""
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What a program wants to see of a run.
+
+    Attributes:
+        evaluate: a central test set, or a function; None: none.
+        on_round: called with each round; None: nothing is.
+        quiet: show no progress.
+    """
+
+    evaluate: Any = None
+    on_round: Callable[["FinishedRound"], Any] | None = None
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class FinishedRound:
+    """One finished round, as `on_round` is told.
+
+    Attributes:
+        number: counted from 1.
+        row: its row of the history, by column.
+        decisions: what became of each client that was asked.
+        run: the run so far.
+    """
+
+    number: int
+    row: Mapping[str, Any]
+    decisions: Mapping[str, str]
+    run: "Run"
+
+
+class Run:
+    """A simulated run: under way, finished, or loaded from its folder.
+
+    Attributes:
+        path: its folder.
+        interrupted: whether Ctrl-C ended it; `resume` continues it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        given: Callable[[], Given] = Given,
+        how: Simulation | None = None,
+        watching: Watching | None = None,
+    ) -> None:
+        """Open a run's folder; programs call `fedappeal.simulate` or `fedappeal.load`.
+
+        Args:
+            path: the folder.
+            given: returns the objects that stand in for names; by default there are none, or they are not known.
+            how: how it is simulated; None: as its folder records.
+            watching: what the program wants to see of it.
+        """
+        self.path = path
+        self.interrupted = False
+        self._given = given
+        self._how = how
+        self._watching = watching or Watching()
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return RunConfig.parse(read_config(self.path)["settings"])
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """A row a round; needs pandas."""
+        return frames.history(self.path)
+
+    @property
+    def clients(self) -> "pd.DataFrame":
+        """A row a round and client: decision, loss, metrics, requirement; needs pandas."""
+        return frames.clients(self.path)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds that are over."""
+        lines = read_lines(self.path / HISTORY)
+        return int(lines[-1]["round"]) if lines else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over: all rounds are, or its strategy ended it."""
+        ended = how_it_ended(self.path)
+        return ended is not None and (bool(ended["reason"]) or self.rounds >= self.config.rounds)
+
+    @property
+    def metric(self) -> Metric:
+        """The task's primary metric."""
+        return Metric.of_record(read_config(self.path).get("metric"))
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the latest evaluated round says, and totals over all rounds."""
+        lines, config = read_lines(self.path / HISTORY), self.config
+        found: dict[str, Any] = {"strategy": config.strategy, "task": config.task, "seed": config.seed}
+        found |= {"rounds": self.rounds, "of": config.rounds, "finished": self.finished}
+        evaluated: dict[str, Any] = next((line for line in reversed(lines) if line["evaluated"]), {})
+        metric = self.metric.column
+        for column in ("gm_appeal", metric, f"worst_decile_{metric}", "loss", "central_loss", f"central_{metric}"):
+            if column in evaluated:
+                found[column] = evaluated[column]
+        for column in ("asked", "joined", "bytes_up", "bytes_down", "seconds"):
+            found[column] = sum(line[column] for line in lines)
+        return found
+
+    def model(self) -> "nn.Module":
+        """Return the trained model in evaluation mode, on the CPU; of an unfinished run, as its checkpoint has it.
+
+        What stays with the clients (``share``) has its initial values.
+
+        Raises:
+            ConfigError: no round is over, or the program's own model was not given to `fedappeal.load`.
+        """
+        task = self._task()
+        model = task.initial_model(self.config.seed)
+        load_arrays(model, {**arrays_of(model), **self._arrays(parts_of(model, share_of(task)).shared)})
+        return model.eval()
+
+    def resume(self, rounds: int | None = None) -> "Run":
+        """Continue the run; return it.
+
+        Args:
+            rounds: its new total; None: as it is.
+
+        Raises:
+            ConfigError: nothing is left to do, or the program's own objects were not given to `fedappeal.load`.
+        """
+        config = settings_to_resume(self.path, rounds)
+        self._check_given()
+        with shown(self._watching.quiet) as show:
+            self._go(config, RunFolder.open(self.path), show, config.strategy)
+        return self
+
+    def __repr__(self) -> str:
+        return f"Run({self._line()})"
+
+    def _repr_html_(self) -> str:
+        cells = [(key.replace("_", " "), shown_value(value)) for key, value in self.summary().items()]
+        rows = "".join(f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in cells)
+        return f"<table>{rows}<tr><th>path</th><td>{html.escape(_near(self.path))}</td></tr></table>"
+
+    def _line(self) -> str:
+        found = self.summary()
+        parts = [f"{found['strategy']} on {found['task']}", f"seed {found['seed']}"]
+        parts.append(f"{found['rounds']} of {found['of']} rounds")
+        named = [key for key in found if key in ("gm_appeal", "loss") or key == self.metric.column]
+        parts += [f"{key.replace('_', ' ')} {shown_value(found[key])}" for key in named]
+        return ", ".join([*parts, _near(self.path)])
+
+    def _arrays(self, names: Sequence[str]) -> Arrays:
+        """Return the latest global model, of arrays of these names."""
+        if self.finished and (self.path / MODEL).exists():
+            return read_safetensors(self.path / MODEL)[0]
+        if not (self.path / CHECKPOINT).exists():
+            raise ConfigError(f"'{self.path}' holds no model: no round is over")
+        packed = Checkpoint.read(self.path / CHECKPOINT).arrays
+        whole = arrays_of(self._task().initial_model(self.config.seed), names)
+        return Layout.of(whole).unpack(packed)
+
+    def _task(self) -> Task:
+        """Return the run's task.
+
+        Raises:
+            ConfigError: it was made of a program's own objects, which are not here.
+        """
+        if (given := self._given().task) is not None:
+            return given
+        recorded = read_config(self.path).get(GIVEN, {}).get("task", {})
+        if recorded:
+            needed = ", ".join(f"{name}=..." for part in recorded for name in part.split(" and "))
+            raise ConfigError(
+                f"'{self.path}' holds a run of a program's own: fedappeal.load(path, {needed}) takes it"
+            )
+        data_dir = self._how.data_dir if self._how else ""
+        return load_task(self.config.task_settings(), Path(data_dir) if data_dir else None)
+
+    def _check_given(self) -> None:
+        """Check that all objects are here with which the run began.
+
+        Raises:
+            ConfigError: names those that are not.
+        """
+        self._task()
+        if "strategy" in read_config(self.path).get(GIVEN, {}) and self._given().strategy is None:
+            raise ConfigError(
+                f"'{self.path}' holds a run of a program's own: fedappeal.load(path, strategy=...) takes it"
+            )
+
+    def _go(self, config: RunConfig, folder: RunFolder, show: Shown, name: str) -> None:
+        """Run, or continue, the run; Ctrl-C leaves it to be continued."""
+        given, how = self._given(), self._how or Simulation.of_runtime(read_config(self.path)["runtime"])
+        evaluate = None
+        if self._watching.evaluate is not None:
+            device = pick_device(how.device)
+            evaluate = central_evaluation(self._watching.evaluate, self._task(), config.seed, device)
+        self.interrupted = False
+        columns = ("gm_appeal", self._task().metric.column)
+
+        def on_round(record: RoundRecord) -> None:
+            row = dict(record.as_line())
+            known = [(column.replace("_", " "), row[column]) for column in columns if column in row]
+            said = [f"{column} {value:.3f}" for column, value in known]
+            show(" ".join([name, *said]), record.server_round, config.rounds)
+            if self._watching.on_round is not None:
+                self._watching.on_round(FinishedRound(record.server_round, row, dict(record.decisions), self))
+
+        try:
+            engine.simulate(
+                config, folder, how, on_round, task=given.task, strategy=given.strategy, evaluate=evaluate
+            )
+        except KeyboardInterrupt:
+            self.interrupted = True
+        if self.interrupted:
+            print(f"interrupted after round {self.rounds}; run.resume() continues it ({_near(self.path)})")
+
+
+def started(make: Callable[[], Plan], path: Path, how: Simulation, watching: Watching, show: Shown, name: str) -> Run:
+    """Start a checked run in a new folder; return it when it is over, or Ctrl-C has ended it.
+
+    Args:
+        make: plans the run.
+        path: its folder.
+        how: how it is simulated.
+        watching: what the program wants to see of it.
+        show: shows how far it is.
+        name: what that calls the run.
+
+    Raises:
+        ConfigError: a folder that holds a run, or cannot be made.
+    """
+    plan = make()
+    folder = RunFolder.create(path, plan.config, how.runtime(), plan.given)
+    folder.record(**{GIVEN: plan.facts()})
+    run = Run(path, lambda: make().given, how, watching)
+    run._go(plan.config, folder, show, name)
+    return run
+
+
+def checked(plan: Plan, how: Simulation, watching: Watching) -> None:
+    """Check a planned run as far as it can be checked without starting it.
+
+    Raises:
+        ConfigError: for what is not allowed.
+    """
+    device = pick_device(how.device)
+    task = plan.given.task
+    if task is None:
+        data_dir = Path(how.data_dir) if how.data_dir else None
+        task = load_task(plan.config.task_settings(), data_dir)
+    task.check()
+    if how.mode == "batched":
+        engine.choose_mode(plan.config, how, given=plan.given)
+    if watching.evaluate is not None:
+        central_evaluation(watching.evaluate, task, plan.config.seed, device)
+    if watching.on_round is not None and not callable(watching.on_round):
+        raise ConfigError(f"on_round = {watching.on_round!r} is not allowed: a callable is")
+
+
+def new_folder(name: str) -> Path:
+    """Make a folder ``runs/DATE-TIME-NAME``, with a number behind where there is one; return it.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    first = Path("runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}".replace(":", ".")).absolute()
+    for number in itertools.count(1):
+        path = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue  # runs in threads, and short ones, begin in the same second
+        except OSError as error:
+            raise ConfigError(f"out = '{path}' is not allowed: {error.strerror}") from None
+        return path
+    raise AssertionError
+
+
+def _near(path: Path) -> str:
+    """Return a path as short as it can be: from the current folder, where it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def shown_value(value: Any) -> str:
+    """Return a setting or a number as a table shows it."""
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

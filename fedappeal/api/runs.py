@@ -1,0 +1,102 @@
+"""`Runs`: the runs of a sweep, in order, with what varies between them."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from fedappeal.api import frames
+from fedappeal.api.picture import Picture
+from fedappeal.api.run import Run, shown_value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Runs(Sequence[Run]):
+    """Runs in order, each with the settings in which it differs from the others.
+
+    Attributes:
+        varied: for each run, its values of what varies, by setting.
+    """
+
+    def __init__(self, runs: Sequence[Run], varied: Sequence[Mapping[str, Any]]) -> None:
+        """Take the runs.
+
+        Args:
+            runs: in order.
+            varied: as many; the same settings for each.
+        """
+        self._runs = list(runs)
+        self.varied = list(varied)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Runs": ...
+
+    def __getitem__(self, index: int | slice) -> "Run | Runs":
+        """Return a run, or some of them."""
+        return Runs(self._runs[index], self.varied[index]) if isinstance(index, slice) else self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """All runs' rounds, a row each, after columns of what varies; needs pandas."""
+        return self._joined([run.history for run in self])
+
+    @property
+    def clients(self) -> "pd.DataFrame":
+        """All runs' clients, a row a round and client, after columns of what varies; needs pandas."""
+        return self._joined([run.clients for run in self])
+
+    def picture(self, baseline: str = "") -> Picture:
+        """Return all runs' curves as a picture; needs matplotlib.
+
+        Args:
+            baseline: as `fedappeal.compare` takes it.
+        """
+        return Picture(self, baseline)
+
+    def summary(self) -> "pd.DataFrame":
+        """Return a row a run: what varies, and the run's summary; needs pandas."""
+        rows = [{**varied, **run.summary()} for run, varied in zip(self, self.varied, strict=True)]
+        return frames.pandas().DataFrame(rows)
+
+    def __repr__(self) -> str:
+        header, *rows = self._table()
+        widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (header, *rows)
+        ]
+        return "\n".join([f"{len(self)} runs", *lines])
+
+    def _repr_html_(self) -> str:
+        header, *rows = self._table()
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+    def _table(self) -> list[list[str]]:
+        summaries = [run.summary() for run in self]
+        columns = list(dict.fromkeys(key for found in summaries for key in found if key in ("gm_appeal", "loss")))
+        metrics = list(dict.fromkeys(run.metric.column for run in self))
+        columns = [*metrics, *columns]
+        settings = list(self.varied[0]) if self.varied else []
+        table = [[*settings, "rounds", *(column.replace("_", " ") for column in columns)]]
+        for found, varied in zip(summaries, self.varied, strict=True):
+            values = [shown_value(found[column]) if column in found else "-" for column in columns]
+            table.append([*(str(varied[name]) for name in settings), f"{found['rounds']} of {found['of']}", *values])
+        return table
+
+    def _joined(self, each: Sequence["pd.DataFrame"]) -> "pd.DataFrame":
+        pd = frames.pandas()
+        if not each:
+            return pd.DataFrame()
+        for frame, varied in zip(each, self.varied, strict=True):
+            for place, (name, value) in enumerate(varied.items()):
+                frame.insert(place, name if name not in frame else f"setting_{name}", value)
+        return pd.concat(each, ignore_index=True)

@@ -1,0 +1,158 @@
+"""`simulate` and `load`: one run in this process, and one from its folder."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fedappeal.api.given import MEASURES
+from fedappeal.api.measures import TASKS_OWN
+from fedappeal.api.own import Own
+from fedappeal.api.plan import planned, planned_again
+from fedappeal.api.progress import shown
+from fedappeal.api.run import GIVEN, Run, Watching, checked, new_folder, started
+from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.simulation.engine import Simulation
+from server.given import Given
+from server.resumption import KIND, SIMULATION
+from server.run_folder import check_new, read_config
+
+
+def simulate(
+    strategy: Any = None,
+    task: Any = None,
+    *,
+    model: Any = None,
+    data: Any = None,
+    client: str = "",
+    label: str | Sequence[str] = "",
+    features: Sequence[str] = (),
+    partitioner: Any = None,
+    loss: Callable[..., Any] | None = None,
+    metrics: Any = None,
+    evaluate: Any = None,
+    on_round: Callable[..., Any] | None = None,
+    out: str | PathLike[str] = "",
+    set: Mapping[str, Scalar] | None = None,
+    mode: str = "auto",
+    device: str = "cpu",
+    threads: int = 0,
+    data_dir: str = "",
+    quiet: bool = False,
+    **settings: Any,
+) -> Run:
+    """Simulate a run in this process; return it when it is over.
+
+    Args:
+        strategy: a name, a class, or an object: a template, copied for the run. Its settings count.
+        task: a name, a class or an object; beside ``data`` what tables call the data.
+        model: a ``torch.nn.Module`` (its weights are w_0), its class, a function that makes one, or ``mlp``,
+            ``logistic``, ``cnn``; None: the task's.
+        data: a list of (train, test) pairs, each side ``(x, y)``, a torch Dataset or a Split; a DataFrame; a
+            ``datasets.Dataset``. None: the task's.
+        client: of a table, the column that names a row's client.
+        label: of a table, the column to predict, or several.
+        features: of a table, the input columns; empty: all others.
+        partitioner: of flwr-datasets, for a ``datasets.Dataset``; None: by ``client``.
+        loss: ``(outputs, y) -> mean loss``; None: the task's, cross-entropy for own data.
+        metrics: ``(outputs, y) -> number``, or a dict of such by a name or a `Metric`; the first is primary.
+        evaluate: a central test set ``(x, y)``, Dataset or Split, or ``(round, model) -> dict of numbers``.
+        on_round: called after each round with a `FinishedRound`; an exception ends the run.
+        out: the run's folder; empty: ``runs/DATE-TIME-STRATEGY-TASK``.
+        set: settings of plug-ins: ``{"maxfl.server_lr": 0.5}``.
+        mode: ``batched``, ``sequential`` or ``auto``.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        threads: PyTorch threads; 0: as PyTorch has it.
+        data_dir: folder of the task's data set.
+        quiet: show no progress.
+        settings: all other settings of a run, in snake case (``clients=100``, ``rounds=200``).
+
+    Raises:
+        ConfigError: one line for what is not allowed, before anything is written.
+    """
+    plan = planned(strategy, task, Own.of(locals()), settings, set or {}, data_dir)
+    how, watching = Simulation(mode, device, data_dir, threads), Watching(evaluate, on_round, quiet)
+    if out:
+        check_new(Path(out))
+    checked(plan, how, watching)
+    warn_of(plan.unused)
+    config = plan.config
+    path = Path(out).absolute() if out else new_folder(f"{config.strategy}-{config.task}")
+    with shown(quiet) as show:
+        return started(lambda: plan, path, how, watching, show, config.strategy)
+
+
+def load(
+    path: str | PathLike[str],
+    *,
+    strategy: Any = None,
+    task: Any = None,
+    model: Any = None,
+    data: Any = None,
+    client: str = "",
+    label: str | Sequence[str] = "",
+    features: Sequence[str] = (),
+    partitioner: Any = None,
+    loss: Callable[..., Any] | None = None,
+    metrics: Any = None,
+    evaluate: Any = None,
+    on_round: Callable[..., Any] | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Return a run from its folder; its history needs nothing else.
+
+    What `simulate` was given of a program's own is given again for `Run.model` and `Run.resume`, by the same names.
+
+    Raises:
+        ConfigError: no run is there, or what is given is not what the run began with.
+    """
+    folder = Path(path).absolute()
+    recorded = read_config(folder)
+    if recorded.get("runtime", {}).get(KIND) != SIMULATION:
+        return Run(folder)
+    how = Simulation.of_runtime(recorded["runtime"])
+    own, began = Own.of(locals()), recorded.get(GIVEN, {})
+    given = Given()
+    if own.given or task is not None or strategy is not None:
+        _check_given(folder, began.get("task", {}), own)
+        plan = planned_again(Run(folder).config, strategy, task, own, how.data_dir)
+        _check_same(folder, began, plan.facts())
+        given = plan.given
+    return Run(folder, lambda: given, how, Watching(evaluate, on_round, quiet))
+
+
+def warn_of(lines: Iterable[str]) -> None:
+    """Warn of each plug-in setting that no run uses."""
+    for line in lines:
+        warnings.warn(line, stacklevel=3)
+
+
+def _check_given(folder: Path, began: Mapping[str, Any], own: Own) -> None:
+    """Check that no part is missing that the run began with.
+
+    Raises:
+        ConfigError: names it.
+    """
+    here = {"data": own.data is not None, "model": own.model is not None, MEASURES: own.measures != TASKS_OWN}
+    for part, given in here.items():
+        if own.given and part in began and not given:
+            raise ConfigError(f"{part} is missing: the run in '{folder}' began with its program's own")
+
+
+def _check_same(folder: Path, began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that what is given is what the run began with.
+
+    Raises:
+        ConfigError: names the part, and both fingerprints.
+    """
+    for part, found in now.get("task", {}).items():
+        if (expected := began.get("task", {}).get(part)) != found:
+            raise ConfigError(
+                f"{part} is not that of the run in '{folder}': {found}, the run began with {expected or 'none'}"
+            )
+    if "strategy" in now and now["strategy"] != began.get("strategy"):
+        raise ConfigError(
+            f"strategy is not that of the run in '{folder}': {now['strategy']}, "
+            f"the run began with {began.get('strategy', 'a known one')}"
+        )

@@ -1,0 +1,166 @@
+"""`sweep`: a run for each combination of what is given as a list or a range."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fedappeal.api.own import Own
+from fedappeal.api.parallel import check_sendable, in_processes
+from fedappeal.api.plan import Plan, own_plugins, planned
+from fedappeal.api.progress import shown
+from fedappeal.api.run import Run, Watching, checked, new_folder, started
+from fedappeal.api.runs import Runs
+from fedappeal.api.simulate import warn_of
+from fedappeal.protocol.config import ConfigError
+from fedappeal.simulation.engine import Simulation
+from fedappeal.simulation.jobs import check_at_once, share_threads
+from server.run_folder import check_new
+from strategies.rounds.strategy import Strategy
+
+_SET = "set."
+"""In front of the settings of plug-ins among all that may be swept."""
+_APART = ("strategy", "task", "model")
+"""What is no setting among them."""
+
+
+def sweep(
+    strategy: Any = None,
+    task: Any = None,
+    *,
+    model: Any = None,
+    data: Any = None,
+    client: str = "",
+    label: str | Sequence[str] = "",
+    features: Sequence[str] = (),
+    partitioner: Any = None,
+    loss: Callable[..., Any] | None = None,
+    metrics: Any = None,
+    evaluate: Any = None,
+    on_round: Callable[..., Any] | None = None,
+    out: str | PathLike[str] = "",
+    set: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    mode: str = "auto",
+    device: str = "cpu",
+    threads: int = 0,
+    data_dir: str = "",
+    quiet: bool = False,
+    **settings: Any,
+) -> Runs:
+    """Simulate a run for each combination of what is given as a list, a tuple or a range.
+
+    ``strategy``, ``task``, ``model``, a value of ``set`` and any other setting may be swept (``seed=range(5)``); the
+    last one changes fastest. Ctrl-C ends the sweep, which returns the runs so far.
+
+    ``jobs`` runs are simulated at once, each in a process of its own; 1: one after another, in this one. ``out`` is
+    the folder of all runs; empty: a new one under ``runs``. The other arguments are those of `fedappeal.simulate`.
+
+    Raises:
+        ConfigError: one line for what is not allowed, before any run is started.
+        RuntimeError: with several jobs, runs that failed; the others are in their folders.
+    """
+    check_at_once(jobs)
+    own, watching = Own.of(locals()), Watching(evaluate, on_round, quiet)
+    of_plugins = {f"{_SET}{key}": value for key, value in (set or {}).items()}
+    given = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
+    varied = {name: _values(name, value) for name, value in given.items() if isinstance(value, list | tuple | range)}
+    combinations = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+    labels = _labels(combinations)
+    makers = _makers([given | combination for combination in combinations], own, data_dir)
+    how = Simulation(mode, device, data_dir, share_threads(threads, jobs) if jobs > 1 else threads)
+    names = [re.sub(r"[^\w.,=-]+", "-", "-".join(f"{k}-{v}" for k, v in each.items())).strip("-") for each in labels]
+    for name in names if out else ():
+        check_new(Path(out, name))
+    unused: Counter[str] = Counter()
+    for make in makers:  # made again when its turn comes: the runs' data are not all in memory at once
+        plan = make()
+        checked(plan, how, watching)
+        if jobs > 1:
+            check_sendable(plan, watching)
+        unused.update(plan.unused)
+    warn_of(line for line, count in unused.items() if count == len(makers))
+    root = Path(out).absolute() if out else new_folder("sweep")
+    paths = [root / (name or "run") for name in names]
+    if jobs > 1:
+        runs = in_processes(makers, paths, how, watching, min(jobs, len(makers)))
+    else:
+        runs = list(_one_by_one(makers, paths, labels, how, watching))
+    return Runs(runs, labels[: len(runs)])
+
+
+def _makers(combinations: Sequence[Mapping[str, Any]], own: Own, data_dir: str) -> list[Callable[[], Plan]]:
+    """Return for each combination what plans its run.
+
+    A run has no settings of own plug-ins that only others use; fedappeal's own are known to all.
+    """
+    general = [
+        {key: value for key, value in each.items() if key not in _APART and not key.startswith(_SET)}
+        for each in combinations
+    ]
+    used = [own_plugins(each["strategy"], rest) for each, rest in zip(combinations, general, strict=True)]
+    known = frozenset[str]().union(*used)
+
+    def maker(each: Mapping[str, Any], rest: Mapping[str, Any], mine: frozenset[str]) -> Callable[[], Plan]:
+        others = known - mine
+        plugins = {key.removeprefix(_SET): value for key, value in each.items() if key.startswith(_SET)}
+        kept = {key: value for key, value in plugins.items() if key.partition(".")[0].replace("_", "-") not in others}
+        return lambda: planned(
+            each["strategy"], each["task"], replace(own, model=each["model"]), rest, kept, data_dir
+        )
+
+    return [maker(*each) for each in zip(combinations, general, map(frozenset, used), strict=True)]
+
+
+def _one_by_one(
+    makers: Sequence[Callable[[], Plan]],
+    paths: Sequence[Path],
+    labels: Sequence[Mapping[str, Any]],
+    how: Simulation,
+    watching: Watching,
+) -> Iterator[Run]:
+    with shown(watching.quiet) as show:
+        for number, (make, path, label) in enumerate(zip(makers, paths, labels, strict=True), start=1):
+            name = " ".join([f"run {number} of {len(makers)}:", *(f"{key} {value}" for key, value in label.items())])
+            run = started(make, path, how, watching, show, name)
+            yield run
+            if run.interrupted:
+                return
+
+
+def _values(name: str, value: Any) -> list[Any]:
+    if not (values := list(value)):
+        raise ConfigError(f"{name.removeprefix(_SET)} = {value!r} is not allowed: at least one value to sweep")
+    return values
+
+
+def _labels(combinations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what tells each run from the others, by setting: plain values, and names of objects."""
+    called: dict[str, dict[int, Any]] = {}
+    for combination in combinations:
+        for name, value in combination.items():
+            known = called.setdefault(name, {})
+            if id(value) not in known:
+                known[id(value)] = _apart(_called(value), list(known.values()))
+    return [{n.removeprefix(_SET): called[n][id(v)] for n, v in combination.items()} for combination in combinations]
+
+
+def _called(value: Any) -> Any:
+    """Return a plain value itself; of an object, its name and the settings that it was given."""
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Strategy):
+        own = ", ".join(f"{key}={getattr(value.settings, key)}" for key in sorted(value.settings.model_fields_set))
+        return f"{value.name}({own})" if own else value.name
+    if hasattr(value, "item"):
+        return value.item()
+    kind = value if hasattr(value, "__name__") else type(value)
+    return getattr(kind, "name", "") or kind.__name__
+
+
+def _apart(name: Any, others: Sequence[Any]) -> Any:
+    return name if name not in others else next(n for k in itertools.count(2) if (n := f"{name} {k}") not in others)

@@ -1,0 +1,180 @@
+"""Tables with a client column, and Hugging Face datasets with a partitioner, made in memory."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Image, Sequence, Value
+from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
+
+import fedappeal
+from fedappeal.api.tables import Columns, Rows, rows_of_dataset, rows_of_frame
+from fedappeal.protocol.config import ConfigError, RunConfig
+from tests.api.blobs import QUICK, Net, in_folder
+
+__all__ = ["in_folder"]
+
+
+def frame(rows: int = 60) -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    found = pd.DataFrame(draw.normal(size=(rows, 3)), columns=["a", "b", "c"])
+    found["user"] = [f"u{k % 4}" for k in range(rows)]
+    found["y"] = np.where(found["a"] > 0, "yes", "no")
+    return found
+
+
+BY_USER = Columns(client="user", label="y")
+
+
+def test_rows_are_grouped_by_client_and_texts_become_classes() -> None:
+    table = frame()
+    rows = rows_of_frame(table, BY_USER)
+    assert list(rows.names) == ["u0", "u1", "u2", "u3"]
+    assert rows.class_names == ("no", "yes")
+    mine = table[table["user"] == "u2"]
+    assert torch.equal(rows.clients[2].x, torch.tensor(mine[["a", "b", "c"]].to_numpy(np.float32)))  # type: ignore[arg-type]
+    assert torch.equal(rows.clients[2].y, torch.tensor((mine["a"] > 0).to_numpy().astype(np.int64)))  # type: ignore[arg-type]
+
+
+def shares(rows: Rows, **settings: Any) -> list[tuple[int, int]]:
+    made = rows.shared_out(RunConfig(clients=4, **settings).task_settings())
+    return [(len(client.train), len(client.test)) for client in made]
+
+
+def test_each_client_splits_its_rows_by_the_train_share_and_the_seed() -> None:
+    rows = rows_of_frame(frame(), BY_USER)
+    assert shares(rows) == [(9, 6)] * 4
+    assert shares(rows, train_share=0.8) == [(12, 3)] * 4
+    first, again, other = (
+        rows.shared_out(RunConfig(clients=4, seed=seed).task_settings())[1].fingerprint for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+def test_labels_may_be_numbers_or_several_columns() -> None:
+    table = frame()
+    table["z"] = 1.5
+    numbers = rows_of_frame(table, Columns("user", "z", ("a", "b"))).clients[0]
+    assert numbers.x.shape == (15, 2)  # type: ignore[union-attr]
+    assert numbers.y.dtype == torch.float32  # type: ignore[union-attr]
+    both = rows_of_frame(table, Columns("user", ("b", "z"), ("a",))).clients[0]
+    assert both.y.shape == (15, 2)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("change", "columns", "said"),
+    [
+        ({}, Columns(label="y"), "client is missing: the column that names a row's client, one of a, b, c, user, y"),
+        ({}, Columns("user"), "label is missing: the column to predict"),
+        ({}, Columns("users", "y"), "client = 'users' is not a column: a, b, c, user, y"),
+        ({}, Columns("user", "y", ("a", "d")), "features = 'd' is not a column"),
+        ({"b": "text"}, BY_USER, "column 'b' is not allowed as an input: it holds"),
+        ({"b": None}, BY_USER, "column 'b' has 60 missing values"),
+        ({"user": [f"u{k // 59}" for k in range(60)]}, BY_USER, "client 'u1' has 1 rows; at least 2"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_one_line(change: Any, columns: Columns, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        rows_of_frame(frame().assign(**change), columns)
+
+
+def dataset() -> Dataset:
+    table = frame()
+    columns = {"a": table["a"], "b": table["b"], "user": table["user"], "y": (table["a"] > 0).astype(int)}
+    kinds = {
+        "a": Value("float32"),
+        "b": Value("float32"),
+        "user": Value("string"),
+        "y": ClassLabel(names=["no", "yes"]),
+    }
+    return Dataset.from_dict({name: list(values) for name, values in columns.items()}, Features(kinds))
+
+
+def test_a_dataset_is_dealt_out_by_a_partitioner() -> None:
+    rows = rows_of_dataset(dataset(), Columns("", "y", ("a", "b"), IidPartitioner(num_partitions=5)))
+    assert [len(client) for client in rows.clients] == [12] * 5
+    assert rows.class_names == ("no", "yes")
+    assert rows.clients[0].x.shape == (12, 2)  # type: ignore[union-attr]
+    partitioner = DirichletPartitioner(num_partitions=3, partition_by="y", alpha=5.0, seed=1)
+    columns = Columns("", "y", ("a", "b"), partitioner)
+    sizes = [len(client) for client in rows_of_dataset(dataset(), columns).clients]
+    assert sum(sizes) == 60
+    assert not partitioner.is_dataset_assigned(), "the same partitioner can deal out another data set"
+
+
+def test_a_client_column_is_a_partitioner_too() -> None:
+    rows = rows_of_dataset(dataset(), Columns("user", "y"))
+    assert [len(client) for client in rows.clients] == [15] * 4
+
+
+def test_token_ids_stay_apart_and_images_become_floats() -> None:
+    kinds = Features({"ids": Sequence(Value("int64"), 3), "mask": Sequence(Value("int64"), 3), "y": Value("int64")})
+    tokens = Dataset.from_dict({"ids": [[1, 2, 3]] * 4, "mask": [[1, 1, 0]] * 4, "y": [0, 1, 0, 1]}, kinds)
+    whole = IidPartitioner(num_partitions=1)
+    x = rows_of_dataset(tokens, Columns("", "y", (), whole)).clients[0].x
+    assert isinstance(x, dict)
+    assert x["ids"].dtype == torch.int64
+    assert x["mask"].tolist() == [[1, 1, 0]] * 4
+    pictures = [np.full((5, 4, 3), 255, np.uint8), np.zeros((5, 4, 3), np.uint8)]
+    images = Dataset.from_dict({"image": pictures, "y": [0, 1]}, Features({"image": Image(), "y": Value("int64")}))
+    found = rows_of_dataset(images, Columns("", "y", (), whole)).clients[0].x
+    assert isinstance(found, torch.Tensor)
+    assert found.shape == (2, 3, 5, 4)
+    assert sorted(found.flatten(1).mean(dim=1).tolist()) == [0.0, 1.0]
+
+
+def test_rows_of_unequal_length_are_named() -> None:
+    ragged = Dataset.from_dict({"ids": [[1], [1, 2]], "y": [0, 1]})
+    with pytest.raises(ConfigError, match="column 'ids' is not allowed: its rows are texts or of unequal length"):
+        rows_of_dataset(ragged, Columns("", "y", (), IidPartitioner(num_partitions=1)))
+    with pytest.raises(ConfigError, match="partitioner is missing"):
+        rows_of_dataset(ragged, Columns("", "y"))
+    with pytest.raises(ConfigError, match="partitioner is not allowed: "):
+        rows_of_dataset(dataset(), Columns("", "y", ("a",), IidPartitioner(num_partitions=100)))
+
+
+@pytest.mark.usefixtures("in_folder")
+def test_a_run_on_a_table_and_on_a_dataset() -> None:
+    run = fedappeal.simulate("fedavg", data=frame(), client="user", label="y", model="logistic", **QUICK)
+    assert run.config.clients == 4
+    assert run.history["accuracy"].iloc[-1] > 0.5
+    with pytest.raises(ConfigError, match="data is not that of the run"):
+        fedappeal.load(run.path, data=frame(80), client="user", label="y", model="logistic")
+    again = fedappeal.load(run.path, data=frame(), client="user", label="y", model="logistic", quiet=True)
+    assert again.resume(rounds=4).rounds == 4
+    mine = IidPartitioner(num_partitions=6)
+    other = fedappeal.simulate(
+        "fedavg",
+        data=dataset(),
+        partitioner=mine,
+        label="y",
+        features=["a", "b"],
+        model="mlp",
+        unseen_clients=2,
+        **QUICK,
+    )
+    assert (other.config.clients, other.config.unseen_clients) == (4, 2)
+    assert "unseen_accuracy" in other.history
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"partition": "iid"}, "partition = 'iid' is not allowed beside data"),
+        ({"clients": 3}, "clients = 3 is not allowed: the data has 4"),
+        ({"unseen_clients": 4}, "unseen_clients = 4 is not allowed: 0 to 3 of the data's 4"),
+        ({"task": "digits"}, "task = 'digits' is not allowed beside data"),
+        ({"model": None}, "model is missing"),
+        ({"model": "resnet"}, "model = 'resnet' is not allowed"),
+        ({"data": None}, "data is missing: client, label, features and partitioner go with it"),
+        ({"data": 3}, "client, label, features and partitioner go with a DataFrame or a datasets.Dataset"),
+    ],
+)
+def test_settings_that_do_not_go_with_own_data(settings: Any, said: str, tmp_path: Any) -> None:
+    given: dict[str, Any] = {"data": frame(), "client": "user", "label": "y", "model": Net, "out": tmp_path / "run"}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        fedappeal.simulate(**given | settings)
+    assert not (tmp_path / "run").exists()

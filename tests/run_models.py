@@ -1,0 +1,11 @@
+"""What a run learned, to the bit."""
+
+from pathlib import Path
+
+from fedappeal.files import read_safetensors
+from server.run_folder import MODEL
+
+
+def learned(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of each array of a run's model; its card tells the date and the run besides."""
+    return {name: array.tobytes() for name, array in read_safetensors(folder / MODEL)[0].items()}
