@@ -13,6 +13,7 @@ from fedappeal.api.given_model import GivenModel
 from fedappeal.api.measures import Measures
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Structure, only_tensor
+from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 
 MEASURES = "loss and metrics"
 """What a task's parts call them."""
+_TAKEN = (
+    "input_shape",
+    "input_dtype",
+    "num_classes",
+    "class_names",
+    "feature_names",
+    "auto_partition",
+    "evaluation_batch",
+    "metric",
+    "other_metrics",
+    "share",
+)
+"""What a known task says of itself that stays where a program gives parts of its own."""
 
 
 class GivenTask(Task):
@@ -54,11 +68,9 @@ class GivenTask(Task):
         self._base = base
         self._clients = () if isinstance(clients, Task) else clients
         if base is not None:
-            self.data_dir, self.own, self.share = base.data_dir, base.own, base.share
-            self.input_shape, self.num_classes = base.input_shape, base.num_classes
-            self.evaluation_batch = base.evaluation_batch
-            self.class_names, self.auto_partition = base.class_names, base.auto_partition
-            self.metric, self.other_metrics = base.metric, base.other_metrics
+            self.data_dir = base.data_dir
+            for name in _TAKEN:
+                setattr(self, name, getattr(base, name))
         else:
             self._take_form(measures.loss is None, class_names)
         if model is None and base is None:
@@ -71,7 +83,7 @@ class GivenTask(Task):
     def _take_form(self, classifies: bool, class_names: Sequence[str]) -> None:
         first = self._clients[0].train
         if (x := only_tensor(first.x)) is not None:
-            self.input_shape = tuple(x.shape[1:])
+            self.input_shape, self.input_dtype = tuple(x.shape[1:]), str(x.dtype).removeprefix("torch.")
         y = only_tensor(first.y)
         if classifies and y is not None and y.ndim == 1 and not y.is_floating_point():
             splits = [split for client in self._clients for split in (client.train, client.test)]
@@ -111,6 +123,11 @@ class GivenTask(Task):
         if not 0 <= client < len(self._clients):
             raise ConfigError(f"client {client} is not there: the data has {len(self._clients)} clients")
         return self._clients[client]
+
+    @property
+    def normalisation(self) -> Normalisation | None:
+        """How the known task's `inputs` scales; None: there is none."""
+        return self._base.normalisation if self._base else None
 
     def inputs(self, raw: NDArray[Any]) -> Structure:
         """Return a client's own inputs, where the known task takes them."""

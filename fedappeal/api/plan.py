@@ -91,7 +91,10 @@ def planned(
     given = Given(own.task(config, known, data_dir) if own.given else known, template)
     config = given.named(config)
     check_settings(config, given)
-    return Plan(config, given, tuple(unused_settings(config, given=given)))
+    unused = unused_settings(config, given=given)
+    if own.given and own.data is None:  # the known task uses its settings, though the run's task is made of it
+        unused = [line for line in unused if not line.startswith(f"{given.task.name}.")] if given.task else unused
+    return Plan(config, given, tuple(unused))
 
 
 def own_plugins(strategy: Any, settings: Mapping[str, Any]) -> set[str]:

@@ -116,6 +116,15 @@ def test_an_own_model_on_a_known_tasks_data() -> None:
         fedappeal.simulate("fedavg", "digits", clients=3, model=Net, **QUICK)
 
 
+def test_a_known_tasks_own_settings_count_beside_an_own_model(recwarn: pytest.WarningsRecorder) -> None:
+    quick = QUICK | {"set": {"synth.alpha": 0.0, "solo.steps": 3}}
+    model = nn.Linear(60, 10)
+    run = fedappeal.simulate("fedavg", "synth", clients=3, model=model, **quick)
+    assert [str(each.message) for each in recwarn if issubclass(each.category, UserWarning)] == []
+    other = fedappeal.simulate("fedavg", "synth", clients=3, model=model, **QUICK)
+    assert losses(run) != losses(other)
+
+
 def test_what_stays_with_the_clients_has_its_initial_values_in_the_model() -> None:
     start = Net()
     run = fedappeal.simulate("fedavg", model=start, data=pairs(2), share="hidden.*", evaluate=side(9, 1), **QUICK)

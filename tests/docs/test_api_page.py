@@ -45,7 +45,7 @@ def test_each_block_runs_after_those_before_it(number: int, program: ModuleType)
 
 def test_examples_have_the_lines_that_the_page_says() -> None:
     counted = [block for block in BLOCKS if re.match(r"# \d+ lines\n", block)]
-    assert len(counted) == 3
+    assert len(counted) == 4
     for block in counted:
         lines = [line for line in block.splitlines()[1:] if line.strip()]
         assert f"# {len(lines)} lines" == block.splitlines()[0]
@@ -53,7 +53,7 @@ def test_examples_have_the_lines_that_the_page_says() -> None:
 
 
 def test_what_the_page_calls_is_there() -> None:
-    calls = set(re.findall(r"fedappeal\.([A-Za-z]\w*)", PAGE)) - {"ipynb"}
+    calls = set(re.findall(r"fedappeal\.([A-Za-z]\w*)", PAGE)) - {"hf"}
     assert calls <= set(fedappeal.__all__)
     for block in BLOCKS:
         ast.parse(block)
