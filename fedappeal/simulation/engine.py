@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flwr.app import Context, RecordDict
 
@@ -11,18 +12,20 @@ from client.data.cache import Cache, pick_device
 from client.participants import Participants
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.plugins import Allowed
+from fedappeal.simulation.choice import AUTO, MODES, Choice, Problem, choose, form_of
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects, torch_threads
-from fedappeal.simulation.scheduler import BatchScheduler, why_not
+from fedappeal.simulation.scheduler import BatchScheduler
 from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
 from server.run import run
 from server.run_folder import RunFolder
 from strategies.rounds.hooks import Hooks, RoundRecord
 
-MODES = ("auto", "batched", "sequential")
 _DAY = 86_400.0
+MOST_CLIENTS = 32
+"""Clients whose data are loaded, at most, for the question how all of them train."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,19 @@ class Simulation:
     """How a run is simulated.
 
     Attributes:
-        mode: ``batched`` (clients train as one batch), ``sequential`` (one after another), or ``auto``.
+        mode: ``layers`` or ``vmap`` (clients train as one batch, in this form), ``batched`` (in either),
+            ``sequential`` (one after another), or ``auto``.
         device: where data and models are.
         data_dir: folder with the data sets.
         threads: PyTorch threads; 0: as PyTorch has it.
+        why: what made `choose_mode` take the mode, where it did; for the run's folder.
     """
 
-    mode: str = "auto"
+    mode: str = AUTO
     device: str = "cpu"
     data_dir: str = ""
     threads: int = 0
+    why: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -48,25 +54,30 @@ class Simulation:
             raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
 
 
-def choose_mode(config: RunConfig, simulation: Simulation, cache: Cache | None = None) -> tuple[str, str]:
-    """Return the mode of a run, ``batched`` or ``sequential``, and why where it cannot be batched.
+def choose_mode(
+    config: RunConfig, simulation: Simulation, cache: Cache | None = None, pool: Pool | None = None
+) -> Choice:
+    """Return the mode of a run, ``layers``, ``vmap`` or ``sequential``, and why.
 
     Args:
         config: the run's settings.
         simulation: how it is simulated.
         cache: holds the task, for the simulation to use as well; None: one for this question.
+        pool: the clients' data; None: those of some clients are loaded where they are needed.
 
     Raises:
-        ConfigError: where ``batched`` was asked for and is not possible; names the layer or the rule.
+        ConfigError: where a form was asked for and is not possible; names the layer or the rule.
     """
-    if simulation.mode == "sequential":
-        return "sequential", ""
-    cache = cache or Cache()
-    model = cache.initial(_task(config, simulation, cache), config.seed)
-    reason = why_not(model, chosen(config).rule)
-    if reason and simulation.mode == "batched":
-        raise ConfigError(f"mode = 'batched' is not allowed: {reason} (auto, sequential)")
-    return ("sequential", reason) if reason else ("batched", "")
+    cache, device = cache or Cache(), pick_device(simulation.device)
+    task = _task(config, simulation, cache)
+
+    def some_data() -> Pool:
+        return pool or Pool(task, min(problem.at_once, MOST_CLIENTS), device)
+
+    with torch_threads(simulation.threads):
+        module = cache.scratch_model(task, config.seed, device)
+        problem = Problem(config, task, module, chosen(config).rule, lru_cache(some_data))
+        return choose(simulation.mode, problem)
 
 
 def simulate(
@@ -95,9 +106,12 @@ def simulate(
     )
     with torch_threads(simulation.threads) as threads:
         device, cache = pick_device(simulation.device), Cache()
-        mode, _ = choose_mode(config, simulation, cache)
         clients = config.clients + config.unseen_clients
-        pool = Pool(_task(config, simulation, cache), clients, device)
+        task = _task(config, simulation, cache)
+        pool = Pool(task, clients, device)
+        mode, why = choose_mode(config, simulation, cache, pool)
+        form = form_of(mode, task, cache.scratch_model(task, config.seed, device))
+        folder.event("training", mode=mode, why=why or simulation.why)
         node: dict[str, Scalar] = {
             "num-partitions": clients,
             "data-dir": simulation.data_dir,
@@ -109,8 +123,8 @@ def simulate(
         def context(k: int) -> Context:
             return Context(RUN, FIRST_NODE + k, {"partition-id": k, **node}, RecordDict(), told)
 
-        with evaluation_workers(threads if mode == "batched" else 1) as workers, frozen_objects():
-            scheduler = BatchScheduler(pool, workers) if mode == "batched" else None
+        with evaluation_workers(threads if form else 1) as workers, frozen_objects():
+            scheduler = BatchScheduler(pool, form, workers) if form else None
             app = client_app(Participants(scheduler, pool.client, cache))
             run(InProcessGrid(app, clients, context, scheduler), settings, _Watch(on_round), durable=False)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from fedappeal.simulation.scheduler import BatchScheduler
 class Recorder(BatchScheduler):
     """Answers every request with itself, and notes what was answered at once."""
 
-    def __init__(self) -> None:
-        super().__init__(pool=None)  # type: ignore[arg-type]
+    def __init__(self, largest_batch: int = 32) -> None:
+        super().__init__(pool=None, form=Mock(largest_batch=largest_batch))  # type: ignore[arg-type]
         self.at_once: list[list[Any]] = []
 
     def _answers(self, requests: Sequence[Any]) -> list[Any]:
@@ -84,11 +85,8 @@ def test_clients_that_join_in_several_waves_train_together() -> None:
     assert clients.at_once == [["train a", "train d"]]
 
 
-def test_no_more_are_trained_with_the_clients_asked_for_than_fit_into_the_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(scheduler, "LARGEST_BATCH", 2)
-    clients = Recorder()
+def test_no_more_are_trained_with_the_clients_asked_for_than_fit_into_the_batch() -> None:
+    clients = Recorder(largest_batch=2)
     for name in "abcde":
         clients.start(name, volunteer(name, True))
     assert list(clients.results(["c"])) == ["c"]
