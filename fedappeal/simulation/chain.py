@@ -83,7 +83,7 @@ def _traced(module: nn.Module, training: bool) -> list[Layer]:
         graph = fx.Tracer().trace(module)
     except Exception:  # whatever the model's own code raises where its input is no tensor
         raise NotBatchable(f"the forward pass of {kind} cannot be traced") from None
-    layers = _Trace(module, kind).layers(graph)
+    layers = _Trace(module, kind, training).layers(graph)
     called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
     unused = [name for name, _ in module.named_parameters() if name.rpartition(".")[0] not in called]
     if unused:
@@ -94,8 +94,8 @@ def _traced(module: nn.Module, training: bool) -> list[Layer]:
 class _Trace:
     """Reads a traced forward pass."""
 
-    def __init__(self, module: nn.Module, kind: str) -> None:
-        self._module, self._kind = module, kind
+    def __init__(self, module: nn.Module, kind: str, training: bool) -> None:
+        self._module, self._kind, self._training = module, kind, training
         self._shapes: set[fx.Node] = set()
         self._counts: set[fx.Node] = set()
         """Nodes that are the number of examples."""
@@ -146,8 +146,14 @@ class _Trace:
             return [_layer(f"{name}.", self._module.get_submodule(name))]
         target = node.target if isinstance(node.target, str) else _NAMES.get(node.target, "")
         arguments, named = list(node.args[1:]), dict(node.kwargs)
-        if (layer := _by_name(target, arguments, named, self._counts)) is not None:
-            return layer
+        if target == "dropout":
+            given: dict[str, Any] = {"p": 0.5, "training": True}
+            given |= dict(zip(("p", "training"), arguments, strict=False)) | named
+            if given["training"] and not self._training:
+                raise NotBatchable(f"dropout in the forward pass of {self._kind} stays on in evaluation mode")
+            return [Dropout(given["p"])] if given["training"] else []
+        if (layers := _by_name(target, arguments, named, self._counts)) is not None:
+            return layers
         called = target or getattr(node.target, "__name__", str(node.target))
         raise NotBatchable(f"'{called}' in the forward pass of {self._kind} has no batched form")
 
@@ -181,13 +187,11 @@ def _by_name(
     if any(isinstance(value, fx.Node) for value in [*arguments, *named.values()]):
         return None
     if name == "flatten":
-        given = {"start_dim": 0, "end_dim": -1} | dict(zip(("start_dim", "end_dim"), arguments, strict=False)) | named
+        given = {"start_dim": 0, "end_dim": -1} | dict(zip(("start_dim", "end_dim"), arguments, strict=False))
+        given |= named
         return [Flatten(nn.Flatten(**given))] if given["start_dim"] != 0 else None
     if name in ("relu", "relu_"):
         return [ReLU()]
-    if name == "dropout":
-        given = {"p": 0.5, "training": True} | dict(zip(("p", "training"), arguments, strict=False)) | named
-        return [Dropout(given["p"])] if given["training"] else []
     if name in _EACH and not named.get("return_indices"):
         return [EachExample(partial(_applied, _EACH[name], tuple(arguments), dict(named)))]
     return None

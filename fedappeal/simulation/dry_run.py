@@ -23,7 +23,7 @@ SIZES = (3, 2)
 LONGEST = 140
 """Characters of a reason."""
 CLOSE = 0.02
-"""Largest difference of two gradients over their size: one unit at ReLU's kink that rounds the other way makes 0.002."""
+"""Largest difference of two gradients over their size: a unit that rounds to the other side of 0 makes 0.002."""
 
 
 def check_form(form: BatchedForm, task: Task, module: nn.Module, data: Split) -> None:
@@ -133,7 +133,7 @@ def _side_by_side(
 
 def _note_layers(model: nn.Module, entered: list[str]) -> list[torch.utils.hooks.RemovableHandle]:
     """Keep the names of the layers that are being calculated, the innermost last."""
-    hooks = []
+    hooks: list[torch.utils.hooks.RemovableHandle] = []
     for name, layer in model.named_modules():
         hooks.append(layer.register_forward_pre_hook(lambda layer, given, name=name: entered.append(name)))
         hooks.append(layer.register_forward_hook(lambda layer, given, found: (entered.pop(), None)[1]))
@@ -145,6 +145,7 @@ _REASONS = (
     ("data-dependent", "branches on the values of a tensor"),
     ("setup_context", "a custom autograd function without a vmap form"),
     ("generate_vmap_rule", "a custom autograd function without a vmap form"),
+    ("doesn't match the broadcast shape", "writes into a tensor that all clients share"),
     ("inplace arithmetic", "writes into a tensor that all clients share"),
     ("dynamic shape", "its output's shape depends on the values of a tensor"),
 )

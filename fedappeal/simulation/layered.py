@@ -1,6 +1,6 @@
 """Clients side by side by batched layers: one model of many clients, with the backward pass written out."""
 
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,7 @@ class LayeredForm:
         """
         if type(task).forward is not Task.forward:
             raise NotBatchable(f"task '{task.name}' calls its model in a way of its own")
-        self.trained = [name for name, _ in module.named_parameters()]
+        self.trained: Sequence[str] = [name for name, _ in module.named_parameters()]
         self.model = BatchedModel(module)
         self._loss_gradient = loss_gradient(task)
 
@@ -86,6 +86,6 @@ def loss_gradient(task: Task) -> LossGradient:
     def gradient(logits: Tensor, y: Tensor) -> Tensor:
         with torch.enable_grad():
             at = logits.detach().requires_grad_()
-            return cast(Tensor, torch.autograd.grad(task.loss(at, y, reduction="sum"), at)[0])
+            return torch.autograd.grad(task.loss(at, y, reduction="sum"), at)[0]
 
     return gradient

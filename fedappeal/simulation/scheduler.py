@@ -150,7 +150,7 @@ class BatchScheduler(Arithmetic):
         if isinstance(request, EvaluateRequest) or not self._form.one_size:
             return 0
         if isinstance(request, TrainRequest):
-            return request.batches.shape[1]
+            return int(request.batches.shape[1])
         return len(request.data) if request.batch is None else len(request.batch)
 
     def _batch(self, requests: Sequence[Any]) -> Sequence[Any]:

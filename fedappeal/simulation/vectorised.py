@@ -7,7 +7,7 @@ and the backward pass, two thirds of the work, runs without vmap's cost an opera
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,13 +54,13 @@ class VmapForm:
         Raises:
             NotBatchable: there is nothing to train.
         """
-        self.trained = [name for name, p in module.named_parameters() if p.requires_grad]
+        self.trained: Sequence[str] = [name for name, p in module.named_parameters() if p.requires_grad]
         if not self.trained:
             raise NotBatchable("there is nothing to train")
         device = next(module.parameters()).device
         self.smallest_batch = 4 if device.type == "cpu" else 2
         # PyTorch says of each operation without a batching rule of its own that it is slow; `auto` measures that.
-        torch._C._functorch._set_vmap_fallback_warning_enabled(False)
+        torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
         self.objective = Objective(task, copy.deepcopy(module))
         if device.type in ONE_BY_ONE:
             for layer in self.objective.modules():

@@ -133,3 +133,12 @@ def test_the_model_for_inference_has_the_same_outputs_and_the_model_stays_as_it_
     if torch.backends.mkldnn.is_available():
         # The operator is not part of PyTorch's documented interface: a release without it must be noticed here.
         assert nn.Linear not in map(type, for_inference(model).modules())
+
+
+def test_a_model_that_reads_its_layers_weights_can_be_evaluated() -> None:
+    """PyTorch's own encoder layer does, in evaluation mode."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(3, 4, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(for_inference(model)(x), model(x), rtol=1e-4, atol=1e-5)
