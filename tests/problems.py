@@ -13,17 +13,24 @@ from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.task import Task
 
 
-class GivenLoss(Task):
-    """A task of nothing but a loss."""
+class Classification(Task):
+    """A task of nothing but cross-entropy."""
 
-    def __init__(self, loss: Callable[..., Tensor]) -> None:
-        self._loss = loss
+    def __init__(self) -> None:
+        """No settings."""
 
     def initial_model(self, seed: int) -> nn.Module:
         raise NotImplementedError
 
     def load(self, client: int) -> ClientData:
         raise NotImplementedError
+
+
+class GivenLoss(Classification):
+    """A task of nothing but a loss."""
+
+    def __init__(self, loss: Callable[..., Tensor]) -> None:
+        self._loss = loss
 
     def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> Tensor:
         return self._loss(outputs, y)

@@ -19,6 +19,7 @@ from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.simulation import engine
+from fedappeal.simulation.choice import AUTO, SEQUENTIAL
 from fedappeal.simulation.engine import Simulation
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
@@ -289,7 +290,7 @@ def checked(plan: Plan, how: Simulation, watching: Watching) -> None:
         data_dir = Path(how.data_dir) if how.data_dir else None
         task = load_task(plan.config.task_settings(), data_dir)
     task.check()
-    if how.mode == "batched":
+    if how.mode not in (AUTO, SEQUENTIAL):
         engine.choose_mode(plan.config, how, given=plan.given)
     if watching.evaluate is not None:
         central_evaluation(watching.evaluate, task, plan.config.seed, device)

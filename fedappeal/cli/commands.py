@@ -112,7 +112,8 @@ def _simulate(
     *,
     settings: dict[str, Any],
     mode: Annotated[
-        str, typer.Option(help="clients side by side or one after another (auto | batched | sequential)")
+        str,
+        typer.Option(help="clients side by side or one after another (auto | batched | layers | vmap | sequential)"),
     ] = "auto",
     sweep: Annotated[
         list[str] | None,

@@ -3,7 +3,7 @@
 import difflib
 import itertools
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,18 +117,19 @@ def start_simulations(
         check_task(job.config.task_settings(), Path(data_dir) if data_dir else None)
         check_initial_model(job.config, data_dir)
     console = Console(highlight=False)
-    said = []
+    choices = {}
     for config in {_training(job.config): job.config for job in jobs}.values():
-        chosen_mode, reason = choose_mode(config, simulation)
-        why = f" ({reason})" if reason else ""
-        how = "side by side" if chosen_mode == "batched" else "one after another"
-        said.append(f"{config.strategy}: clients train {how}{why}")
-    console.print("\n".join(said), soft_wrap=True)
+        choices[_training(config)] = choose_mode(config, simulation)
+    for line in dict.fromkeys(f"{key[0]}: clients train {choice}" for key, choice in choices.items()):
+        console.print(line, soft_wrap=True)
+    # Each run keeps to what was said of it: another measurement could come out otherwise.
+    found = [choices[_training(job.config)] for job in jobs]
+    simulations = [replace(simulation, mode=choice.mode, why=choice.why) for choice in found]
     try:
         if len(jobs) == 1:
-            _one(jobs[0], simulation, console)
+            _one(jobs[0], simulations[0], console)
         else:
-            _several(jobs, at_once, simulation, console)
+            _several(jobs, at_once, simulations, console)
     except KeyboardInterrupt:
         _interrupted("FOLDER" if len(jobs) > 1 else str(jobs[0].path))
 
@@ -158,9 +159,10 @@ def _root(jobs: list[SimulationJob]) -> Path:
     return jobs[0].path if len(jobs) == 1 else jobs[0].path.parent
 
 
-def _training(config: RunConfig) -> tuple[str, ...]:
-    """Return what decides whether a run's clients can train side by side."""
-    return config.strategy, config.local_rule, config.task, config.model
+def _training(config: RunConfig) -> tuple[object, ...]:
+    """Return what decides how a run's clients train; the strategy comes first."""
+    what = config.strategy, config.local_rule, config.task_settings().model_copy(update={"seed": 0})
+    return *what, config.batch_size, min(config.clients_per_round or config.clients, config.clients)
 
 
 def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
@@ -183,7 +185,7 @@ def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
     view.summary()
 
 
-def _several(jobs: list[SimulationJob], at_once: int, simulation: Any, console: Console) -> None:
+def _several(jobs: list[SimulationJob], at_once: int, simulations: list[Any], console: Console) -> None:
     failed: list[str] = []
     with several_runs(jobs, console) as shown:
 
@@ -192,7 +194,8 @@ def _several(jobs: list[SimulationJob], at_once: int, simulation: Any, console: 
                 failed.append(f"{jobs[number].name}: {reason}")
             shown.ended(number, reason)
 
-        run_in_parallel([partial(run_job, job, asdict(simulation)) for job in jobs], at_once, ended, shown.update)
+        work = [partial(run_job, job, asdict(how)) for job, how in zip(jobs, simulations, strict=True)]
+        run_in_parallel(work, at_once, ended, shown.update)
     if console.is_terminal:  # else each line stands above, where its run ended
         for job in jobs:
             if lines := read_lines(job.path / HISTORY):

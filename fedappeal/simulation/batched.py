@@ -1,68 +1,85 @@
-"""One model of many clients, and their local training as one batch.
+"""The local training of many clients as one batch, whatever form their models are calculated in.
 
 Replaces the arithmetic of `client.training.descent` and nothing else: minibatches, decisions and settings come from
 the same functions as in a deployed client, and the result is the same to float tolerance (bit for bit it is not: a
-batched product adds in another order, and dropout draws one mask for all clients of a batch).
+batched product adds in another order, and dropout draws other masks). How the gradients of all clients are found is
+the form's: by batched layers (`layered`), or by PyTorch's vmap (`vectorised`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from client.training.rule import BatchedTerms
 from client.training.settings import LocalTrainingSettings
-from fedappeal.simulation.layers import Layer, LossGradient, Parameters, batched_layer
-from fedappeal.tasks.examples import Structure, take, tensors_of
+from fedappeal.tasks.examples import Split, Structure, take, tensors_of
+
+Parameters = Mapping[str, Tensor]
+"""All clients' parameters by name, each of shape ``(clients, *shape)``."""
 
 
 class NotBatchable(Exception):
     """A model without a batched form; the message names the layer."""
 
 
-class BatchedModel:
-    """The layers of a module, over parameters that carry a leading axis of clients."""
+@dataclass(frozen=True)
+class Clients:
+    """The models of several clients, side by side.
 
-    def __init__(self, module: nn.Module) -> None:
-        """Take the layers of a module built of `nn.Sequential`.
+    Attributes:
+        trained: what is trained, ``(clients, *shape)`` by name.
+        own: what is not trained and differs between clients, frozen parameters and buffers, in the same way.
+        shared: what is not trained and is the same for all, of shape ``shape``.
+    """
 
-        Raises:
-            NotBatchable: names the layer that has no batched form.
+    trained: dict[str, Tensor]
+    own: Parameters = field(default_factory=dict)
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def first(self, count: int) -> "Clients":
+        """Return the first clients, as views."""
+        if all(len(tensor) == count for tensor in self.trained.values()):
+            return self
+        return Clients(_first(count, self.trained), _first(count, self.own), self.shared)
+
+
+def _first(count: int, of: Parameters) -> dict[str, Tensor]:
+    return {name: tensor[:count] for name, tensor in of.items()}
+
+
+class BatchedForm(Protocol):
+    """How the gradients of several clients' models are calculated at once.
+
+    Attributes:
+        name: what the form is called.
+        largest_batch: most clients that train as one batch.
+        smallest_batch: fewest; fewer train one by one.
+        one_size: whether all clients of a batch must have as many examples in a minibatch.
+        trained: names of the parameters that are trained, in the model's order.
+    """
+
+    name: str
+    largest_batch: int
+    smallest_batch: int
+    one_size: bool
+    trained: Sequence[str]
+
+    def add_gradient(
+        self, clients: Clients, batch: Split, weights: Tensor, into: Parameters, alpha: float, training: bool
+    ) -> None:
+        """Add ``alpha`` times the gradient of each client's loss to ``into``.
+
+        Args:
+            clients: the models.
+            batch: a minibatch of each; tensors of shape ``(clients, size, ...)``.
+            weights: of each example in its client's loss, shape ``(clients, size)``.
+            into: by name, ``(clients, *shape)``; may be the parameters themselves.
+            alpha: factor.
+            training: whether dropout is on.
         """
-        self._layers = list(_layers(module, ""))
-        trained = [i for i, layer in enumerate(self._layers) if hasattr(layer, "_weight")]
-        if not trained:
-            raise NotBatchable("there is nothing to train")
-        self._first_trained = trained[0]
-        frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
-        if frozen:
-            raise NotBatchable(f"parameter '{frozen[0]}' is not trained")
-        tied = len(list(module.named_parameters(remove_duplicate=False))) - len(list(module.parameters()))
-        if tied:
-            raise NotBatchable("layers share parameters")
-
-    def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """Return logits ``(clients, batch, C)`` of inputs ``(clients, batch, *input_shape)``."""
-        for layer in self._layers:
-            x = layer.forward(x, parameters, training)
-        return x
-
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float) -> None:
-        """Add ``alpha`` times the gradient to ``into``, given the gradient of the logits of the last `forward`."""
-        for i in range(len(self._layers) - 1, self._first_trained - 1, -1):
-            grad = self._layers[i].backward(grad, parameters, into, alpha, i == self._first_trained)
-
-
-def _layers(module: nn.Module, name: str) -> Iterator[Layer]:
-    if type(module) is nn.Sequential:
-        for key, child in module.named_children():
-            yield from _layers(child, f"{name}{key}.")
-    elif (layer := batched_layer(name, module)) is not None:
-        yield layer
-    else:
-        raise NotBatchable(f"layer '{name.rstrip('.') or 'model'}' ({type(module).__name__}) has no batched form")
 
 
 @dataclass(frozen=True)
@@ -83,6 +100,10 @@ class Examples:
     def device(self) -> torch.device:
         """Where they are."""
         return next(tensors_of(self.x))[1].device
+
+    def take(self, rows: Tensor) -> Split:
+        """Return the examples of the given rows; tensors of shape ``(*rows.shape, ...)``."""
+        return Split(take(self.x, rows), take(self.y, rows))
 
 
 @dataclass(frozen=True)
@@ -134,44 +155,23 @@ def whole(start: int, stop: int, size: int) -> tuple[Tensor, Tensor]:
     return rows.clamp_(max=stop - 1), weights
 
 
-def _of_logits(
-    model: BatchedModel,
-    parameters: Parameters,
-    examples: Examples,
-    batches: Batches,
-    step: int,
-    loss_gradient: LossGradient,
-    training: bool,
-) -> Tensor:
-    """Return the gradient of each client's weighted loss by its logits, at one step."""
-    active = batches.active[step]
-    rows, weights = batches.rows[step, :active], batches.weights[step, :active]
-    flat = rows.flatten()
-    logits = model.forward(cast(Tensor, take(examples.x, rows)), parameters, training)
-    of_each = loss_gradient(logits.flatten(0, 1), cast(Tensor, take(examples.y, flat)))
-    return of_each.view_as(logits).mul_(weights.unsqueeze(-1))
-
-
-def _first(clients: int, of: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Return the first clients' part of all clients' tensors, as views."""
-    if all(len(tensor) == clients for tensor in of.values()):
-        return of
-    return {name: tensor[:clients] for name, tensor in of.items()}
-
-
 def gradients(
-    model: BatchedModel,
-    parameters: Mapping[str, Tensor],
-    examples: Examples,
-    batches: Batches,
-    loss_gradient: LossGradient,
+    form: BatchedForm, clients: Clients, examples: Examples, batches: Batches, training: bool = False
 ) -> dict[str, Tensor]:
-    """Return the gradient of each client's loss, summed over its steps, in evaluation mode; arguments as `train`."""
-    found = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    """Return the gradient of each client's loss, summed over its steps.
+
+    Args:
+        form: finds the gradients.
+        clients: the clients' models, in the places of ``batches``.
+        examples: all clients' training examples.
+        batches: each client's minibatches.
+        training: whether dropout is on.
+    """
+    found = {name: torch.zeros_like(p) for name, p in clients.trained.items()}
     for step, active in enumerate(batches.active):
-        here = _first(active, parameters)
-        of_logits = _of_logits(model, here, examples, batches, step, loss_gradient, training=False)
-        model.backward(of_logits, here, _first(active, found), 1.0)
+        rows, weights = batches.rows[step, :active], batches.weights[step, :active]
+        into = _first(active, found)
+        form.add_gradient(clients.first(active), examples.take(rows), weights, into, 1.0, training)
     return found
 
 
@@ -180,42 +180,39 @@ _NOT_KEPT = torch.empty(0)
 
 
 def train(
-    model: BatchedModel,
-    parameters: dict[str, Tensor],
+    form: BatchedForm,
+    clients: Clients,
     examples: Examples,
     batches: Batches,
-    loss_gradient: LossGradient,
     training: LocalTrainingSettings,
     terms: BatchedTerms | None = None,
 ) -> None:
     """Train all clients as one batch, in place: the arithmetic of `client.training.descent`.
 
     Args:
-        model: the batched layers.
-        parameters: the clients' parameters, ``(clients, *shape)`` by name, in the places of ``batches``.
+        form: finds the gradients.
+        clients: the clients' models, in the places of ``batches``.
         examples: all clients' training examples.
         batches: what each client sees at each step.
-        loss_gradient: gradient of each example's loss by its logits.
         training: learning rate, momentum and weight decay.
         terms: what the local rule adds to each gradient; None: nothing.
     """
     lr, decay = training.learning_rate, training.weight_decay
     needs_before = bool(decay) or (terms is not None and terms.needs_before)
-    velocity = {name: torch.zeros_like(p) for name, p in parameters.items()} if training.momentum else {}
+    velocity = {name: torch.zeros_like(p) for name, p in clients.trained.items()} if training.momentum else {}
     for step, active in enumerate(batches.active):
-        here, moving = _first(active, parameters), _first(active, velocity)
-        of_logits = _of_logits(model, here, examples, batches, step, loss_gradient, training=True)
+        here, moving = clients.first(active), _first(active, velocity)
+        rows, weights = batches.rows[step, :active], batches.weights[step, :active]
         if moving:
             torch._foreach_mul_(list(moving.values()), training.momentum)
         # With momentum the gradient goes into the velocity, without it straight into the parameters.
-        into, sign = (moving, 1.0) if moving else (here, -lr)
-        before = {name: p.clone() for name, p in here.items()} if needs_before else {}
-        model.backward(of_logits, here, into, sign)
+        into, sign = (moving, 1.0) if moving else (here.trained, -lr)
+        before = {name: p.clone() for name, p in here.trained.items()} if needs_before else {}
+        form.add_gradient(here, examples.take(rows), weights, into, sign, training=True)
         for name, target in into.items():
             if decay:
                 target.add_(before[name], alpha=sign * decay)
             if terms is not None:
                 terms.add(name, target, before.get(name, _NOT_KEPT), active, sign)
         if moving:
-            for name, parameter in here.items():
-                parameter.add_(moving[name], alpha=-lr)
+            torch._foreach_add_(list(here.trained.values()), list(moving.values()), alpha=-lr)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from client.data.cache import Cache, pick_device
 from client.participants import Participants
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.plugins import Allowed
+from fedappeal.simulation.choice import AUTO, MODES, Choice, Problem, choose, form_of
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects, torch_threads
-from fedappeal.simulation.scheduler import BatchScheduler, why_not
+from fedappeal.simulation.scheduler import BatchScheduler
 from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
 from server.given import NOTHING_GIVEN, Given
@@ -28,8 +30,9 @@ from server.run_folder import RunFolder
 from strategies.rounds.hooks import Hooks, RoundRecord
 from strategies.rounds.strategy import Strategy
 
-MODES = ("auto", "batched", "sequential")
 _DAY = 86_400.0
+MOST_CLIENTS = 32
+"""Clients whose data are loaded, at most, for the question how all of them train."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +40,21 @@ class Simulation:
     """How a run is simulated.
 
     Attributes:
-        mode: ``batched`` (clients train as one batch), ``sequential`` (one after another), or ``auto``.
+        mode: ``layers`` or ``vmap`` (clients train as one batch, in this form), ``batched`` (in either),
+            ``sequential`` (one after another), or ``auto``.
         device: where data and models are.
         data_dir: folder with the data sets.
         threads: PyTorch threads; 0: as PyTorch has it.
         resumable: whether what the clients remember is kept in the run's folder, so that the run can be continued.
+        why: what made `choose_mode` take the mode, where it did; for the run's folder.
     """
 
-    mode: str = "auto"
+    mode: str = AUTO
     device: str = "cpu"
     data_dir: str = ""
     threads: int = 0
     resumable: bool = True
+    why: str = ""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -59,7 +65,8 @@ class Simulation:
     @classmethod
     def of_runtime(cls, runtime: Mapping[str, Any]) -> "Simulation":
         """Return how a run was simulated, from what its folder records."""
-        return cls(runtime["mode"], runtime["device"], runtime["data-dir"], runtime["threads"], runtime["resumable"])
+        values = (runtime[key] for key in ("mode", "device", "data-dir", "threads", "resumable", "why"))
+        return cls(*values)
 
     def runtime(self) -> dict[str, Scalar]:
         """Return what a run's folder records of its runtime."""
@@ -71,31 +78,39 @@ class Simulation:
             "data-dir": data_dir,
             "threads": self.threads,
             "resumable": self.resumable,
+            "why": self.why,
         }
 
 
 def choose_mode(
-    config: RunConfig, simulation: Simulation, cache: Cache | None = None, given: Given = NOTHING_GIVEN
-) -> tuple[str, str]:
-    """Return the mode of a run, ``batched`` or ``sequential``, and why where it cannot be batched.
+    config: RunConfig,
+    simulation: Simulation,
+    cache: Cache | None = None,
+    pool: Pool | None = None,
+    given: Given = NOTHING_GIVEN,
+) -> Choice:
+    """Return the mode of a run, ``layers``, ``vmap`` or ``sequential``, and why.
 
     Args:
         config: the run's settings.
         simulation: how it is simulated.
         cache: holds the task, for the simulation to use as well; None: one for this question.
+        pool: the clients' data; None: those of some clients are loaded where they are needed.
         given: objects in place of names.
 
     Raises:
-        ConfigError: where ``batched`` was asked for and is not possible; names the layer or the rule.
+        ConfigError: where a form was asked for and is not possible; names the layer or the rule.
     """
-    if simulation.mode == "sequential":
-        return "sequential", ""
-    cache = cache or Cache(given.task)
-    model = cache.initial(_task(config, simulation, cache, given), config.seed)
-    reason = why_not(model, chosen(config, given).rule)
-    if reason and simulation.mode == "batched":
-        raise ConfigError(f"mode = 'batched' is not allowed: {reason} (auto, sequential)")
-    return ("sequential", reason) if reason else ("batched", "")
+    cache, device = cache or Cache(given.task), pick_device(simulation.device)
+    task = _task(config, simulation, cache, given)
+
+    def some_data() -> Pool:
+        return pool or Pool(task, min(problem.at_once, MOST_CLIENTS), device)
+
+    with torch_threads(simulation.threads):
+        module = cache.scratch_model(task, config.seed, device)
+        problem = Problem(config, task, module, chosen(config, given).rule, lru_cache(some_data))
+        return choose(simulation.mode, problem)
 
 
 def simulate(
@@ -136,10 +151,12 @@ def simulate(
     simulation = replace(simulation, device=str(device))
     folder.record(runtime=simulation.runtime())
     with torch_threads(simulation.threads) as threads:
-        mode, _ = choose_mode(settings, simulation, cache, given)
-        folder.record(runtime=replace(simulation, mode=mode, threads=threads).runtime())
         clients = settings.clients + settings.unseen_clients
-        pool = Pool(_task(settings, simulation, cache, given), clients, device)
+        loaded = _task(settings, simulation, cache, given)
+        pool = Pool(loaded, clients, device)
+        mode, why = choose_mode(settings, simulation, cache, pool, given)
+        form = form_of(mode, loaded, cache.scratch_model(loaded, settings.seed, device))
+        folder.record(runtime=replace(simulation, mode=mode, threads=threads, why=why or simulation.why).runtime())
         node: dict[str, Scalar] = {
             "num-partitions": clients,
             "data-dir": simulation.data_dir,
@@ -151,8 +168,8 @@ def simulate(
         def context(k: int) -> Context:
             return Context(RUN, FIRST_NODE + k, {"partition-id": k, **node}, RecordDict(), told)
 
-        with evaluation_workers(threads if mode == "batched" else 1) as workers, frozen_objects():
-            scheduler = BatchScheduler(pool, workers) if mode == "batched" else None
+        with evaluation_workers(threads if form else 1) as workers, frozen_objects():
+            scheduler = BatchScheduler(pool, form, workers) if form else None
             participants = Participants(scheduler, pool.client, cache)
             grid = InProcessGrid(client_app(participants), clients, context, scheduler)
             memory = (

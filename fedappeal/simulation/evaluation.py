@@ -103,16 +103,20 @@ def _known(model: nn.Module) -> bool:
     return plain and all(p.device.type == "cpu" for p in parameters)
 
 
-class _OneDnnLinear(nn.Module):
+class _OneDnnLinear(nn.Linear):
     """A linear layer by oneDNN."""
 
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self._weight, self._bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+    def forward(self, input: Tensor) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
         return y
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> "_OneDnnLinear":
+        """Return a layer with the same parameters."""
+        fast = copy.copy(layer)
+        fast.__class__ = cls
+        assert isinstance(fast, cls)
+        return fast
 
 
 def for_inference(model: nn.Module) -> nn.Module:
@@ -125,7 +129,7 @@ def for_inference(model: nn.Module) -> nn.Module:
     plain = all(layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32 for layer in layers)
     if not layers or not plain or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return model
-    fast = {id(layer): _OneDnnLinear(layer) for layer in layers}
+    fast = {id(layer): _OneDnnLinear.of(layer) for layer in layers}
     return copy.deepcopy(model, dict(fast))
 
 

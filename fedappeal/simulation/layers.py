@@ -6,18 +6,17 @@ layers takes about half as long again. Layers without parameters that have no wr
 themselves alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedappeal.simulation.batched import Parameters
+
 ONE_BY_ONE = {"cpu"}
 """Devices on which clients' convolutions are done one after another."""
-
-Parameters = Mapping[str, Tensor]
-"""All clients' parameters by name, each of shape ``(clients, *shape)``."""
 
 
 class Layer(Protocol):
@@ -240,10 +239,26 @@ class Flatten:
         return grad.reshape(self._shape)
 
 
-class EachExample:
-    """A module without parameters that treats each example alone, like pooling. Autograd differentiates it."""
+class View:
+    """Another shape of each example."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, shape: Sequence[int]) -> None:
+        self._to = tuple(shape)
+
+    def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
+        """See `Layer`."""
+        self._shape = x.shape
+        return x.reshape(*x.shape[:2], *self._to)
+
+    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+        """See `Layer`."""
+        return grad.reshape(self._shape)
+
+
+class EachExample:
+    """What has no parameters and treats each example alone, like pooling. Autograd differentiates it."""
+
+    def __init__(self, module: Callable[[Tensor], Tensor]) -> None:
         self._module = module
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:

@@ -4,52 +4,31 @@ A client is a greenlet. Where the app trains or evaluates, it hands its request 
 with the result, so that decisions, minibatches and state come from the very code that is deployed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from greenlet import getcurrent, greenlet
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.training.measured import Evaluation
 from client.training.noise import seeded_noise
 from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
-from client.training.rule import LocalRule
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
-from fedappeal.simulation.batched import BatchedModel, NotBatchable, gradients, line_up, train, whole
+from fedappeal.simulation.batched import BatchedForm, gradients, line_up, train, whole
 from fedappeal.simulation.evaluation import evaluate_clients
-from fedappeal.simulation.layers import LossGradient, cross_entropy_gradient
 from fedappeal.simulation.pool import Pool
-from fedappeal.tasks.task import Task
+from fedappeal.simulation.stacking import ModelParts, each
 
 Request = TrainRequest | GradientRequest | EvaluateRequest
 
-LARGEST_BATCH = 32
-"""Most clients that train as one batch: more would push each other's parameters out of the caches."""
 EVALUATED = 256
 """Examples a client that are differentiated at once."""
 AT_ONCE = 512
 """Most clients that are under way at once."""
-
-
-def why_not(module: nn.Module, rule: type[LocalRule]) -> str:
-    """Return why clients cannot train this model by this rule as one batch; empty where they can."""
-    if not rule.batched:
-        return f"local rule '{rule.name}' has no batched form"
-    return _why_not(module)
-
-
-def _why_not(module: nn.Module) -> str:
-    try:
-        BatchedModel(module)
-    except NotBatchable as reason:
-        return str(reason)
-    return ""
 
 
 class BatchScheduler(Arithmetic):
@@ -57,13 +36,15 @@ class BatchScheduler(Arithmetic):
 
     Args:
         pool: the clients' data.
+        form: how gradients of several clients are found at once.
         workers: share the forward passes of evaluations; None: one pass after another.
     """
 
-    def __init__(self, pool: Pool, workers: Executor | None = None) -> None:
+    def __init__(self, pool: Pool, form: BatchedForm, workers: Executor | None = None) -> None:
         self._pool = pool
+        self._form = form
         self._workers = workers
-        self._models: dict[nn.Module, BatchedModel | None] = {}
+        self._parts: dict[nn.Module, ModelParts] = {}
         self._waiting: dict[str, Callable[[], Any]] = {}
         self._halted: dict[str, tuple[greenlet, Request]] = {}
         self._done: dict[str, Any] = {}
@@ -73,7 +54,7 @@ class BatchScheduler(Arithmetic):
     def train(self, request: TrainRequest) -> Arrays:
         """Wait for the other clients, and train with them."""
         all_clients = getcurrent().parent
-        if all_clients is None or not request.rule.batched or self._batched_model(request.model) is None:
+        if all_clients is None or not request.rule.batched:
             return super().train(request)
         trained: Arrays = all_clients.switch(request)
         return trained
@@ -87,7 +68,7 @@ class BatchScheduler(Arithmetic):
 
     def gradient(self, request: GradientRequest) -> Arrays:
         """Wait for the other clients, and differentiate with them."""
-        if (all_clients := getcurrent().parent) is None or self._batched_model(request.model) is None:
+        if (all_clients := getcurrent().parent) is None:
             return super().gradient(request)
         found: Arrays = all_clients.switch(request)
         return found
@@ -132,7 +113,7 @@ class BatchScheduler(Arithmetic):
             # Only training is due: of the named clients, and of others while they fit into the same batches.
             due = [name for name in named if name in self._halted]
             others = [name for name in self._halted if name not in due]
-            fits = -len(due) % LARGEST_BATCH
+            fits = -len(due) % self._form.largest_batch
             asked = {name: self._halted[name][1] for name in [*due, *others[:fits]]}
         for name, answer in zip(asked, self._answers(list(asked.values())), strict=True):
             client, _ = self._halted.pop(name)
@@ -153,24 +134,36 @@ class BatchScheduler(Arithmetic):
         """Answer requests, each group at once; an error belongs to all requests of its batch."""
         groups: dict[object, list[int]] = {}
         for i, request in enumerate(requests):
-            groups.setdefault(request.group, []).append(i)
+            groups.setdefault((request.group, self._size(request)), []).append(i)
         answers: dict[int, Any] = {}
         for members in groups.values():
             slices = [members]
             if not isinstance(requests[members[0]], EvaluateRequest):
-                slices = [members[i : i + LARGEST_BATCH] for i in range(0, len(members), LARGEST_BATCH)]
+                most = self._form.largest_batch
+                slices = [members[i : i + most] for i in range(0, len(members), most)]
             for part in slices:
                 answers |= zip(part, self._batch([requests[i] for i in part]), strict=True)
         return [answers[i] for i in range(len(requests))]
 
+    def _size(self, request: Request) -> int:
+        """Return the examples of a step, where the form needs as many of all clients of a batch; else 0."""
+        if isinstance(request, EvaluateRequest) or not self._form.one_size:
+            return 0
+        if isinstance(request, TrainRequest):
+            return int(request.batches.shape[1])
+        return len(request.data) if request.batch is None else len(request.batch)
+
     def _batch(self, requests: Sequence[Any]) -> Sequence[Any]:
         """Answer requests of one group, at once."""
+        first = requests[0]
         try:
-            if isinstance(requests[0], TrainRequest):
-                return self._train(requests)
-            if isinstance(requests[0], GradientRequest):
-                return self._gradients(requests)
-            return self._evaluate(requests)
+            if isinstance(first, EvaluateRequest):
+                return self._evaluate(requests)
+            too_long = self._form.one_size and isinstance(first, GradientRequest) and self._size(first) > EVALUATED
+            if len(requests) < self._form.smallest_batch or too_long:
+                alone = super().train if isinstance(first, TrainRequest) else super().gradient
+                return [_answer(alone, request) for request in requests]
+            return self._train(requests) if isinstance(first, TrainRequest) else self._gradients(requests)
         except Exception as error:
             return [error] * len(requests)
 
@@ -189,13 +182,14 @@ class BatchScheduler(Arithmetic):
         rows = [torch.from_numpy(r.batches) + examples.start[r.place] for r in requests]
         batches, places = line_up(rows, device)
         lined_up = [requests[k] for k in places]
-        model, parameters = self._parameters(lined_up)
-        terms = type(first.rule).batched_terms([r.rule for r in lined_up], parameters)
-        # One mask for all clients of a batch, a pure function of who they are.
+        parts = self._model_parts(first.model)
+        clients = parts.stacked([r.arrays for r in lined_up], device)
+        terms = type(first.rule).batched_terms([r.rule for r in lined_up], clients.trained)
+        # One stream of noise for all clients of a batch, a pure function of who they are.
         who = f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}"
         with seeded_noise(first.seed, who, first.server_round, device):
-            train(model, parameters, examples, batches, loss_gradient(first.task), first.training, terms)
-        return _in_order(parameters, places)
+            train(self._form, clients, examples, batches, first.training, terms)
+        return parts.given_back(clients.trained, places, [r.arrays for r in requests])
 
     @torch.no_grad()
     def _gradients(self, requests: Sequence[GradientRequest]) -> list[Arrays]:
@@ -206,55 +200,25 @@ class BatchScheduler(Arithmetic):
             for r, span in zip(requests, spans, strict=True)
         ]
         batches, places = line_up([rows for rows, _ in batched], examples.device, [w for _, w in batched])
-        model, parameters = self._parameters([requests[k] for k in places])
-        found = gradients(model, parameters, examples, batches, loss_gradient(requests[0].task))
-        return _in_order(found, places)
+        models = [requests[k].arrays for k in places]
+        clients = self._model_parts(requests[0].model).stacked(models, examples.device)
+        found = gradients(self._form, clients, examples, batches)
+        by_client = dict(zip(places, each(found), strict=True))
+        return [by_client[k] for k in range(len(requests))]
 
-    def _parameters(
-        self, requests: Sequence[TrainRequest] | Sequence[GradientRequest]
-    ) -> tuple[BatchedModel, dict[str, Tensor]]:
-        """Return the batched layers, and the clients' parameters one after another."""
-        module, device = requests[0].model, self._pool.train.device
-        model = self._batched_model(module)
-        assert model is not None
-        names = [name for name, _ in module.named_parameters()]
-        return model, {name: _one_tensor([r.arrays[name] for r in requests], device) for name in names}
-
-    def _batched_model(self, module: nn.Module) -> BatchedModel | None:
-        """Return a model's batched form, made once; None where it has none."""
-        if module not in self._models:
-            self._models[module] = None if _why_not(module) else BatchedModel(module)
-        return self._models[module]
+    def _model_parts(self, module: nn.Module) -> ModelParts:
+        if module not in self._parts:
+            self._parts[module] = ModelParts.of(module)
+        return self._parts[module]
 
 
-def _in_order(tensors: Mapping[str, Tensor], places: Sequence[int]) -> list[Arrays]:
-    """Return each client's arrays, given which client each place holds."""
-    on_cpu = {name: values.cpu().numpy() for name, values in tensors.items()}
-    ordered: list[Arrays] = [{}] * len(places)
-    for place, k in enumerate(places):
-        ordered[k] = {name: values[place] for name, values in on_cpu.items()}
-    return ordered
+def _answer(ask: Callable[[Any], Any], request: Request) -> Any:
+    """Return one client's answer, or its error."""
+    try:
+        return ask(request)
+    except Exception as error:
+        return error
 
 
 def _one_step(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows.unsqueeze(0), torch.full((1, len(rows)), 1.0 / len(rows))
-
-
-def _one_tensor(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> Tensor:
-    if all(a is arrays[0] for a in arrays):
-        one = torch.from_numpy(np.array(arrays[0])).to(device)
-        return one.expand(len(arrays), *one.shape).clone()
-    return torch.from_numpy(np.stack(arrays)).to(device)
-
-
-def loss_gradient(task: Task) -> LossGradient:
-    """Return the gradient of each example's loss by its logits: written out for cross-entropy, else by autograd."""
-    if type(task).loss is Task.loss:
-        return cross_entropy_gradient
-
-    def gradient(logits: Tensor, y: Tensor) -> Tensor:
-        with torch.enable_grad():
-            at = logits.detach().requires_grad_()
-            return torch.autograd.grad(task.loss(at, y, reduction="sum"), at)[0]
-
-    return gradient

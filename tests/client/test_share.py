@@ -16,6 +16,8 @@ from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks import load_task
+from fedappeal.tasks.datasets.digits import Digits
+from fedappeal.tasks.models import seeded
 from fedappeal.tasks.share import parts_of
 from server.run_folder import HISTORY, MODEL, RunFolder, read_lines
 from tests.node import Node, changed, run_config
@@ -200,6 +202,30 @@ def test_a_rule_that_needs_every_trained_parameter_refuses_at_the_start(strategy
     ):
         run(tmp_path, changed(CONFIG, strategy=strategy))
     assert not (tmp_path / MODEL).exists()
+
+
+class Adapted(Digits):
+    """A frozen body beside a head that is trained."""
+
+    name = "adapted"
+    share = "trainable"
+
+    def initial_model(self, seed: int) -> nn.Module:
+        with seeded(seed):
+            network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 10))
+        network[1].requires_grad_(False)
+        return network
+
+
+def test_side_by_side_a_fixed_part_is_the_tasks_own(tmp_path: Path) -> None:
+    config = changed(CONFIG, task="tests.client.test_share:Adapted", share="auto", participation="always")
+    models = []
+    for mode in ("vmap", "sequential"):
+        simulate(config, RunFolder.create(tmp_path / mode, config), Simulation(mode, threads=1))
+        models.append(read_safetensors(tmp_path / mode / MODEL)[0])
+    assert set(models[0]) == {"2.weight", "2.bias", "4.weight", "4.bias"}
+    for name, array in models[0].items():
+        np.testing.assert_allclose(array, models[1][name], rtol=1e-4, atol=1e-6)
 
 
 def test_clipping_is_possible_where_counters_stay(tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from client.training.rule import BatchedTerms
 from client.training.settings import LocalTrainingSettings
 from fedappeal.simulation import layers
-from fedappeal.simulation.batched import BatchedModel, Examples, NotBatchable, line_up, train
-from fedappeal.simulation.layers import cross_entropy_gradient
+from fedappeal.simulation.batched import Clients, Examples, NotBatchable, line_up, train
+from fedappeal.simulation.layered import BatchedModel, LayeredForm
 from fedappeal.tasks.models import cnn, logistic, mlp
 from strategies.fedprox import FedProx
 from strategies.scaffold import Scaffold
+from tests.problems import Classification
 
 CPU = torch.device("cpu")
+CLASSIFICATION = Classification()
 STEPS, SIZES = (6, 2, 4, 6), (8, 8, 5, 3)
 """Of four clients: local steps, and examples a step."""
 
@@ -127,15 +129,8 @@ def test_batched_training_equals_one_client_at_a_time(
     parameters = {n: p.detach().expand(4, *p.shape).clone() for n, p in model.named_parameters()}
     correction = {n: torch.randn_like(p) * 0.1 for n, p in parameters.items()} if corrected else {}
     with torch.no_grad():
-        train(
-            BatchedModel(model),
-            parameters,
-            examples,
-            batches,
-            cross_entropy_gradient,
-            training,
-            terms(mu, correction, parameters),
-        )
+        form = LayeredForm(CLASSIFICATION, model)
+        train(form, Clients(parameters), examples, batches, training, terms(mu, correction, parameters))
     for place, k in enumerate(places):
         of_client = {n: c[place] for n, c in correction.items()}
         expected = dict(by_autograd(model, examples, rows[k], training, mu, of_client).named_parameters())
@@ -157,7 +152,7 @@ def test_grouped_convolutions_give_the_same(name: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(layers, "ONE_BY_ONE", devices)
         parameters = {n: p.detach().expand(4, *p.shape).clone() for n, p in model.named_parameters()}
         with torch.no_grad():
-            train(BatchedModel(model), parameters, examples, batches, cross_entropy_gradient, training)
+            train(LayeredForm(CLASSIFICATION, model), Clients(parameters), examples, batches, training)
         found.append(parameters)
     for n, one_by_one in found[0].items():
         torch.testing.assert_close(one_by_one, found[1][n], rtol=1e-4, atol=1e-5)
@@ -185,7 +180,7 @@ def test_a_rule_that_reads_the_parameters_before_the_step_has_to_say_so() -> Non
 
     def trained(needs_before: bool) -> None:
         terms = BatchedTerms(add, needs_before)
-        train(BatchedModel(model), parameters, examples, batches, cross_entropy_gradient, training, terms)
+        train(LayeredForm(CLASSIFICATION, model), Clients(parameters), examples, batches, training, terms)
 
     with torch.no_grad():
         trained(needs_before=True)

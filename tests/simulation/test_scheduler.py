@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from fedappeal.simulation.scheduler import BatchScheduler
 class Recorder(BatchScheduler):
     """Answers every request with itself, and notes what was answered at once."""
 
-    def __init__(self) -> None:
-        super().__init__(pool=None)  # type: ignore[arg-type]
+    def __init__(self, largest_batch: int = 32) -> None:
+        super().__init__(pool=None, form=Mock(largest_batch=largest_batch))  # type: ignore[arg-type]
         self.at_once: list[list[Any]] = []
 
     def _answers(self, requests: Sequence[Any]) -> list[Any]:
@@ -84,11 +85,8 @@ def test_clients_that_join_in_several_waves_train_together() -> None:
     assert clients.at_once == [["train a", "train d"]]
 
 
-def test_no_more_are_trained_with_the_clients_asked_for_than_fit_into_the_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(scheduler, "LARGEST_BATCH", 2)
-    clients = Recorder()
+def test_no_more_are_trained_with_the_clients_asked_for_than_fit_into_the_batch() -> None:
+    clients = Recorder(largest_batch=2)
     for name in "abcde":
         clients.start(name, volunteer(name, True))
     assert list(clients.results(["c"])) == ["c"]
@@ -135,3 +133,12 @@ def test_the_model_for_inference_has_the_same_outputs_and_the_model_stays_as_it_
     if torch.backends.mkldnn.is_available():
         # The operator is not part of PyTorch's documented interface: a release without it must be noticed here.
         assert nn.Linear not in map(type, for_inference(model).modules())
+
+
+def test_a_model_that_reads_its_layers_weights_can_be_evaluated() -> None:
+    """PyTorch's own encoder layer does, in evaluation mode."""
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(3, 4, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(for_inference(model)(x), model(x), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,128 @@
+"""How much faster clients train side by side than one after another: a short measurement on a run's own problem."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from torch import nn
+
+from client.training.models import arrays_of
+from client.training.requests import Arithmetic, TrainRequest
+from client.training.settings import LocalTrainingSettings
+from client.training.sgd import SGD
+from fedappeal.protocol.config import RunConfig
+from fedappeal.simulation.batched import BatchedForm
+from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.scheduler import BatchScheduler
+from fedappeal.tasks.task import Task
+
+BUDGET = 1.2
+"""Seconds that a measurement may take, about."""
+REPETITIONS = (3, 7)
+"""Fewest and most pairs of timings."""
+MOST_STEPS = 8
+"""Local steps of a client in a measurement."""
+
+
+class TooSlow(Exception):
+    """One step takes so long that a comparison would take longer than it may."""
+
+
+def measured_gain(
+    form: BatchedForm,
+    config: RunConfig,
+    task: Task,
+    module: nn.Module,
+    pool: Pool,
+    clients: int,
+    clock: Callable[[], float],
+) -> float:
+    """Return how many times faster clients train side by side than one after another.
+
+    Args:
+        form: how they train side by side.
+        config: says how much and with which settings.
+        task: gives the loss.
+        module: the model, on the device of the run; its values are replaced.
+        pool: the clients' data.
+        clients: how many of them.
+        clock: seconds.
+
+    Raises:
+        TooSlow: there is no time for a comparison.
+    """
+    training = LocalTrainingSettings.of(config.as_config())
+    alone = Arithmetic()
+
+    def one_after_another(requests: Sequence[TrainRequest]) -> None:
+        for request in requests:
+            alone.train(request)
+
+    def side_by_side(requests: Sequence[TrainRequest]) -> None:
+        scheduler = BatchScheduler(pool, form)
+        left = [str(request.place) for request in requests]
+        for name, request in zip(left, requests, strict=True):
+            scheduler.start(name, partial(scheduler.train, request))
+        while left:
+            came = scheduler.results(left)
+            left = [name for name in left if name not in came]
+
+    (warm_up,) = _requests(task, module, pool, training, 1, 1)
+    one_after_another([warm_up])
+    step = min(_seconds(partial(one_after_another, [warm_up]), clock) for _ in range(REPETITIONS[0]))
+    fits = int(BUDGET / (2 * REPETITIONS[0] * max(step, 1e-6)))
+    if fits < form.smallest_batch:
+        raise TooSlow(f"a step takes {step:.2f} s")
+    clients = min(clients, fits)
+    steps = min(MOST_STEPS, fits // clients, training.steps(len(warm_up.data)) or 1)
+    requests = _requests(task, module, pool, training, clients, steps)
+    side_by_side(_requests(task, module, pool, training, clients, 1))
+    return median_gain(partial(one_after_another, requests), partial(side_by_side, requests), clock)
+
+
+def median_gain(
+    one_after_another: Callable[[], None], side_by_side: Callable[[], None], clock: Callable[[], float]
+) -> float:
+    """Return the median of how many times longer the first takes than the second, measured in turn."""
+    started = clock()
+    gains: list[float] = []
+    fewest, most = REPETITIONS
+    while len(gains) < fewest or (len(gains) < most and clock() - started < BUDGET):
+        longer = _seconds(one_after_another, clock)
+        gains.append(longer / max(_seconds(side_by_side, clock), 1e-9))
+    return statistics.median(gains)
+
+
+def _seconds(work: Callable[[], None], clock: Callable[[], float]) -> float:
+    started = clock()
+    work()
+    return clock() - started
+
+
+def _requests(
+    task: Task, module: nn.Module, pool: Pool, training: LocalTrainingSettings, clients: int, steps: int
+) -> list[TrainRequest]:
+    """Return the local training of the first clients, with SGD: what a rule adds costs both forms little."""
+    arrays, draws = arrays_of(module), np.random.default_rng(0)
+    requests = []
+    for k in range(clients):
+        data = pool.client(k).train
+        size = min(training.batch_size, len(data))
+        requests.append(
+            TrainRequest(
+                task=task,
+                model=module,
+                place=k,
+                data=data,
+                arrays=arrays,
+                rule=SGD(),
+                training=training,
+                batches=draws.integers(0, len(data), (steps, size)),
+                seed=0,
+                client_id=str(k),
+                server_round=0,
+                purpose="measurement",
+            )
+        )
+    return requests
