@@ -1,14 +1,13 @@
 """The ServerApp: validates the run's settings and runs the strategy."""
 
 import logging
-import os
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedappeal.flower.grid import pull_without_stalls
 from fedappeal.protocol.config import RunConfig
-from fedappeal.tasks.files.data_files import DATA_DIR
+from fedappeal.tasks.files.data_files import environment_data_dir
 from server.run import run
 
 app = ServerApp()
@@ -23,4 +22,4 @@ def main(grid: Grid, context: Context) -> None:
         log.setLevel(logging.INFO)
         log.propagate = False
     pull_without_stalls()
-    run(grid, RunConfig.parse(context.run_config), data_dir=os.environ.get(DATA_DIR, ""))
+    run(grid, RunConfig.parse(context.run_config), data_dir=environment_data_dir())

@@ -66,7 +66,7 @@ def run(
     *,
     task: Task | None = None,
     strategy: Strategy | None = None,
-    data_dir: str = "",
+    data_dir: Path | None = None,
     evaluate: Evaluate | None = None,
 ) -> None:
     """Run, or continue, the run that the settings describe.
@@ -80,7 +80,7 @@ def run(
         memory: what the clients remember, where it ends with this process.
         task: in place of the one that the settings name.
         strategy: the same; a template, which is copied.
-        data_dir: the server's folder of data sets, for a task whose initial model lies in it; empty: the default.
+        data_dir: the server's folder of data sets, for a task whose initial model lies in it; None: the default.
         evaluate: evaluates each evaluated model on the server as well.
 
     Raises:
@@ -105,13 +105,13 @@ def _run(
     durable: bool,
     memory: ClientMemory | None,
     given: Given,
-    data_dir: str,
+    data_dir: Path | None,
     evaluate: Evaluate | None,
 ) -> None:
     if config.resume:
         config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
     strategy, plugins = build_strategy(config, given), chosen(config, given)
-    task = given.task or load_task(config.task_settings(), Path(data_dir) if data_dir else None)
+    task = given.task or load_task(config.task_settings(), data_dir)
     strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
     named = initial_arrays(config, task, plugins.rule)
     layout = Layout.of(named)

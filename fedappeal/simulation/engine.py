@@ -165,7 +165,7 @@ def simulate(
                         *(grid, settings, watch, False, memory),
                         task=task,
                         strategy=strategy,
-                        data_dir=simulation.data_dir,
+                        data_dir=Path(simulation.data_dir) if simulation.data_dir else None,
                         evaluate=evaluate,
                     )
                 except KeyboardInterrupt:

@@ -13,6 +13,8 @@ from fedappeal.files import CARD, read_safetensors
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.plugins import ALL, Allowed
 from fedappeal.tasks import TASKS, load_task
+from fedappeal.tasks.files.data_files import environment_data_dir
+from fedappeal.tasks.share import tied_names
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard, card_in
 
@@ -71,7 +73,7 @@ def read_task(card: ModelCard, path: Path, allow: Iterable[str] = ()) -> Task:
     try:
         if allowed.packages == frozenset() and (package := TASKS.package(card.task)):
             raise ConfigError(f"its code is of package '{package}', which runs only with --allow {package}")
-        return load_task(card.task_settings(), None, allowed)
+        return load_task(card.task_settings(), environment_data_dir(), allowed)
     except ConfigError as error:
         reason = "; ".join(str(error).splitlines())
         raise ConfigError(f"file '{path}' is a model of task '{card.task}': {reason}") from None
@@ -130,7 +132,9 @@ def _fill(
     """
     import torch
 
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    held, tied = model.state_dict(), tied_names(model)
+    own = {name: tuple(tensor.shape) for name, tensor in held.items() if name not in tied}
+    arrays = {name: array for name, array in arrays.items() if name not in tied}  # other programs may write them
     wanted = set(own) if shared == "all" else set(shared)
     for name in sorted(wanted | set(arrays)):
         if name not in wanted or name not in own:

@@ -1,12 +1,16 @@
 """Whole runs: adapters travel alone, and both they and whole models learn."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.tasks.files.data_files import DATA_DIR
+from fedappeal.trained.model import load_model
 from server.run_folder import HISTORY, MODEL, RunFolder, read_lines
 from tests.hf.tiny import save_model, save_texts
 
@@ -46,3 +50,27 @@ def test_adapters_are_under_a_twentieth_of_the_bytes_and_learn(tmp_path: Path) -
     up = [sum(a.nbytes for a in arrays.values()) for arrays in (adapters, whole)]
     # Besides the arrays, a reply says who it is from, and what was decided and measured.
     assert [lines[-1]["bytes_up"] / 3 for lines in (lora, full)] == pytest.approx(up, abs=2000)
+
+
+def test_a_language_models_tied_layers_travel_once_and_are_tied_in_the_trained_model(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"model-dir": "gpt2", "data": "texts.csv", "max-length": 8, "lora-rank": 0}
+    settings = {
+        **{"task": "fedappeal.hf:CausalLM", "strategy": "fedavg", "local-rule": "adamw", "learning-rate": 0.01},
+        **{"clients": 3, "rounds": 2, "local-steps": 5, "requirement": "fixed", "participation": "always"},
+        **{f"hf-lm.{key}": value for key, value in own.items()},
+    }
+    config, folder = RunConfig.parse(settings), tmp_path / "run"
+    simulate(config, RunFolder.create(folder, config), Simulation(mode="sequential", data_dir=str(data), threads=1))
+    first, last = read_lines(folder / HISTORY)
+    assert last["loss"] < first["loss"]
+    assert 0 < last["token_accuracy"] < 1
+
+    arrays, _ = read_safetensors(folder / MODEL)
+    assert "transformer.wte.weight" in arrays
+    assert "lm_head.weight" not in arrays
+    monkeypatch.setenv(DATA_DIR, str(data))
+    model: Any = load_model(folder)
+    assert model.lm_head.weight is model.transformer.wte.weight
+    assert np.array_equal(model.lm_head.weight.detach().numpy(), arrays["transformer.wte.weight"])

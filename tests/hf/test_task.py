@@ -197,4 +197,4 @@ def test_a_server_looks_in_its_own_data_folder(tmp_path: Path) -> None:
         }
     )
     with pytest.raises(ConfigError, match=f"it is not in data-dir = '{tmp_path / 'here'}'"):
-        run(MemoryGrid({}), config, data_dir=str(tmp_path / "here"))
+        run(MemoryGrid({}), config, data_dir=tmp_path / "here")

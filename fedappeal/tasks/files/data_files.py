@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import io
+import os
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
@@ -13,11 +14,17 @@ from fedappeal.protocol.config import ConfigError
 
 DEFAULT_DATA_DIR = Path("data")
 DATA_DIR = "FEDAPPEAL_DATA_DIR"
-"""Environment variable of a server: its data-dir, for tasks whose initial model is read from a folder."""
+"""Environment variable: the data-dir of programs that have no such option: a server, `fedappeal predict`."""
 DOWNLOAD_TIMEOUT = 20.0
 """Seconds without an answer after which a download ends."""
 
 _ARCHIVES = {".zip", ".tgz", ".tar"}
+
+
+def environment_data_dir() -> Path | None:
+    """Return the folder that the environment names, or None."""
+    found = os.environ.get(DATA_DIR)
+    return Path(found) if found else None
 
 
 def _nowhere_else() -> Sequence[Path]:
