@@ -117,7 +117,7 @@ def test_an_own_model_on_a_known_tasks_data() -> None:
 
 
 def test_a_known_tasks_own_settings_count_beside_an_own_model(recwarn: pytest.WarningsRecorder) -> None:
-    quick = QUICK | {"set": {"synth.alpha": 0.0, "solo.steps": 3}}
+    quick = QUICK | {"set": {"synth.beta": 0.0, "solo.steps": 3}}
     model = nn.Linear(60, 10)
     run = fedappeal.simulate("fedavg", "synth", clients=3, model=model, **quick)
     assert [str(each.message) for each in recwarn if issubclass(each.category, UserWarning)] == []
