@@ -1,4 +1,4 @@
-"""Labels of a table: class names, whole numbers, or numbers where labels are no classes."""
+"""Labels as a task has them: of a table's cells, or of an array."""
 
 import math
 from array import array
@@ -58,3 +58,27 @@ class LabelReader:
     def labels(self) -> NDArray[np.generic]:
         """Return the labels: int64 classes, or float32 where labels are no classes."""
         return np.array(self._labels).astype(np.int64 if self._classes else np.float32)
+
+
+def labels_in(y: NDArray[np.generic], num_classes: int) -> NDArray[np.generic]:
+    """Return an array's labels: int64 classes, or float32 where labels are no classes.
+
+    Args:
+        y: one label an example.
+        num_classes: number of labels C; 0 where labels are no classes.
+
+    Raises:
+        Unfit: classes of another type or shape than integers ``(n,)``, or out of range.
+    """
+    if not num_classes:
+        return y.astype(np.float32)
+    if y.dtype.kind == "f":
+        raise Unfit(DataProblem.LABELS, f"y is of type {y.dtype}: integers are allowed")
+    if y.ndim != 1:
+        raise Unfit(DataProblem.SHAPE, f"y has shape {y.shape}: one label an example is needed")
+    labels = y.astype(np.int64)
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(wrong):
+        told = f"label {y[wrong[0]]} in row {wrong[0]} of y: 0 to {num_classes - 1} are allowed"
+        raise Unfit(DataProblem.LABELS, told)
+    return labels
