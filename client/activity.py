@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from client.requirement import LOSS, METRIC, Requirement
 from client.training.measured import Evaluation
 from fedappeal.files import replace_file
+from fedappeal.plural import counted
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -111,7 +112,7 @@ class RunActivity:
         what = f"{self.strategy} on {self.task}" if self.strategy and self.task else "a run of another kind"
         until = "" if began == ended else f" to {ended[11:] if began[:10] == ended[:10] else ended}"
         joined, sat_out = self.done.get("joined", 0), self.done.get("sat-out", 0)
-        did = [f"joined {joined} round{'' if joined == 1 else 's'}", f"sat out {sat_out}"]
+        did = [f"joined {counted(joined, 'round')}", f"sat out {sat_out}"]
         did += [f"{key} {self.done[key]}" for key in ("evaluated", "failed") if self.done.get(key)]
         traffic = f"{self.bytes_up / 1e6:.1f} MB up, {self.bytes_down / 1e6:.1f} MB down"
         lines = [f"{what}, {began}{until}", f"{', '.join(did)}; {self.seconds:.1f} s of work; {traffic}"]

@@ -57,8 +57,8 @@ class Adaptation(NamedTuple):
         return cls((type(rule), rule.settings), training, purpose)
 
 
-class Judged(NamedTuple):
-    """What a client measured of the latest model that it judged.
+class JudgedModel(NamedTuple):
+    """The latest model that a client judged, and what it measured of it.
 
     Attributes:
         model: its content hash.
@@ -138,7 +138,7 @@ class Participant:
         self._initial, self.parts = cache.initial(self.task, config.seed), cache.parts(self.task, config.seed)
         self.model = cache.scratch_model(self.task, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self._initial, self.parts.shared))
-        self.judged = Judged("", 0, {})
+        self.judged = JudgedModel("", 0, {})
 
     @property
     def trainable(self) -> list[str]:
@@ -165,7 +165,7 @@ class Participant:
         """Remember what of a trained model stays with this client."""
         if self.parts.personal:
             self.memory(run_key).keep_personal(server_round, {name: arrays[name] for name in self.parts.personal})
-            self.judged = Judged("", 0, {})
+            self.judged = JudgedModel("", 0, {})
 
     def pack(self, arrays: Arrays) -> ArrayRecord:
         """Return what travels of a model, packed."""
@@ -225,7 +225,7 @@ class Participant:
         if adaptation is None and tuning_steps:
             adaptation = Adaptation.of(SGD(), self.plain_training({"local-steps": tuning_steps}), "tuning")
         if (latest := (model, server_round if self.config.loss_mode == "training" else 0)) != self.judged[:2]:
-            self.judged = Judged(*latest, {})
+            self.judged = JudgedModel(*latest, {})
         key = split if adaptation is None else f"{split} {adaptation}"
         if key not in (known := self.judged.evaluations):
             shared = "" if self.parts.personal else model

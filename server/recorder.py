@@ -59,7 +59,7 @@ class Recorder(Hooks):
         strategy: the run's.
         initial: w_0.
         rounds: number of the last round.
-        run: the run's plug-ins.
+        plugins: the run's.
         watch: told of each round after it is on the disk.
         durable: whether there is a checkpoint after each round.
         memory: the clients', where it has to be kept with the checkpoints.
@@ -69,7 +69,7 @@ class Recorder(Hooks):
     strategy: Strategy
     initial: ArrayRecord
     rounds: int
-    run: Chosen
+    plugins: Chosen
     watch: Hooks
     durable: bool
     memory: ClientMemory | None = None
@@ -86,9 +86,9 @@ class Recorder(Hooks):
         version = {"version": member.version} if member.version else {}
         examples = {"examples": member.num_examples} if member.enrolled else {}
         self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **examples, **version)
-        if len(self.run.mixture.names) > 1 and client not in self._policies:
+        if len(self.plugins.mixture.names) > 1 and client not in self._policies:
             self._policies.add(client)
-            policy = self.run.mixture.of(self.strategy.shared.seed, client)
+            policy = self.plugins.mixture.of(self.strategy.shared.seed, client)
             self.folder.append(POLICIES, {"client-id": client, "policy": policy})
 
     def on_refused(self, node_id: int, reason: str) -> None:

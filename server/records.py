@@ -8,15 +8,14 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import array_record, view
+from fedappeal.protocol.packing import Arrays, array_record, view
 
-Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
-Arrays: TypeAlias = dict[str, NDArray[np.generic]]
+FlowerRecord: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 
 
-def flattened(records: Mapping[str, Record]) -> tuple[Arrays, str]:
+def flattened(records: Mapping[str, FlowerRecord]) -> tuple[dict[str, NDArray[np.generic]], str]:
     """Return the arrays of records as ``NAME/KEY``, and a text that says what the records are and holds the rest."""
-    arrays: Arrays = {}
+    arrays: dict[str, NDArray[np.generic]] = {}
     described: dict[str, dict[str, object]] = {}
     for name, record in records.items():
         if isinstance(record, ArrayRecord):
@@ -27,13 +26,13 @@ def flattened(records: Mapping[str, Record]) -> tuple[Arrays, str]:
     return arrays, json.dumps(described)
 
 
-def restored(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, Record]:
+def restored(arrays: Arrays, text: str) -> dict[str, FlowerRecord]:
     """Return the records that `flattened` was given, all in the same order.
 
     Raises:
         KeyError: for what another version wrote.
     """
-    records: dict[str, Record] = {}
+    records: dict[str, FlowerRecord] = {}
     for name, described in json.loads(text).items():
         if described["kind"] == "ArrayRecord":
             inside = {key: np.asarray(arrays[f"{name}/{key}"], order="C") for key in described["keys"]}

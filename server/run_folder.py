@@ -21,19 +21,20 @@ from typing import Any
 
 from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
+from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
+from fedappeal.trained.model import MODEL as MODEL
 from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
 
-CONFIG = "config.json"
 HISTORY = "history.jsonl"
 PARTICIPATION = "participation.jsonl"
 MEASUREMENTS = "measurements.jsonl"
 POLICIES = "policies.jsonl"
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
-MODEL = "model.safetensors"
 INITIAL = "initial.safetensors"
 _LOCK = ".lock"
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
@@ -93,7 +94,7 @@ class RunFolder:
         folder._replace_config(
             {
                 "settings": resolved_settings(config, given),
-                "run-key": run_key,
+                keys.RUN_KEY: run_key,
                 "versions": recorded_versions(),
                 "started": time.strftime(_DATE),
                 **({"runtime": dict(runtime)} if runtime else {}),
@@ -108,7 +109,7 @@ class RunFolder:
         Raises:
             ConfigError: if it holds no run.
         """
-        return cls(path, str(read_config(path)["run-key"]))
+        return cls(path, str(read_config(path)[keys.RUN_KEY]))
 
     @property
     def begun(self) -> bool:

@@ -30,7 +30,7 @@ def read_inputs(path: str) -> tuple[Raw, Raw | None]:
 
 def _read(path: str, needed: Sequence[str]) -> dict[str, Raw]:
     with _opened(path, needed) as file:
-        arrays = {name: _array(file, name) for name in ("x", "y") if name in file.files}
+        arrays: dict[str, Raw] = {name: _array(file, name) for name in ("x", "y") if name in file.files}
     x, y = arrays["x"], arrays.get("y")
     if y is not None and (not y.ndim or len(y) != (len(x) if x.ndim else -1)):
         raise Unfit(DataProblem.SHAPE, f"y has shape {y.shape}, x has {x.shape}: one label an example is needed")

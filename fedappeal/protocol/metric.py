@@ -11,6 +11,11 @@ _NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TAKEN = frozenset({"loss", "train-loss", "appealed", "appealed-train", "num-examples", "decision"})
 
 
+def column(name: str) -> str:
+    """Return the column of the history in which the metric of a name stands."""
+    return name.replace("-", "_")
+
+
 @dataclass(frozen=True)
 class Metric:
     """One number that says how good a model is on a client's data.
@@ -61,7 +66,7 @@ class Metric:
     @property
     def column(self) -> str:
         """Its column of the history."""
-        return self.name.replace("-", "_")
+        return column(self.name)
 
     @property
     def heading(self) -> str:

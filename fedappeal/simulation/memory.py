@@ -14,14 +14,14 @@ from typing import Any, cast
 import numpy as np
 
 from client.memory import RunMemory
-from client.participant import Judged
+from client.participant import JudgedModel
 from client.participants import Participants
 from client.requirement import read_requirement
 from client.state import ContextStore
 from client.training.measured import Evaluation
 from fedappeal.files import read_safetensors, replace_file, write_safetensors
 from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
-from server.records import Record, flattened, restored
+from server.records import FlowerRecord, flattened, restored
 from server.run_folder import RunFolder, read_config
 
 REQUIREMENTS = "requirements.jsonl"
@@ -86,11 +86,11 @@ class SavedMemory:
             participant = self._participants.of(self._grid.context(FIRST_NODE + place))
             metric = participant.task.metric
             evaluations = {key: Evaluation(loss, score, metric, o) for key, (loss, score, o) in measured.items()}
-            participant.judged = Judged(model, noise_round, evaluations)
+            participant.judged = JudgedModel(model, noise_round, evaluations)
 
     def save(self, server_round: int) -> None:
         """Write what the clients remember after a round."""
-        held: dict[str, Record] = {}
+        held: dict[str, FlowerRecord] = {}
         for node, context in self._grid.contexts.items():
             known = self._first.get(node, {})
             changed = ((name, record) for name, record in context.state.items() if known.get(name) is not record)

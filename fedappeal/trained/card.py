@@ -6,7 +6,6 @@ It is JSON in the metadata of the model's safetensors file, under `fedappeal.fil
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,11 +59,14 @@ class ModelCard(Settings):
     def _finite(cls, figures: Mapping[str, float]) -> dict[str, float]:
         return {name: value for name, value in figures.items() if math.isfinite(value)}
 
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _recorded(cls, metric: object) -> object:
+        return metric if isinstance(metric, Metric) else Metric.of_record(metric)
+
     @field_serializer("metric")
-    def _bounds(self, metric: Metric) -> dict[str, Any]:
-        # JSON has no infinity; "inf" is read back as one.
-        bounds = {key: str(value) for key, value in asdict(metric).items() if value in (math.inf, -math.inf)}
-        return asdict(metric) | bounds
+    def _record(self, metric: Metric) -> dict[str, object]:
+        return metric.as_record()
 
     @classmethod
     def of(cls, task: Task, config: RunConfig, **this: Any) -> Self:

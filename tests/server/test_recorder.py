@@ -124,7 +124,7 @@ def test_a_round_is_a_line_of_columns(tmp_path: Path, clock: Clock) -> None:
     told = {"b": {"loss": 0.5, "accuracy": 0.75, "appealed": 1, "num-examples": 4}, "a": {"accuracy": 1.0}}
     record = RoundRecord(3, measured=told)
     columns = {"client-ids": ["b", "a"], "loss": [0.5, None], "accuracy": [0.75, 1.0], "appealed": [1, None]}
-    assert measurements(record) == {"round": 3, **columns}
+    assert measurements(record, "accuracy") == {"round": 3, **columns}
     one = recorder(tmp_path, None)
     one.on_round_end(RoundRecord(2), ArrayRecord())
     one.on_round_end(record, ArrayRecord())
