@@ -4,7 +4,6 @@ Everything here is the client's own side of a message; what a message looks like
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from client import preferred
 from client.choices import policy_of, requirement_kind_of
 from client.data.cache import Cache, pick_device
+from client.judgement import Adaptation, JudgedModel
 from client.memory import RunMemory, client_identity
 from client.participation.policy import Past, Situation
 from client.requirement import Requirement, made, read_requirement, requirement_key, stored_requirement
@@ -30,45 +30,11 @@ from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
-from fedappeal.protocol.plugins import PluginSettings
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.share import ALL
 from fedappeal.trained.card import ModelCard
 from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
-
-
-class Adaptation(NamedTuple):
-    """Local training before a model is judged.
-
-    Attributes:
-        rule: the local rule's class and settings.
-        training: settings that all rules share.
-        purpose: what its minibatches and noise are drawn for.
-    """
-
-    rule: tuple[type[LocalRule], PluginSettings]
-    training: LocalTrainingSettings
-    purpose: str
-
-    @classmethod
-    def of(cls, rule: LocalRule, training: LocalTrainingSettings, purpose: str) -> "Adaptation":
-        """Return the adaptation by a rule."""
-        return cls((type(rule), rule.settings), training, purpose)
-
-
-class JudgedModel(NamedTuple):
-    """The latest model that a client judged, and what it measured of it.
-
-    Attributes:
-        model: its content hash.
-        server_round: the round of the noise, where it was measured with noise; else 0.
-        evaluations: by split, and by the local training before it.
-    """
-
-    model: str
-    server_round: int
-    evaluations: dict[str, Evaluation]
 
 
 class Participant:

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from client.judgement import JudgedModel
 from client.memory import RunMemory
-from client.participant import JudgedModel
 from client.participants import Participants
 from client.requirement import read_requirement
 from client.state import ContextStore
