@@ -1,4 +1,4 @@
-"""One client of one run: its data, its requirement, its decision, its training and its evaluation.
+"""One client of one run: its data, requirement, decision, training and evaluation.
 
 Everything here is the client's own side of a message; what a message looks like is in `client.app`.
 """
@@ -325,7 +325,7 @@ class Participant:
     def keep_preferred(
         self, arrays: Arrays, requirement: Requirement, on_test: Evaluation, run_key: str, server_round: int
     ) -> str:
-        """Keep the model that this client prefers, with its card; return which one (MaxFL, section 5)."""
+        """Keep the preferred model with its card; return which one it is (MaxFL, section 5)."""
         met, metric = requirement.met(on_test), self.task.metric.name
         which = "global" if met or not requirement.solo else "solo"
         kept, figures = arrays, {metric: on_test.score, "loss": on_test.loss, **on_test.others}

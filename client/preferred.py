@@ -1,4 +1,4 @@
-"""The models that a client prefers: one file a run with its card, and the latest run's as ``preferred`` besides."""
+"""The models that a client prefers: a file a run, the latest also as ``preferred``."""
 
 from client.state import DiskStore, Record, Store
 from fedappeal.files import CARD
@@ -13,7 +13,7 @@ KEPT_RUNS = 20
 
 
 def record_name(run_key: str) -> str:
-    """Return the name of the record of a run's preferred model; another's ServerApp may send no run-key."""
+    """Return the record's name of a run's preferred model; the run-key may be empty."""
     return f"{LATEST}-{run_key}" if run_key else LATEST
 
 

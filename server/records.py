@@ -1,4 +1,4 @@
-"""Flower's records as named arrays and text, for one file: checkpoints, and what simulated clients remember."""
+"""Flower's records as named arrays and text, to be kept in one file."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ FlowerRecord: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 
 
 def flattened(records: Mapping[str, FlowerRecord]) -> tuple[dict[str, NDArray[np.generic]], str]:
-    """Return the arrays of records as ``NAME/KEY``, and a text that says what the records are and holds the rest."""
+    """Return the records' arrays by ``NAME/KEY``, and a text that holds the rest."""
     arrays: dict[str, NDArray[np.generic]] = {}
     described: dict[str, dict[str, object]] = {}
     for name, record in records.items():

@@ -1,4 +1,4 @@
-"""Whether and how a run continues: in its own runtime, with its own settings, to another total of rounds."""
+"""Whether and how a run continues: runtime, settings, total of rounds."""
 
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def settings_to_resume(path: Path, rounds: int | None = None) -> RunConfig:
 
 
 def rounds_done(path: Path) -> int:
-    """Return the round after which a run continues: that of its checkpoint; 0: there is none."""
+    """Return the round after which a run continues: its checkpoint's; 0: none."""
     checkpoint = path / CHECKPOINT
     return int(read_values(checkpoint)["round"]) if checkpoint.exists() else 0
 

@@ -121,7 +121,7 @@ class RunFolder:
         self._replace_config(read_config(self.path) | {key.replace("_", "-"): value for key, value in facts.items()})
 
     def identify(self, facts: Mapping[str, str]) -> None:
-        """Record what a run is about when it begins, and check that it is the same when it continues.
+        """Record task and model when a run begins; check them when it continues.
 
         Args:
             facts: by what each is called: the task's fingerprint, the model's layout.
@@ -140,7 +140,7 @@ class RunFolder:
             self.record(**facts)
 
     def record_resumption(self, server_round: int, config: RunConfig) -> None:
-        """Put into ``config.json`` that the run continues after a round, and its total of rounds from now on."""
+        """Put into ``config.json`` that the run continues, and its new total of rounds."""
         record = read_config(self.path)
         total = {"rounds": config.rounds, "schedule-rounds": config.schedule_rounds}
         resumption = {
@@ -191,7 +191,7 @@ class RunFolder:
 
 
 def _is_of_later(line: Mapping[str, Any], server_round: int) -> bool:
-    """Whether a line tells what happened in a later round; of the events, only that it began."""
+    """Whether a line is of a later round; of the events, only that it began."""
     return line.get("event", "round") == "round" and int(line.get("round", 0)) > server_round
 
 
@@ -231,7 +231,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def recorded_metric(path: Path) -> Metric:
-    """Return the primary metric of a run's task; accuracy where its folder cannot be read, or records none yet."""
+    """Return the primary metric of a run's task; accuracy where none is recorded yet."""
     try:
         return Metric.of_record(read_config(path).get("metric"))
     except ConfigError:
@@ -246,7 +246,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def how_it_ended(path: Path) -> dict[str, Any] | None:
-    """Return the event that ended a run (``round``, ``reason`` of an early end), or None while it is to continue."""
+    """Return the event that ended a run (``round``, ``reason``); None: it has not ended."""
     ended = None
     for line in read_lines(path / EVENTS):
         if line["event"] in ("finished", "resumed"):

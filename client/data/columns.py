@@ -1,4 +1,4 @@
-"""What a client's data are by their name, and which columns of a table are its features and labels."""
+"""What kind of data a name stands for, and which columns of a table are read."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""An ``.npz`` with an array ``x``, one row an example, and ``y``, a label each."""
+"""An ``.npz`` with an array ``x``, one row an example, and labels ``y``."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A volunteer's own data: a table, an ``.npz``, a folder of images, or a function of the owner's.
+"""A client's own data: a table, an ``.npz``, a folder of images, or a function.
 
 Nothing here needs the task's own data set, nor what it is read and partitioned with. The examples are scaled as the
 task's are, and split by the run's ``train-share``; the draw follows the run's seed and the client-id.

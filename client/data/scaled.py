@@ -35,7 +35,7 @@ def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
 
 
 def with_channel(raw: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """Return images with an axis for their channel, where a task has one channel and they lack it.
+    """Return images with an axis for a single channel, which they may lack.
 
     Args:
         raw: shape ``(n, ...)``.

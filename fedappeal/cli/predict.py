@@ -52,7 +52,7 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
 
 
 def summary(found: Predictions, card: ModelCard, unlabelled: str) -> list[str]:
-    """Return what is said of all examples: how many, and the metrics or why there are none."""
+    """Return the last lines: the number of examples, and the metrics or their absence's reason."""
     lines = [f"examples    {len(found.lines)}"]
     if unlabelled:
         return [*lines, f"{card.metric.name:<11} not measured: {unlabelled}"]

@@ -1,4 +1,4 @@
-"""What the terminal shows of a run: a heading, a line a round, and a table at its end."""
+"""What the terminal shows of a run: heading, a line a round, table."""
 
 import time
 from collections.abc import Callable
@@ -152,7 +152,7 @@ class RunView:
 
     @cached_property
     def metric(self) -> Metric:
-        """The task's primary metric; read when the first round is over, because the run records it as it begins."""
+        """The task's primary metric; the run's folder has it once a round is over."""
         return recorded_metric(self.path)
 
     def _columns(self) -> list[tuple[str, int]]:
@@ -209,7 +209,7 @@ class RunView:
 
 
 def _partition(config: RunConfig) -> str:
-    """Return how the task spreads its data over clients; one that is not fedappeal's decides that itself."""
+    """Return how the task spreads its data over clients, where it is fedappeal's."""
     task = load_task(config.task_settings())
     return task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"
 

@@ -1,4 +1,4 @@
-"""What a comparison finds: a mean for each group and measure, and its paired difference from the baseline."""
+"""What a comparison finds: means of groups, and paired differences from the baseline."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -60,7 +60,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[RecordedRun], baseline: str = "", each_run: bool = False) -> list[Comparison]:
-    """Compare runs, the groups of each task with each other: a number of one task says nothing beside another's.
+    """Return a comparison for each task of the runs.
 
     A run that is not finished would be compared at another round than the others. So all runs of its task are
     compared as they stood after the last round that every unfinished one has. A run that ended early is finished.

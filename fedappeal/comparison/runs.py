@@ -85,7 +85,7 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
     named = [runs] if isinstance(runs, str | os.PathLike) or hasattr(runs, "path") else list(runs)
     paths = [Path(run if isinstance(run, str | os.PathLike) else run.path) for run in named]
     if not paths:
-        raise ConfigError("which runs? name their folders")
+        raise ConfigError("runs = [] is not allowed: at least one folder of a run")
     found = [path for folder in paths for path in find_runs(folder)]
     read, empty = [], []
     for path, name in zip(found, _names(found), strict=True):

@@ -1,4 +1,4 @@
-"""What the clients of a simulated run remember, in the run's folder: for each checkpoint the memory of its round.
+"""What a simulated run's clients remember, in its folder: of each checkpoint's round.
 
 ``memory-0.safetensors`` holds what clients remember before the first round: their requirements, which do not change
 any more. ``memory-ROUND.safetensors`` holds what has changed since. It is written before the checkpoint of its round,
@@ -59,7 +59,7 @@ class SavedMemory:
         self._judged: list[Any] = []
 
     def restore(self, server_round: int) -> None:
-        """Give the clients what they remembered after a round; 0: before the first, where that is known.
+        """Give the clients what they remembered after a round; 0: before the first.
 
         Raises:
             ConfigError: if the memory of that round is not there.
@@ -73,7 +73,7 @@ class SavedMemory:
                 self._judged = [(place, "", 0, {}) for place, *_ in self._judged]
 
     def enrolled(self, server_round: int) -> None:
-        """Keep what clients remember before the first round, or give back what they had measured after the last."""
+        """Keep the memory before round 1, or give back what was measured after the last."""
         if server_round == 1:
             self._first = {}
             self.save(0)

@@ -1,4 +1,4 @@
-"""The card of a trained model: what is needed to use it, and how it was made.
+"""The card of a trained model: how to use it, and how it was made.
 
 It is JSON in the metadata of the model's safetensors file, under `fedappeal.files.CARD`. Reading one needs no torch.
 """
@@ -21,7 +21,7 @@ from fedappeal.tasks.task import Task
 
 
 class ModelCard(Settings):
-    """What is needed to use a trained model, and how it was made; keys that are not known are left out."""
+    """What is needed to use a trained model, and how it was made."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -112,7 +112,7 @@ class ModelCard(Settings):
         return json.dumps(self.model_dump(by_alias=True, mode="json"))
 
     def texts(self) -> dict[str, str]:
-        """Return the card as one text a field, for formats whose metadata are texts; objects are JSON."""
+        """Return the card as one text a field, for metadata of texts; objects are JSON."""
         fields = self.model_dump(by_alias=True, mode="json")
         return {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
 
