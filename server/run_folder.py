@@ -167,7 +167,7 @@ class RunFolder:
                 yield
         except InUse as error:
             raise ConfigError(
-                f"'{self.path}' holds a run that goes on in process {error.process}: wait for it, or stop it first"
+                f"'{self.path}' holds a run that process {error.process} is running: wait for it, or stop it first"
             ) from None
 
     def append(self, file: str, *lines: Mapping[str, object]) -> None:
@@ -212,7 +212,9 @@ def check_new(path: Path) -> None:
         ConfigError: if it already holds a run, or is a file.
     """
     if (path / CONFIG).exists():
-        raise ConfigError(f"out = '{path}' is not allowed: the folder already holds a run (fedappeal resume goes on)")
+        raise ConfigError(
+            f"out = '{path}' is not allowed: the folder already holds a run (fedappeal resume continues it)"
+        )
     if path.exists() and not path.is_dir():
         raise ConfigError(f"out = '{path}' is not allowed: it is not a folder")
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from client.data.columns import shown
 from client.data.unfit import Unfit
 from fedappeal.protocol.data_problem import DataProblem
-
-_SHOWN = 20
 
 
 class LabelReader:
@@ -48,8 +47,7 @@ class LabelReader:
         except (TypeError, ValueError):
             number = math.nan
         if self._classes and not (number.is_integer() and 0 <= number < self._classes):
-            names = list(self._named)[:_SHOWN]
-            named = f", or {', '.join(names)}{', ...' if len(names) < len(self._named) else ''}" if names else ""
+            named = f", or {shown(list(self._named))}" if self._named else ""
             raise Unfit(DataProblem.LABELS, f"label '{value}': 0 to {self._classes - 1}{named} are allowed")
         if not math.isfinite(number):
             raise Unfit(DataProblem.LABELS, f"label '{value}' is no finite number")

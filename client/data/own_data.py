@@ -21,7 +21,7 @@ from client.data.npz import Raw, read_npz
 from client.data.own_function import find_function, load_by_function
 from client.data.parquet_table import check_parquet, parquet_names, read_parquet
 from client.data.scaled import scaled, with_channel
-from client.data.unfit import OwnDataError, OwnDataRefused, Unfit
+from client.data.unfit import OwnDataError, Unfit
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.draws import generator
@@ -29,8 +29,6 @@ from fedappeal.tasks.examples import ClientData, Split, only_tensor
 from fedappeal.tasks.partitions.checks import check_enough
 from fedappeal.tasks.partitions.split import split
 from fedappeal.tasks.task import Task
-
-__all__ = ["OwnDataError", "OwnDataRefused", "check_own_data", "load_own_data"]
 
 log = logging.getLogger("fedappeal.client")
 
