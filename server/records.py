@@ -1,4 +1,4 @@
-"""Flower's records as named arrays and text, to be kept in one file."""
+"""Flower's records as named arrays and text, for one file: checkpoints, and what simulated clients remember."""
 
 import json
 from collections.abc import Mapping
@@ -8,14 +8,15 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import Arrays, array_record, view
+from fedappeal.protocol.packing import array_record, view
 
-FlowerRecord: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
+Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
+Arrays: TypeAlias = dict[str, NDArray[np.generic]]
 
 
-def flattened(records: Mapping[str, FlowerRecord]) -> tuple[dict[str, NDArray[np.generic]], str]:
-    """Return the records' arrays by ``NAME/KEY``, and a text that holds the rest."""
-    arrays: dict[str, NDArray[np.generic]] = {}
+def flattened(records: Mapping[str, Record]) -> tuple[Arrays, str]:
+    """Return the arrays of records as ``NAME/KEY``, and a text that says what the records are and holds the rest."""
+    arrays: Arrays = {}
     described: dict[str, dict[str, object]] = {}
     for name, record in records.items():
         if isinstance(record, ArrayRecord):
@@ -26,13 +27,13 @@ def flattened(records: Mapping[str, FlowerRecord]) -> tuple[dict[str, NDArray[np
     return arrays, json.dumps(described)
 
 
-def restored(arrays: Arrays, text: str) -> dict[str, FlowerRecord]:
+def restored(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, Record]:
     """Return the records that `flattened` was given, all in the same order.
 
     Raises:
         KeyError: for what another version wrote.
     """
-    records: dict[str, FlowerRecord] = {}
+    records: dict[str, Record] = {}
     for name, described in json.loads(text).items():
         if described["kind"] == "ArrayRecord":
             inside = {key: np.asarray(arrays[f"{name}/{key}"], order="C") for key in described["keys"]}

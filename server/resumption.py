@@ -57,7 +57,7 @@ def settings_to_resume(path: Path, rounds: int | None = None) -> RunConfig:
 
 
 def rounds_done(path: Path) -> int:
-    """Return the round after which a run continues: its checkpoint's; 0: none."""
+    """Return the round after which a run continues: that of its checkpoint; 0: there is none."""
     checkpoint = path / CHECKPOINT
     return int(read_values(checkpoint)["round"]) if checkpoint.exists() else 0
 

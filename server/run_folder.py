@@ -248,7 +248,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def how_it_ended(path: Path) -> dict[str, Any] | None:
-    """Return the event that ended a run (``round``, ``reason``); None: it has not ended."""
+    """Return the event that ended a run (``round``, ``reason`` of an early end), or None while it is to continue."""
     ended = None
     for line in read_lines(path / EVENTS):
         if line["event"] in ("finished", "resumed"):

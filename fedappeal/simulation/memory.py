@@ -21,7 +21,7 @@ from client.state import ContextStore
 from client.training.measured import Evaluation
 from fedappeal.files import read_safetensors, replace_file, write_safetensors
 from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
-from server.records import FlowerRecord, flattened, restored
+from server.records import Record, flattened, restored
 from server.run_folder import RunFolder, read_config
 
 REQUIREMENTS = "requirements.jsonl"
@@ -90,7 +90,7 @@ class SavedMemory:
 
     def save(self, server_round: int) -> None:
         """Write what the clients remember after a round."""
-        held: dict[str, FlowerRecord] = {}
+        held: dict[str, Record] = {}
         for node, context in self._grid.contexts.items():
             known = self._first.get(node, {})
             changed = ((name, record) for name, record in context.state.items() if known.get(name) is not record)
