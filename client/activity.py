@@ -1,4 +1,4 @@
-"""What a client did in each run, for its owner to see: rounds, seconds, bytes, and the model's latest figure.
+"""What a client did in each run, for its owner: rounds, seconds, bytes, the latest figure.
 
 The app notes in its context's state what it measured of the model that was sent; the process that serves takes that
 out and adds what the answer was and what it cost. It stays on the device, in one small file beside the records.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from client.requirement import LOSS, METRIC, Requirement
 from client.training.measured import Evaluation
 from fedappeal.files import replace_file
+from fedappeal.plural import counted
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -55,7 +56,7 @@ class Judged:
 
 
 def note_judged(state: "RecordDict", evaluation: Evaluation, requirement: Requirement, split: str) -> None:
-    """Note in a context's state what was measured of a model; nothing where it was not measured."""
+    """Note in a context's state what was measured of a model, if it was."""
     from flwr.app import ConfigRecord
 
     figure, of, bound = evaluation.loss, LOSS, "below"
@@ -111,7 +112,7 @@ class RunActivity:
         what = f"{self.strategy} on {self.task}" if self.strategy and self.task else "a run of another kind"
         until = "" if began == ended else f" to {ended[11:] if began[:10] == ended[:10] else ended}"
         joined, sat_out = self.done.get("joined", 0), self.done.get("sat-out", 0)
-        did = [f"joined {joined} round{'' if joined == 1 else 's'}", f"sat out {sat_out}"]
+        did = [f"joined {counted(joined, 'round')}", f"sat out {sat_out}"]
         did += [f"{key} {self.done[key]}" for key in ("evaluated", "failed") if self.done.get(key)]
         traffic = f"{self.bytes_up / 1e6:.1f} MB up, {self.bytes_down / 1e6:.1f} MB down"
         lines = [f"{what}, {began}{until}", f"{', '.join(did)}; {self.seconds:.1f} s of work; {traffic}"]
@@ -133,7 +134,7 @@ class Activity:
         self._clock = clock
 
     def runs(self) -> dict[str, RunActivity]:
-        """Return what is remembered of each run, by run-key, that served last at the end."""
+        """Return what is remembered of each run, by run-key; the latest run is the last."""
         if not self._path.exists():
             return {}
         try:
@@ -196,5 +197,5 @@ class Activity:
 
 
 def _plain(text: object) -> str:
-    """Return what a server calls something, fit to be printed: one short line without control characters."""
+    """Return a name that a server gave, fit to be printed: short, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in str(text))[:_LONGEST]

@@ -18,7 +18,8 @@ import fedappeal
 from client.activity import note_judged
 from client.byzantine import attacks, false_claims, noisy_model
 from client.data.unfit import OwnDataRefused
-from client.participant import Adaptation, Participant
+from client.judgement import Adaptation
+from client.participant import Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
 from client.preferred import record_name

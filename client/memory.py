@@ -1,4 +1,4 @@
-"""What a client remembers: its id, and of each run its requirement, whether it left, and its own past."""
+"""What a client remembers: its id, and of each run requirement, decisions, personal part."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _RUN_KEY = re.compile(r"[\w.-]{0,64}", re.ASCII)
 
 
 def client_identity(node: NodeSettings, store: Store) -> str:
-    """Return the client-id: the owner's setting (or key), else the durable state's id, made on first use."""
+    """Return the client-id: the owner's (or the key's), else the state's, made on first use."""
     if node.client_id:
         return node.client_id
     if (record := store.read("identity")) is not None:
@@ -68,7 +68,7 @@ class RunMemory:
         self._remember("left-round", server_round)
 
     def personal(self, before: int) -> Mapping[str, NDArray[np.generic]]:
-        """Return what the client has trained for itself alone in rounds before one; a round may be run again."""
+        """Return the personal part of the model as it was before a round."""
         for name in self._personal_names:
             record = self._store.read(name)
             if record is not None and int(record.values["round"]) < before:
@@ -76,7 +76,7 @@ class RunMemory:
         return {}
 
     def keep_personal(self, server_round: int, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-        """Remember what the client has trained for itself alone, and what it had before that round."""
+        """Remember the personal part after a round, and keep the one before that round."""
         now, previous = self._personal_names
         record = self._store.read(now)
         if record is not None and int(record.values["round"]) < server_round:
@@ -88,7 +88,7 @@ class RunMemory:
         return f"personal-{self._run_key}", f"personal-{self._run_key}-before"
 
     def past(self, server_round: int) -> tuple[Past, ...]:
-        """Return the rounds before one, oldest first: a round that is run again does not count twice."""
+        """Return the rounds before one, oldest first; later ones are about to be run again."""
         record = self._store.read(f"past-{self._run_key}")
         lines = json.loads(str(record.values["rounds"])) if record else []
         past = (Past(int(number), Decision(decision), float(loss)) for number, decision, loss in lines)

@@ -1,10 +1,9 @@
-"""One client of one run: its data, its requirement, its decision, its training and its evaluation.
+"""One client of one run: its data, requirement, decision, training and evaluation.
 
 Everything here is the client's own side of a message; what a message looks like is in `client.app`.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from client import preferred
 from client.choices import policy_of, requirement_kind_of
 from client.data.cache import Cache, pick_device
+from client.judgement import Adaptation, JudgedModel
 from client.memory import RunMemory, client_identity
 from client.participation.policy import Past, Situation
 from client.requirement import Requirement, made, read_requirement, requirement_key, stored_requirement
@@ -30,45 +30,11 @@ from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
-from fedappeal.protocol.plugins import PluginSettings
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.share import ALL
 from fedappeal.trained.card import ModelCard
 from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
-
-
-class Adaptation(NamedTuple):
-    """Local training before a model is judged.
-
-    Attributes:
-        rule: the local rule's class and settings.
-        training: settings that all rules share.
-        purpose: what its minibatches and noise are drawn for.
-    """
-
-    rule: tuple[type[LocalRule], PluginSettings]
-    training: LocalTrainingSettings
-    purpose: str
-
-    @classmethod
-    def of(cls, rule: LocalRule, training: LocalTrainingSettings, purpose: str) -> "Adaptation":
-        """Return the adaptation by a rule."""
-        return cls((type(rule), rule.settings), training, purpose)
-
-
-class Judged(NamedTuple):
-    """What a client measured of the latest model that it judged.
-
-    Attributes:
-        model: its content hash.
-        server_round: the round of the noise, where it was measured with noise; else 0.
-        evaluations: by split, and by the local training before it.
-    """
-
-    model: str
-    server_round: int
-    evaluations: dict[str, Evaluation]
 
 
 class Participant:
@@ -138,7 +104,7 @@ class Participant:
         self._initial, self.parts = cache.initial(self.task, config.seed), cache.parts(self.task, config.seed)
         self.model = cache.scratch_model(self.task, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self._initial, self.parts.shared))
-        self.judged = Judged("", 0, {})
+        self.judged = JudgedModel("", 0, {})
 
     @property
     def trainable(self) -> list[str]:
@@ -165,7 +131,7 @@ class Participant:
         """Remember what of a trained model stays with this client."""
         if self.parts.personal:
             self.memory(run_key).keep_personal(server_round, {name: arrays[name] for name in self.parts.personal})
-            self.judged = Judged("", 0, {})
+            self.judged = JudgedModel("", 0, {})
 
     def pack(self, arrays: Arrays) -> ArrayRecord:
         """Return what travels of a model, packed."""
@@ -225,7 +191,7 @@ class Participant:
         if adaptation is None and tuning_steps:
             adaptation = Adaptation.of(SGD(), self.plain_training({"local-steps": tuning_steps}), "tuning")
         if (latest := (model, server_round if self.config.loss_mode == "training" else 0)) != self.judged[:2]:
-            self.judged = Judged(*latest, {})
+            self.judged = JudgedModel(*latest, {})
         key = split if adaptation is None else f"{split} {adaptation}"
         if key not in (known := self.judged.evaluations):
             shared = "" if self.parts.personal else model
@@ -359,7 +325,7 @@ class Participant:
     def keep_preferred(
         self, arrays: Arrays, requirement: Requirement, on_test: Evaluation, run_key: str, server_round: int
     ) -> str:
-        """Keep the model that this client prefers, with its card; return which one (MaxFL, section 5)."""
+        """Keep the preferred model with its card; return which one it is (MaxFL, section 5)."""
         met, metric = requirement.met(on_test), self.task.metric.name
         which = "global" if met or not requirement.solo else "solo"
         kept, figures = arrays, {metric: on_test.score, "loss": on_test.loss, **on_test.others}

@@ -1,8 +1,9 @@
-"""The models that a client prefers: one file a run with its card, and the latest run's as ``preferred`` besides."""
+"""The models that a client prefers: a file a run, the latest also as ``preferred``."""
 
 from client.state import DiskStore, Record, Store
 from fedappeal.files import CARD
 from fedappeal.protocol.config import Scalar
+from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.packing import Arrays
 from fedappeal.trained.card import ModelCard, card_in
 
@@ -12,7 +13,7 @@ KEPT_RUNS = 20
 
 
 def record_name(run_key: str) -> str:
-    """Return the name of the record of a run's preferred model; another's ServerApp may send no run-key."""
+    """Return the record's name of a run's preferred model; the run-key may be empty."""
     return f"{LATEST}-{run_key}" if run_key else LATEST
 
 
@@ -24,7 +25,7 @@ def keep(store: Store, arrays: Arrays, card: ModelCard) -> None:
         arrays: the model.
         card: says of which run, and which model it is.
     """
-    values: dict[str, Scalar] = {"which": card.which, "run-key": card.run_key, CARD: card.to_json()}
+    values: dict[str, Scalar] = {"which": card.which, RUN_KEY: card.run_key, CARD: card.to_json()}
     record, name = Record(values, arrays), record_name(card.run_key)
     store.write(LATEST, record)
     if isinstance(store, DiskStore) and name != LATEST:
@@ -42,7 +43,7 @@ def describe_preferred(store: DiskStore) -> list[str]:
     """
     names = _newest_first(store)
     latest = store.values(LATEST)
-    if latest is not None and record_name(str(latest["run-key"])) not in names:
+    if latest is not None and record_name(str(latest[RUN_KEY])) not in names:
         names.insert(0, LATEST)  # of a version that kept one alone
     return [line for name in names if (line := _line(store, name))]
 
@@ -54,10 +55,10 @@ def _newest_first(store: DiskStore) -> list[str]:
 
 def _line(store: DiskStore, name: str) -> str:
     values, path = store.values(name), store.path(name)
-    if values is None or "run-key" not in values:
+    if values is None or RUN_KEY not in values:
         return ""  # a file of another kind, such as an export
     if CARD not in values:
-        return f"prefers    the {values['which']} model (run {values['run-key']}): {path}"
+        return f"prefers    the {values['which']} model (run {values[RUN_KEY]}): {path}"
     card = card_in(values, path)
     figures = ", ".join(f"{figure} {value:.4f}" for figure, value in card.figures.items())
     met = f", requirement {'met' if card.requirement_met else 'not met'}" if card.which == "global" else ""

@@ -107,7 +107,7 @@ class Fixed(RequirementKind):
 
 
 class MetricReached(RequirementKind):
-    """A value of the task's metric, the same for every client: from there on the model appeals."""
+    """A value of the task's metric to reach, the same for every client."""
 
     name = "metric"
     of = METRIC

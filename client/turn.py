@@ -15,6 +15,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, Scalar, section
 from fedappeal.protocol.packing import Arrays, model_of
 from fedappeal.protocol.plugins import parse_section
+from fedappeal.tasks.share import share_of
 from strategies.registry import LOCAL_RULES, STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 
@@ -114,7 +115,10 @@ class Turn:
     def train(self, rule: LocalRule) -> Arrays:
         """Return the local model that a rule trains from the model that was sent."""
         if self.participant.parts.personal_trained and not rule.keeps_personal:
-            raise ConfigError(f"share is not allowed with local-rule = '{rule.name}': all trained parameters travel")
+            raise ConfigError(
+                f"share = '{share_of(self.participant.task)}' is not allowed with local-rule = '{rule.name}': all "
+                "trained parameters have to travel"
+            )
         trained = self.participant.trained(self.arrays, rule, self.training, self.server_round, "batches")
         self.participant.keep_personal(trained, self.run_key, self.server_round)
         return {name: trained[name] for name in self.participant.layout.names}

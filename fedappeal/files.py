@@ -79,7 +79,7 @@ def replace_file(path: Path, content: bytes, durable: bool = True, mode: int = 0
 
 @contextmanager
 def replaced(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
-    """Replace a file atomically by what is written meanwhile to the path that this yields, a new file beside it.
+    """Replace a file atomically by the new file beside it that this yields.
 
     Args:
         path: the file; where an error ends the writing, it is left as it was.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.metric import column
 from fedappeal.tasks.share import ALL, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
@@ -19,8 +20,8 @@ def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int
         server_round: the last round.
         held: names of the arrays that the file holds.
     """
-    columns = [metric.replace("-", "_") for metric in (task.metric.name, *task.other_metrics)]
-    wanted = ["gm_appeal", *columns, f"preferred_{task.metric.column}", "loss"]
+    metrics = map(column, (task.metric.name, *task.other_metrics))
+    wanted = ["gm_appeal", *metrics, f"preferred_{task.metric.column}", "loss"]
     lines = [line for line in read_lines(folder.path / HISTORY) if line["round"] == server_round]
     last = lines[-1] if lines else {}
     return ModelCard.of(

@@ -1,4 +1,4 @@
-"""A task and a strategy that a program hands over as objects, in place of names in the settings."""
+"""A task and a strategy given as objects, in place of names in the settings."""
 
 import copy
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What fills a run's folder round by round: its lines, and the checkpoints that make them count."""
+"""Fills a run's folder round by round: lines, and the checkpoints behind them."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class Recorder(Hooks):
         strategy: the run's.
         initial: w_0.
         rounds: number of the last round.
-        run: the run's plug-ins.
+        plugins: the run's.
         watch: told of each round after it is on the disk.
         durable: whether there is a checkpoint after each round.
         memory: the clients', where it has to be kept with the checkpoints.
@@ -69,7 +69,7 @@ class Recorder(Hooks):
     strategy: Strategy
     initial: ArrayRecord
     rounds: int
-    run: Chosen
+    plugins: Chosen
     watch: Hooks
     durable: bool
     memory: ClientMemory | None = None
@@ -86,9 +86,9 @@ class Recorder(Hooks):
         version = {"version": member.version} if member.version else {}
         examples = {"examples": member.num_examples} if member.enrolled else {}
         self.folder.event("enrolled", client=client, role=member.role, enrolled=enrolled, **examples, **version)
-        if len(self.run.mixture.names) > 1 and client not in self._policies:
+        if len(self.plugins.mixture.names) > 1 and client not in self._policies:
             self._policies.add(client)
-            policy = self.run.mixture.of(self.strategy.shared.seed, client)
+            policy = self.plugins.mixture.of(self.strategy.shared.seed, client)
             self.folder.append(POLICIES, {"client-id": client, "policy": policy})
 
     def on_refused(self, node_id: int, reason: str) -> None:
@@ -97,7 +97,7 @@ class Recorder(Hooks):
         self.watch.on_refused(node_id, reason)
 
     def on_data_refused(self, node_id: int, client_id: str, problem: DataProblem) -> None:
-        """Record a client whose own data do not fit the run, with what is wrong with them."""
+        """Record a client whose own data do not fit the run, with the category."""
         self.folder.event("refused", node=str(node_id), client=client_id, problem=problem.value, reason=problem.text)
         self.watch.on_data_refused(node_id, client_id, problem)
 
@@ -134,7 +134,7 @@ class Recorder(Hooks):
         self.watch.on_round_end(record, arrays)
 
     def save(self) -> None:
-        """Write a checkpoint of the round that is over; nothing in the middle of a round, or where there is one."""
+        """Write a checkpoint of the round that is over, where there is none yet."""
         if self._unsaved is None:
             return
         (server_round, arrays), self._unsaved = self._unsaved, None
@@ -152,7 +152,7 @@ class Recorder(Hooks):
 
 
 def measurements(record: RoundRecord, *metrics: str) -> Mapping[str, Any]:
-    """Return what each client measured of a round's model, in columns; None where it does not say.
+    """Return each client's measurements of a round's model, in columns; None: not reported.
 
     Args:
         record: the round.

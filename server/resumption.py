@@ -1,4 +1,4 @@
-"""Whether and how a run continues: in its own runtime, with its own settings, to another total of rounds."""
+"""Whether and how a run continues: runtime, settings, total of rounds."""
 
 from pathlib import Path
 from typing import Any

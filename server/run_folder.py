@@ -21,19 +21,20 @@ from typing import Any
 
 from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
+from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
+from fedappeal.trained.model import MODEL as MODEL
 from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
 
-CONFIG = "config.json"
 HISTORY = "history.jsonl"
 PARTICIPATION = "participation.jsonl"
 MEASUREMENTS = "measurements.jsonl"
 POLICIES = "policies.jsonl"
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
-MODEL = "model.safetensors"
 INITIAL = "initial.safetensors"
 _LOCK = ".lock"
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
@@ -93,7 +94,7 @@ class RunFolder:
         folder._replace_config(
             {
                 "settings": resolved_settings(config, given),
-                "run-key": run_key,
+                keys.RUN_KEY: run_key,
                 "versions": recorded_versions(),
                 "started": time.strftime(_DATE),
                 **({"runtime": dict(runtime)} if runtime else {}),
@@ -108,7 +109,7 @@ class RunFolder:
         Raises:
             ConfigError: if it holds no run.
         """
-        return cls(path, str(read_config(path)["run-key"]))
+        return cls(path, str(read_config(path)[keys.RUN_KEY]))
 
     @property
     def begun(self) -> bool:
@@ -120,7 +121,7 @@ class RunFolder:
         self._replace_config(read_config(self.path) | {key.replace("_", "-"): value for key, value in facts.items()})
 
     def identify(self, facts: Mapping[str, str]) -> None:
-        """Record what a run is about when it begins, and check that it is the same when it continues.
+        """Record task and model when a run begins; check them when it continues.
 
         Args:
             facts: by what each is called: the task's fingerprint, the model's layout.
@@ -139,7 +140,7 @@ class RunFolder:
             self.record(**facts)
 
     def record_resumption(self, server_round: int, config: RunConfig) -> None:
-        """Put into ``config.json`` that the run continues after a round, and its total of rounds from now on."""
+        """Put into ``config.json`` that the run continues, and its new total of rounds."""
         record = read_config(self.path)
         total = {"rounds": config.rounds, "schedule-rounds": config.schedule_rounds}
         resumption = {
@@ -166,7 +167,7 @@ class RunFolder:
                 yield
         except InUse as error:
             raise ConfigError(
-                f"'{self.path}' holds a run that goes on in process {error.process}: wait for it, or stop it first"
+                f"'{self.path}' holds a run that process {error.process} is running: wait for it, or stop it first"
             ) from None
 
     def append(self, file: str, *lines: Mapping[str, object]) -> None:
@@ -190,7 +191,7 @@ class RunFolder:
 
 
 def _is_of_later(line: Mapping[str, Any], server_round: int) -> bool:
-    """Whether a line tells what happened in a later round; of the events, only that it began."""
+    """Whether a line is of a later round; of the events, only that it began."""
     return line.get("event", "round") == "round" and int(line.get("round", 0)) > server_round
 
 
@@ -211,7 +212,9 @@ def check_new(path: Path) -> None:
         ConfigError: if it already holds a run, or is a file.
     """
     if (path / CONFIG).exists():
-        raise ConfigError(f"out = '{path}' is not allowed: the folder already holds a run (fedappeal resume goes on)")
+        raise ConfigError(
+            f"out = '{path}' is not allowed: the folder already holds a run (fedappeal resume continues it)"
+        )
     if path.exists() and not path.is_dir():
         raise ConfigError(f"out = '{path}' is not allowed: it is not a folder")
 
@@ -230,7 +233,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def recorded_metric(path: Path) -> Metric:
-    """Return the primary metric of a run's task; accuracy where its folder cannot be read, or records none yet."""
+    """Return the primary metric of a run's task; accuracy where none is recorded yet."""
     try:
         return Metric.of_record(read_config(path).get("metric"))
     except ConfigError:

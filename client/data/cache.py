@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from client.data.columns import Columns
-from client.data.own_data import OwnDataError, OwnDataRefused, load_own_data
+from client.data.own_data import load_own_data
+from client.data.unfit import OwnDataError, OwnDataRefused
 from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.tasks import load_task

@@ -1,4 +1,4 @@
-"""What a client's data are by their name, and which columns of a table are its features and labels."""
+"""What kind of data a name stands for, and which columns of a table are read."""
 
 import csv
 import re
@@ -89,12 +89,12 @@ def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) 
         Unfit: a column that is missing, without a name, or there twice.
     """
     if not columns.label:
-        raise Unfit(DataProblem.COLUMNS, f"label is missing: which column holds the labels ({_shown(names)})")
+        raise Unfit(DataProblem.COLUMNS, f"label is missing: which column holds the labels ({shown(names)})")
     features = columns.features or tuple(of_task) or tuple(name for name in names if name != columns.label)
     chosen = Chosen(features, columns.label)
     missing = [name for name in chosen.names if name and name not in names]
     if missing:
-        told = f"it has no column {' and no column '.join(missing)} (its header: {_shown(names)})"
+        told = f"it has no column {' and no column '.join(missing)} (its header: {shown(names)})"
         raise Unfit(DataProblem.COLUMNS, told)
     twice = [name for name in chosen.names if names.count(name) > 1]
     if twice and twice[0]:
@@ -106,5 +106,6 @@ def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) 
     return chosen
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str]) -> str:
+    """Return names as a line lists them, the first 20."""
     return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])

@@ -1,4 +1,4 @@
-"""A table in a CSV file: a header line with the columns' names, then a line an example.
+"""A table in a CSV file: a header line, then a line an example.
 
 The standard library reads it, row by row, so that a large file needs no more memory than its numbers. Cells are
 parted by commas, semicolons or tabs, whichever parts the header into the most names; decimals have a point.
@@ -60,7 +60,7 @@ def read_csv(path: str, chosen: Chosen, labels: LabelReader) -> NDArray[np.gener
 
 
 def narrowed(x: NDArray[np.float64], whole: bool) -> NDArray[np.generic]:
-    """Return numbers that are all whole as the smallest of int32 and int64 that holds them, others as they are."""
+    """Return whole numbers as int32, or int64 where one is too large; others unchanged."""
     largest = max(-x.min(), x.max()) if whole and x.size else math.inf
     if largest >= 2**63:
         return x

@@ -21,10 +21,24 @@ from fedappeal.protocol.data_problem import DataProblem
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The files that are taken for images: torchvision's list."""
 
+NO_IMAGES = f"it holds no images: files that end in {', '.join(EXTENSIONS)}"
 _MODES = {1: "L", 3: "RGB"}
 _EIGHT_BITS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 
 log = logging.getLogger("fedappeal.client")
+
+
+def check_image_shape(shape: tuple[int, ...]) -> None:
+    """Check that a task's inputs are images.
+
+    Args:
+        shape: of one input: ``(channels, height, width)``; 1 channel is grey, 3 are RGB.
+
+    Raises:
+        Unfit: they are not.
+    """
+    if len(shape) != 3 or shape[0] not in _MODES:
+        raise Unfit(DataProblem.SHAPE, f"the task's inputs have shape {shape}, which images have not: give an .npz")
 
 
 def class_folders(root: Path) -> list[str]:
@@ -73,7 +87,7 @@ def read_images(
 
     Args:
         root: the folder of the class folders.
-        shape: of one input, ``(channels, height, width)``; 1 channel is grey, 3 are RGB.
+        shape: as in `check_image_shape`.
         class_names: as in `labels_of`.
         num_classes: number of labels C.
 
@@ -85,12 +99,11 @@ def read_images(
         Unfit: a task without images, class folders that do not fit, no image at all, or one that cannot be read
             (the message names it); OSError: a folder that cannot be read.
     """
-    if len(shape) != 3 or shape[0] not in _MODES:
-        raise Unfit(DataProblem.SHAPE, f"the task's inputs have shape {shape}, which images have not: give an .npz")
+    check_image_shape(shape)
     labels = labels_of(class_folders(root), class_names, num_classes)
     files, others = labelled_files(root, labels)
     if not files:
-        raise Unfit(DataProblem.TOO_FEW, f"it holds no images: files that end in {', '.join(EXTENSIONS)}")
+        raise Unfit(DataProblem.TOO_FEW, NO_IMAGES)
     x = np.empty((len(files), *shape), dtype=np.float32)
     resized = 0
     for row, (path, _) in enumerate(files):

@@ -1,4 +1,4 @@
-"""Labels of a table: class names, whole numbers, or numbers where labels are no classes."""
+"""Labels as a task has them: of a table's cells, or of an array."""
 
 import math
 from array import array
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from client.data.columns import shown
 from client.data.unfit import Unfit
 from fedappeal.protocol.data_problem import DataProblem
-
-_SHOWN = 20
 
 
 class LabelReader:
@@ -48,8 +47,7 @@ class LabelReader:
         except (TypeError, ValueError):
             number = math.nan
         if self._classes and not (number.is_integer() and 0 <= number < self._classes):
-            names = list(self._named)[:_SHOWN]
-            named = f", or {', '.join(names)}{', ...' if len(names) < len(self._named) else ''}" if names else ""
+            named = f", or {shown(list(self._named))}" if self._named else ""
             raise Unfit(DataProblem.LABELS, f"label '{value}': 0 to {self._classes - 1}{named} are allowed")
         if not math.isfinite(number):
             raise Unfit(DataProblem.LABELS, f"label '{value}' is no finite number")
@@ -58,3 +56,27 @@ class LabelReader:
     def labels(self) -> NDArray[np.generic]:
         """Return the labels: int64 classes, or float32 where labels are no classes."""
         return np.array(self._labels).astype(np.int64 if self._classes else np.float32)
+
+
+def labels_in(y: NDArray[np.generic], num_classes: int) -> NDArray[np.generic]:
+    """Return an array's labels: int64 classes, or float32 where labels are no classes.
+
+    Args:
+        y: one label an example.
+        num_classes: number of labels C; 0 where labels are no classes.
+
+    Raises:
+        Unfit: classes of another type or shape than integers ``(n,)``, or out of range.
+    """
+    if not num_classes:
+        return y.astype(np.float32)
+    if y.dtype.kind == "f":
+        raise Unfit(DataProblem.LABELS, f"y is of type {y.dtype}: integers are allowed")
+    if y.ndim != 1:
+        raise Unfit(DataProblem.SHAPE, f"y has shape {y.shape}: one label an example is needed")
+    labels = y.astype(np.int64)
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(wrong):
+        told = f"label {y[wrong[0]]} in row {wrong[0]} of y: 0 to {num_classes - 1} are allowed"
+        raise Unfit(DataProblem.LABELS, told)
+    return labels

@@ -1,6 +1,6 @@
-"""An ``.npz`` with arrays ``x`` and ``y``, one row an example."""
+"""An ``.npz`` with an array ``x``, one row an example, and labels ``y``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,27 +9,43 @@ from numpy.typing import NDArray
 from client.data.unfit import Unfit
 from fedappeal.protocol.data_problem import DataProblem
 
+Raw = NDArray[np.generic]
 
-def read_npz(path: str) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Return x and y, of equal lengths and of numbers; whether they fit a task is not known yet.
+
+def read_npz(path: str) -> tuple[Raw, Raw]:
+    """Return x and y; whether they fit a task is not known yet.
 
     Raises:
         Unfit: no such file, damaged arrays, arrays of other types, unequal lengths, values that are not finite.
     """
-    with _opened(path) as file:
-        x, y = (_array(file, name) for name in ("x", "y"))
-    if not y.ndim or len(y) != (len(x) if x.ndim else -1):
+    arrays = _read(path, ("x", "y"))
+    return arrays["x"], arrays["y"]
+
+
+def read_inputs(path: str) -> tuple[Raw, Raw | None]:
+    """Return x, and y where the file holds one; raises as `read_npz`."""
+    arrays = _read(path, ("x",))
+    return arrays["x"], arrays.get("y")
+
+
+def _read(path: str, needed: Sequence[str]) -> dict[str, Raw]:
+    with _opened(path, needed) as file:
+        arrays: dict[str, Raw] = {name: _array(file, name) for name in ("x", "y") if name in file.files}
+    x, y = arrays["x"], arrays.get("y")
+    if y is not None and (not y.ndim or len(y) != (len(x) if x.ndim else -1)):
         raise Unfit(DataProblem.SHAPE, f"y has shape {y.shape}, x has {x.shape}: one label an example is needed")
-    for name, array in (("x", x), ("y", y)):
+    if not x.ndim:
+        raise Unfit(DataProblem.SHAPE, "x has shape (): one row an example is needed")
+    for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
             raise Unfit(DataProblem.VALUES, f"row {row} of {name} holds a value that is not finite")
-    return x, y
+    return arrays
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[np.lib.npyio.NpzFile]:
-    """Open an .npz that holds ``x`` and ``y``."""
+def _opened(path: str, needed: Sequence[str]) -> Iterator[np.lib.npyio.NpzFile]:
+    """Open an .npz that holds the arrays that are needed."""
     try:
         file = np.load(path, allow_pickle=False)
     except Exception as error:  # a damaged archive fails in ways of its own
@@ -37,16 +53,16 @@ def _opened(path: str) -> Iterator[np.lib.npyio.NpzFile]:
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise Unfit(DataProblem.UNREADABLE, "not an .npz: it holds one array without a name")
     with file:
-        missing = [name for name in ("x", "y") if name not in file.files]
+        missing = [name for name in needed if name not in file.files]
         if missing:
             held = ", ".join(file.files) or "nothing"
             raise Unfit(DataProblem.COLUMNS, f"it holds no array {' and no array '.join(missing)} (it holds {held})")
         yield file
 
 
-def _array(file: np.lib.npyio.NpzFile, name: str) -> NDArray[np.generic]:
+def _array(file: np.lib.npyio.NpzFile, name: str) -> Raw:
     try:
-        array: NDArray[np.generic] = file[name]
+        array: Raw = file[name]
     except Exception as error:  # zlib.error and others
         raise Unfit(DataProblem.UNREADABLE, f"its array {name} cannot be read ({error})") from None
     if array.dtype.kind not in "iuf":

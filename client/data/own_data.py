@@ -1,4 +1,4 @@
-"""A volunteer's own data: a table, an ``.npz``, a folder of images, or a function of the owner's.
+"""A client's own data: a table, an ``.npz``, a folder of images, or a function.
 
 Nothing here needs the task's own data set, nor what it is read and partitioned with. The examples are scaled as the
 task's are, and split by the run's ``train-share``; the draw follows the run's seed and the client-id.
@@ -12,17 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from client.data.columns import Columns, choose, is_function, is_table
 from client.data.csv_table import check_csv, csv_names, read_csv
 from client.data.image_folder import class_folders, read_images
-from client.data.label_reader import LabelReader
-from client.data.npz import read_npz
+from client.data.label_reader import LabelReader, labels_in
+from client.data.npz import Raw, read_npz
 from client.data.own_function import find_function, load_by_function
 from client.data.parquet_table import check_parquet, parquet_names, read_parquet
-from client.data.scaled import scaled
-from client.data.unfit import OwnDataError, OwnDataRefused, Unfit
+from client.data.scaled import scaled, with_channel
+from client.data.unfit import OwnDataError, Unfit
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.draws import generator
@@ -31,11 +30,7 @@ from fedappeal.tasks.partitions.checks import check_enough
 from fedappeal.tasks.partitions.split import split
 from fedappeal.tasks.task import Task
 
-__all__ = ["OwnDataError", "OwnDataRefused", "check_own_data", "load_own_data"]
-
 log = logging.getLogger("fedappeal.client")
-
-Raw = NDArray[np.generic]
 
 _OF_TABLES = {".csv": (csv_names, check_csv, read_csv), ".parquet": (parquet_names, check_parquet, read_parquet)}
 
@@ -98,11 +93,8 @@ def _from_files(task: Task, data: str, columns: Columns) -> Split:
     elif _is_folder(data):
         raw, labels = read_images(Path(data), task.input_shape, task.class_names, task.num_classes)
     else:
-        raw, y = read_npz(data)
-        shape = task.input_shape
-        if len(shape) == 3 and shape[0] == 1 and raw.shape[1:] == shape[1:]:
-            raw = raw[:, None]  # images of one channel, without an axis for it
-        labels = _labels(task, y)
+        x, y = read_npz(data)
+        raw, labels = with_channel(x, task.input_shape), labels_in(y, task.num_classes)
     _check_enough(task.settings, len(labels))
     return Split(scaled(task, raw), torch.from_numpy(labels))
 
@@ -119,22 +111,6 @@ def _read_table(task: Task, data: str, columns: Columns) -> tuple[Raw, Raw]:
     labels = LabelReader(task.class_names, task.num_classes)
     raw = read(data, chosen, labels)
     return raw.reshape(-1, *(shape or (count,))), labels.labels()
-
-
-def _labels(task: Task, y: Raw) -> Raw:
-    """Return an array's labels: int64 classes, or float32 where labels are no classes."""
-    if not task.num_classes:
-        return y.astype(np.float32)
-    if y.dtype.kind == "f":
-        raise Unfit(DataProblem.LABELS, f"y is of type {y.dtype}: integers are allowed")
-    if y.ndim != 1:
-        raise Unfit(DataProblem.SHAPE, f"y has shape {y.shape}: one label an example is needed")
-    labels = y.astype(np.int64)
-    wrong = np.flatnonzero((labels < 0) | (labels >= task.num_classes))
-    if len(wrong):
-        told = f"label {y[wrong[0]]} in row {wrong[0]} of y: 0 to {task.num_classes - 1} are allowed"
-        raise Unfit(DataProblem.LABELS, told)
-    return labels
 
 
 def _split(settings: TaskSettings, client_id: str, found: Split | ClientData) -> ClientData:

@@ -34,6 +34,16 @@ def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
         raise Unfit(problem, f"its inputs failed: {type(error).__name__}: {error}") from error
 
 
+def with_channel(raw: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
+    """Return images with an axis for a single channel, which they may lack.
+
+    Args:
+        raw: shape ``(n, ...)``.
+        shape: of one of the task's inputs.
+    """
+    return raw[:, None] if len(shape) == 3 and shape[0] == 1 and raw.shape[1:] == shape[1:] else raw
+
+
 def _wanted(shape: tuple[int, ...]) -> str:
     full = f"(n, {', '.join(map(str, shape))})"
     return f"{full} or {full.replace('n, 1, ', 'n, ', 1)}" if shape[0] == 1 and len(shape) == 3 else full

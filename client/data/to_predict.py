@@ -1,4 +1,4 @@
-"""Raw examples for a trained model, in batches: images of a folder, or an ``.npz`` with ``x`` and perhaps ``y``."""
+"""Raw examples for a trained model, in batches: of a folder of images, or an ``.npz``."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.image_folder import EXTENSIONS, class_folders, labelled_files, labels_of, read_image
+from client.data.image_folder import (
+    EXTENSIONS,
+    NO_IMAGES,
+    check_image_shape,
+    class_folders,
+    labelled_files,
+    labels_of,
+    read_image,
+)
+from client.data.label_reader import labels_in
+from client.data.npz import read_inputs
+from client.data.scaled import with_channel
 from fedappeal.protocol.config import ConfigError
 from fedappeal.trained.card import ModelCard
 
@@ -84,11 +95,10 @@ def _named(path: Path, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _images(root: Path, card: ModelCard) -> Examples:
     shape = card.input_shape
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise ValueError(f"the task's inputs have shape {shape}, which images have not: give an .npz")
+    check_image_shape(shape)
     files, unlabelled = _labelled(root, card)
     if not files:
-        raise ValueError(f"it holds no images: files that end in {', '.join(EXTENSIONS)}")
+        raise ValueError(NO_IMAGES)
 
     def batches() -> Iterator[Batch]:
         for start in range(0, len(files), BATCH):
@@ -114,30 +124,13 @@ def _labelled(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], str]
 
 
 def _arrays(path: Path, card: ModelCard) -> Examples:
-    shape, unlabelled = card.input_shape, "it holds no array y"
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            x = np.asarray(file["x"])
-            y = np.asarray(file["y"]) if "y" in file.files else None
-    except Exception as error:  # a damaged archive fails in ways of its own
-        raise ValueError(f"not an .npz with an array x that can be read ({error})") from None
-    if shape[0] == 1 and len(shape) == 3 and x.shape[1:] == shape[1:]:
-        x = x[:, None]  # images of one channel, without an axis for it
-    if x.shape[1:] != shape or not len(x) or x.dtype.kind not in "iuf":
-        wanted = f"(n, {', '.join(map(str, shape))}), integers or floats,"
-        raise ValueError(f"x has shape {x.shape} and type {x.dtype}: {wanted} is needed")
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        row = int(np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))[0])
-        raise ValueError(f"row {row} of x holds a value that is not finite")
-    labels: NDArray[np.int64] | None = None
-    if y is not None and not card.num_classes:
-        unlabelled = "the task's labels are no classes"
-    elif y is not None:
-        if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
-            raise ValueError(f"y has shape {y.shape} and type {y.dtype}: ({len(x)},), integers, is needed")
-        if y.min() < 0 or y.max() >= card.num_classes:
-            raise ValueError(f"y holds labels {y.min()} to {y.max()}: 0 to {card.num_classes - 1} are allowed")
-        labels, unlabelled = y.astype(np.int64), ""
+    raw, y = read_inputs(str(path))
+    shape, x = card.input_shape, with_channel(raw, card.input_shape)
+    if x.shape[1:] != shape or not len(x):
+        raise ValueError(f"x has shape {x.shape}: (n, {', '.join(map(str, shape))}) is needed, n at least 1")
+    labels, unlabelled = None, "it holds no array y" if y is None else "the task's labels are no classes"
+    if y is not None and card.num_classes:
+        labels, unlabelled = labels_in(y, card.num_classes).astype(np.int64), ""
 
     def batches() -> Iterator[Batch]:
         for start in range(0, len(x), BATCH):

@@ -1,4 +1,4 @@
-"""What is wrong with a client's own data: for its owner in full, for the server a category."""
+"""Errors of a client's own data: in full for its owner, a category for the server."""
 
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.data_problem import DataProblem

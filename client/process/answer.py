@@ -40,7 +40,7 @@ class Answer:
         return cls(kind, _outcome(message, reply), message, reply, judged)
 
     def line(self, seconds: float) -> str:
-        """Return a line for the owner's log: a client that sat out reads by which figures."""
+        """Return a line for the owner's log, with the figures where it sat out."""
         sat_out = self.outcome == _DECISIONS[Decision.SAT_OUT]
         figures = f"{self.judged}; " if self.judged and sat_out else ""
         return f"{task_of(self.message)}: {self.outcome} ({figures}{seconds:.2f} s)"
@@ -88,7 +88,7 @@ def _outcome(message: Message, reply: Message) -> str:
 
 
 def _declined(reply: Message) -> str:
-    """Return why an answer to the roll call declines for the client's own data; empty: it does not."""
+    """Return the data problem for which an answer declines the roll call; empty: none."""
     info = reply.content.config_records.get(INFO) if reply.has_content() else None
     return str(info.get(DATA_REFUSED, "")) if info else ""
 

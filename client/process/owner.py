@@ -6,6 +6,7 @@ from client.activity import Activity
 from client.preferred import describe_preferred
 from client.requirement import METRIC
 from client.state import DiskStore, Record
+from fedappeal.plural import counted
 from fedappeal.protocol.config import ConfigError
 
 PAUSED = "paused"
@@ -84,4 +85,4 @@ def reset(folder: Path, forget: bool = False) -> str:
     if forget:
         Activity(folder).forget()
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
-    return f"back: not paused, {back} run(s) that were left can be joined again{forgotten}"
+    return f"back: not paused, {counted(back, 'run')} can be joined again after having been left{forgotten}"

@@ -1,4 +1,4 @@
-r"""AdamW: each parameter has a step of its own, from running means of its gradient and of the gradient's square.
+r"""AdamW: steps from running means of the gradient and of its square.
 
 Loshchilov, Hutter: "Decoupled Weight Decay Regularization". ICLR 2019, Algorithm 2; after Kingma, Ba: "Adam: A Method
 for Stochastic Optimization". ICLR 2015. At local step t, with gradient g::
@@ -56,7 +56,7 @@ class AdamW(LocalRule):
         descend(model, problem, [self._direction()])
 
     def _direction(self) -> "GradientTerm":
-        """Return what puts AdamW's direction in the place of each gradient, with means that start at zero."""
+        """Return the term that replaces each gradient by AdamW's direction."""
         import torch
 
         own = self.settings

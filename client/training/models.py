@@ -24,7 +24,7 @@ def arrays_of(model: nn.Module, names: Collection[str] | None = None) -> dict[st
 
 
 def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Copy named arrays into a model's parameters and buffers; parameters that are never trained may stay.
+    """Copy named arrays into a model; parameters that are never trained may be missing.
 
     Raises:
         RuntimeError: if names or shapes differ from the model's.

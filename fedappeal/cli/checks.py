@@ -1,4 +1,4 @@
-"""What can be wrong with a run on this machine, found before anything is printed, started or written."""
+"""Checks of a run on this machine, before anything is printed, started or written."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from server.run_folder import check_new
 
 
 def check_device(device: str) -> None:
-    """Check that a device is there; imports torch only where one is named that may be missing.
+    """Check that a device is there; auto and cpu need no torch for that.
 
     Raises:
         ConfigError: an unknown device, or none of that name here.
@@ -25,7 +25,7 @@ def check_device(device: str) -> None:
 
 
 def check_initial_model(config: RunConfig, data_dir: str = "") -> None:
-    """Check that the file of the initial model, where one is named, holds the task's model; imports torch then.
+    """Check that the initial model's file, where one is named, holds the task's model.
 
     Raises:
         ConfigError: no such file, or another model's.
@@ -41,8 +41,25 @@ def check_initial_model(config: RunConfig, data_dir: str = "") -> None:
     initial_arrays(task, config.seed, str(path))
 
 
+def check_file(name: str, path: Path) -> None:
+    """Check that a file can be written; its folder may still have to be made.
+
+    Args:
+        name: of the option.
+        path: the file.
+
+    Raises:
+        ConfigError: a folder, or where no file can be made.
+    """
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir():
+        raise ConfigError(f"{name} = '{path}' is not allowed: it is a folder")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{name} = '{path}' is not allowed: no file can be made in '{folder}'")
+
+
 def check_out(path: Path) -> None:
-    """Check that the folder of a new run can be made and written to; leaves nothing behind.
+    """Check that a new run's folder can be made and written to; leaves nothing behind.
 
     Raises:
         ConfigError: it already holds a run, is a file, or cannot be written to.

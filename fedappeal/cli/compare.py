@@ -1,6 +1,5 @@
 """`fedappeal compare`: runs side by side, grouped by their settings; as tables, a file, a picture."""
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import cast
 from rich.console import Console
 from rich.markup import escape
 
+from fedappeal.cli.checks import check_file
 from fedappeal.comparison.export import FORMATS, Format, text_of
 from fedappeal.comparison.frame import left_out
 from fedappeal.comparison.picture import check_picture, draw_comparison, picture_bytes
@@ -81,16 +81,7 @@ def _check(options: CompareOptions) -> None:
         check_picture(options.plot)
     for name, path in (("output", options.output), ("plot", options.plot)):
         if path:
-            _check_file(name, path)
-
-
-def _check_file(name: str, path: Path) -> None:
-    """Check that a file can be written, whose folder may still have to be made."""
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if path.is_dir():
-        raise ConfigError(f"{name} = '{path}' is not allowed: it is a folder")
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{name} = '{path}' cannot be written: no file can be made in '{folder}'")
+            check_file(name, path)
 
 
 def _write(name: str, path: Path, content: bytes) -> None:

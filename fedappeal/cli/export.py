@@ -5,9 +5,9 @@ from pathlib import Path
 
 import typer
 
+from fedappeal.cli.checks import check_file
 from fedappeal.protocol.config import ConfigError
 from fedappeal.trained.model import model_file, open_model
-from fedappeal.trained.output import check_output
 
 FORMATS = {"onnx": ".onnx", "safetensors": ".safetensors"}
 
@@ -31,7 +31,7 @@ def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str
     output = output or Path(f"{name}{FORMATS[form]}")
     if output.exists() and output.samefile(source):
         raise ConfigError(f"output = '{output}' is not allowed: it is the model itself; name another file (--output)")
-    check_output(output)
+    check_file("output", output)
     from fedappeal.trained.export import check_onnx, write_onnx, write_plain
 
     if form == "onnx":

@@ -1,4 +1,4 @@
-"""`fedappeal federation`: who may take part in a SuperLink's runs, which runs there are, and stopping one."""
+"""`fedappeal federation`: the clients and the runs of a long-running SuperLink."""
 
 import json
 import sys
@@ -134,7 +134,7 @@ def _minute(moment: str) -> str:
 
 
 def _print_table(columns: Sequence[tuple[str, int]], rows: "Sequence[Sequence[str | Text]]") -> None:
-    """Print a table; each column has its least width in a narrow terminal, and nothing is cut elsewhere."""
+    """Print a table, cut to a terminal's width; uncut into a file or a pipe."""
     from rich.console import Console
     from rich.table import Table
 

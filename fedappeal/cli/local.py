@@ -1,4 +1,4 @@
-"""`fedappeal local`, and `fedappeal resume` of such a run: check all, then start, watch and end the processes."""
+"""`fedappeal local`, and `fedappeal resume` of such a run: check, start, watch, end."""
 
 import sys
 from pathlib import Path

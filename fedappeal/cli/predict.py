@@ -8,10 +8,10 @@ from pathlib import Path
 
 import typer
 
+from fedappeal.cli.checks import check_file
 from fedappeal.protocol.config import ConfigError
 from fedappeal.trained.card import ModelCard, read_card
 from fedappeal.trained.model import model_file, open_model
-from fedappeal.trained.output import check_output
 from fedappeal.trained.predict import Prediction, Predictions
 
 FORMATS = (".csv", ".jsonl")
@@ -26,7 +26,7 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
     if output is not None:
         if output.suffix.lower() not in FORMATS:
             raise ConfigError(f"output = '{output}' is not allowed: a file {' or '.join(FORMATS)}")
-        check_output(output)
+        check_file("output", output)
     from client.settings import NodeSettings
 
     node = NodeSettings.parse({"device": device})
@@ -43,6 +43,7 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
     else:
         from fedappeal.files import replace_file
 
+        output.parent.mkdir(parents=True, exist_ok=True)
         replace_file(output, _written(found.lines, output.suffix.lower()).encode())
     for line in summary(found, card, examples.unlabelled):
         typer.echo(line)
@@ -51,7 +52,7 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
 
 
 def summary(found: Predictions, card: ModelCard, unlabelled: str) -> list[str]:
-    """Return what is said of all examples: how many, and the metrics or why there are none."""
+    """Return the last lines: the number of examples, and the metrics or their absence's reason."""
     lines = [f"examples    {len(found.lines)}"]
     if unlabelled:
         return [*lines, f"{card.metric.name:<11} not measured: {unlabelled}"]

@@ -1,4 +1,4 @@
-"""How far simulated runs are: a progress bar in a terminal, lines where the output is a file or a pipe."""
+"""How far simulated runs are: a progress bar in a terminal, else lines."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class Several(Protocol):
         """Look at the runs' folders; called a few times a second."""
 
     def ended(self, number: int, reason: str) -> None:
-        """The run of that number is over; ``reason`` says why it failed, and is empty where it did not."""
+        """The run of that number is over; ``reason``: why it failed, or empty."""
 
 
 def described(name: str, line: Mapping[str, Any], metric: Metric) -> str:

@@ -23,7 +23,7 @@ from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, r
 
 
 def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[SimulationJob]:
-    """Return a run for each combination of what is swept; says which settings a run does not use.
+    """Return a run for each combination of swept values; report settings without use.
 
     Args:
         settings: settings that all runs share; those of plug-ins under ``NAME.KEY``.

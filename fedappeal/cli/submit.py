@@ -65,7 +65,7 @@ def remote_superlink(superlink: str, root_certificates: str) -> RemoteSuperLink:
 
 
 def registered_name(client: str, superlink: RemoteSuperLink) -> str:
-    """Return a client's name and its id, where its key is registered under a name; else the id alone."""
+    """Return a client's registered name and its id; without a name the id alone."""
     try:
         nodes = list_nodes(superlink.address, superlink.root_certificates)
     except ControlError:
@@ -75,7 +75,7 @@ def registered_name(client: str, superlink: RemoteSuperLink) -> str:
 
 
 def _check(config: RunConfig) -> None:
-    """Check what can be checked here; the data is elsewhere, and so may be a task of one's own."""
+    """Check what this machine can: data and foreign tasks may be elsewhere."""
     check_settings(config)
     if ":" not in config.task:
         task_fingerprint(config.task_settings())

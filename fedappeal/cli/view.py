@@ -1,4 +1,4 @@
-"""What the terminal shows of a run: a heading, a line a round, and a table at its end."""
+"""What the terminal shows of a run: heading, a line a round, table."""
 
 import time
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedappeal.plural import counted
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.metric import Metric
 from fedappeal.tasks import load_task
@@ -67,7 +68,7 @@ class RunView:
         spread = f" ({self.data})" if self.data else ""
         self.console.print(
             f"[bold]{c.strategy}[/] on [bold]{c.task}[/]{spread}, "
-            f"{_count(c.clients, 'client')}{unseen}{asked}, {_count(c.rounds, 'round')}{of_which}, seed {c.seed}"
+            f"{counted(c.clients, 'client')}{unseen}{asked}, {counted(c.rounds, 'round')}{of_which}, seed {c.seed}"
         )
 
     def start(self, doing: str = "starting the SuperLink and the client processes") -> None:
@@ -87,7 +88,7 @@ class RunView:
         elif line["event"] == "enrolled":
             self._enrolled = int(line["enrolled"])
             if self._enrolled == self._total:
-                self.console.print(f"{_count(self._total, 'client')} enrolled after {self._seconds():.1f} s")
+                self.console.print(f"{counted(self._total, 'client')} enrolled after {self._seconds():.1f} s")
             self._say(f"{self._enrolled} of {self._total} clients enrolled")
         elif line["event"] == "waiting":
             self._waiting(line)
@@ -151,7 +152,7 @@ class RunView:
 
     @cached_property
     def metric(self) -> Metric:
-        """The task's primary metric; read when the first round is over, because the run records it as it begins."""
+        """The task's primary metric; the run's folder has it once a round is over."""
         return recorded_metric(self.path)
 
     def _columns(self) -> list[tuple[str, int]]:
@@ -208,13 +209,9 @@ class RunView:
 
 
 def _partition(config: RunConfig) -> str:
-    """Return how the task spreads its data over clients; one that is not fedappeal's decides that itself."""
+    """Return how the task spreads its data over clients, where it is fedappeal's."""
     task = load_task(config.task_settings())
     return task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None, share: bool) -> str:

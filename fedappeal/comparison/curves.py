@@ -8,7 +8,7 @@ from fedappeal.comparison.measures import Line, Lines, unmeasured
 
 
 def by_round(histories: Iterable[tuple[int, Lines]], of: Callable[[Line], float | None]) -> dict[int, list[float]]:
-    """Return the finite values of several seeds in each round that has one, in the order of the rounds.
+    """Return the seeds' finite values by round, in the order of the rounds.
 
     Rounds that not all runs have (one ended early) hold those that have them. They end where a run's model diverged:
     the others' mean would no longer be of the same runs.

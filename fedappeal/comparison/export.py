@@ -1,4 +1,4 @@
-"""A comparison for other programs: numbers as CSV and JSON, the tables as Markdown and LaTeX, and a DataFrame."""
+"""A comparison for other programs: CSV, JSON, Markdown, LaTeX, DataFrame."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def rows_of(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return a row for each group and measure, by `COLUMNS`; None where there is no interval or no difference."""
+    """Return a row for each group and measure, by `COLUMNS`; None for missing numbers."""
     rows = []
     for result in (result for found in comparisons for result in found.results):
         mean, difference = result.interval, result.difference

@@ -1,4 +1,4 @@
-"""Groups of runs: alike in every setting but the seed, and named by the settings that differ."""
+"""Groups of runs that differ in the seed alone, named by what tells them apart."""
 
 import json
 import math
@@ -19,7 +19,7 @@ RUN = "run"
 
 
 def used_settings(recorded: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that a run used, as texts; a whole number is the same with and without its point.
+    """Return the settings that a run used, as texts; 1.0 reads as 1.
 
     A run records the settings of its plug-ins, then the general ones, then those that were given for plug-ins that it
     does not use; the last are left out. In a record of another order all are taken as used.
@@ -78,7 +78,7 @@ class Group:
         return all(word in words for word in name.split())
 
     def by_seed(self, measure: Measure) -> dict[int, float]:
-        """Return a measure's finite numbers by seed; several runs of one seed count as one, their mean."""
+        """Return a measure's finite numbers by seed; runs of one seed by their mean."""
         found: dict[int, list[float]] = {}
         for run in self.runs:
             value = measure.of(run.lines)
@@ -114,7 +114,7 @@ def _of_task(runs: Sequence[RecordedRun], each_run: bool, names_task: bool) -> t
 
 
 def _differing(used: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the keys with more than one value: task and strategy first, then general ones, then plug-ins'."""
+    """Return the keys with several values: task and strategy, other general ones, plug-ins'."""
     values: dict[str, set[str]] = {}
     for settings in used:
         for key in settings.keys() - _NEVER:
@@ -125,7 +125,7 @@ def _differing(used: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def choose_baseline(groups: Sequence[Group], name: str) -> Group:
-    """Return the group with which a task's others are compared: the first, or the one that is named.
+    """Return the group with which others are compared: the first, or the named one.
 
     Raises:
         ConfigError: no group, or more than one, is called so.

@@ -1,4 +1,4 @@
-"""A comparison over the rounds: a colour and a band for each group, panels for what is measured."""
+"""A comparison over the rounds: a panel a measure, a colour and band a group."""
 
 import io
 import textwrap

@@ -1,4 +1,4 @@
-"""What a comparison finds: a mean for each group and measure, and its paired difference from the baseline."""
+"""What a comparison finds: means of groups, and paired differences from the baseline."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ from fedappeal.comparison.measures import Measure
 from fedappeal.comparison.run_measures import run_measures
 from fedappeal.comparison.runs import RecordedRun
 from fedappeal.comparison.statistics import Difference, Interval
+from fedappeal.plural import counted
 from fedappeal.protocol.metric import Metric
 
 
@@ -59,7 +60,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[RecordedRun], baseline: str = "", each_run: bool = False) -> list[Comparison]:
-    """Compare runs, the groups of each task with each other: a number of one task says nothing beside another's.
+    """Return a comparison for each task of the runs.
 
     A run that is not finished would be compared at another round than the others. So all runs of its task are
     compared as they stood after the last round that every unfinished one has. A run that ended early is finished.
@@ -103,7 +104,7 @@ def _unfinished(runs: Iterable[RecordedRun], after: int) -> list[str]:
 def _notes(group: Group) -> list[str]:
     """Return what a reader has to know of a group's runs."""
     notes = []
-    count = _count(len(group.runs), "run")
+    count = counted(len(group.runs), "run")
     for reason in dict.fromkeys(run.early_end for run in group.runs if run.early_end):
         ended = [run.last_round for run in group.runs if run.early_end == reason]
         rounds = f"round {min(ended)}" if min(ended) == max(ended) else f"rounds {min(ended)} to {max(ended)}"
@@ -112,10 +113,6 @@ def _notes(group: Group) -> list[str]:
         if run.measured:
             notes.append(f"{group.name}, seed {run.seed}: {run.measured} clients measured the last model")
     if len(group.runs) > len(group.seeds):
-        seeds = _count(len(group.seeds), "seed")
+        seeds = counted(len(group.seeds), "seed")
         notes.append(f"{group.name}: {count}, {seeds}: runs of one seed count as one, by their mean")
     return notes
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number > 1)}"

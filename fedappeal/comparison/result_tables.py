@@ -10,7 +10,7 @@ from fedappeal.comparison.table import NONE, Table, plain_number
 
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
-    """Return a table of means and one of differences for each task: a row a measure, a column a group."""
+    """Return tables of means and of differences, for each task: a column a group."""
     tables = []
     for found in comparisons:
         where = f" on {found.baseline.task}" if len(comparisons) > 1 else ""

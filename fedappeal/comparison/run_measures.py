@@ -8,7 +8,7 @@ from fedappeal.protocol.metric import ACCURACY, Metric
 
 
 def run_measures(metric: Metric = ACCURACY) -> tuple[Measure, ...]:
-    """Return the measures by which runs are compared; those without a number in any run are left out later."""
+    """Return the measures by which runs are compared; not every run has all."""
     found = [Measure("rounds", "rounds", last("round"), better="", digits=0)]
     for prefix, whose in (("", ""), ("unseen_", "unseen: ")):
         for key, title, better, share in _evaluated(metric):

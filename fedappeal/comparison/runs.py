@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from fedappeal.comparison.measures import Lines
 from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.metric import ACCURACY, Metric
 from server.run_folder import CONFIG, HISTORY, how_it_ended, read_config, read_lines, recorded_metric
 
@@ -20,8 +21,6 @@ class HasPath(Protocol):
     def path(self) -> Path:
         """The run's folder."""
 
-
-_RUN_KEY = "run-key"
 
 RunLike = str | os.PathLike[str] | HasPath
 
@@ -86,7 +85,7 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
     named = [runs] if isinstance(runs, str | os.PathLike) or hasattr(runs, "path") else list(runs)
     paths = [Path(run if isinstance(run, str | os.PathLike) else run.path) for run in named]
     if not paths:
-        raise ConfigError("which runs? name their folders")
+        raise ConfigError("runs = [] is not allowed: at least one folder of a run")
     found = [path for folder in paths for path in find_runs(folder)]
     read, empty = [], []
     for path, name in zip(found, _names(found), strict=True):
@@ -114,7 +113,7 @@ def find_runs(folder: Path) -> list[Path]:
         raise ConfigError(f"'{folder}' is not the folder of a run: there is no such folder")
     found: list[Path] = []
     for path, folders, files in os.walk(folder):
-        if CONFIG in files and _RUN_KEY in read_config(Path(path)):  # models have a config.json too
+        if CONFIG in files and RUN_KEY in read_config(Path(path)):  # models have a config.json too
             found.append(Path(path))
             folders.clear()  # what a run leaves below its folder is no run
     if not found:

@@ -35,7 +35,7 @@ def t_probability(angle: float, degrees: int) -> float:
 
 @cache
 def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """Return the t with ``P(|T| <= t) = confidence``: the half width of an interval in standard errors.
+    """Return the t with ``P(|T| <= t) = confidence``.
 
     Raises:
         ValueError: fewer than one degree of freedom, or a confidence outside of (0, 1).

@@ -40,7 +40,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def rich(self, width: int = WIDTH) -> list[RichTable]:
-        """Return it for the terminal: a table for each group of rows, and for the columns that fit beside each other.
+        """Return terminal tables: one for each group of rows and of columns that fit.
 
         Args:
             width: of the terminal, in characters.

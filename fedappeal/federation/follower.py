@@ -59,5 +59,5 @@ class Follower:
 
 
 def _lasting(events: list[dict[str, Any]]) -> list[int]:
-    """Return the numbers of the lines that no continuation drops: all but those that say that a round began."""
+    """Return the numbers of the lines that no continuation drops: all but round beginnings."""
     return [number for number, line in enumerate(events) if line["event"] != "round"]

@@ -77,7 +77,7 @@ class Node:
     last_seen: str
 
     def as_dict(self) -> dict[str, str]:
-        """Return all of it for a machine to read; the node id as text, because JSON's numbers end at 2^53."""
+        """Return all fields as texts; JSON's numbers, which end at 2^53, cannot hold the id."""
         return {key.replace("_", "-"): str(value) for key, value in asdict(self).items()}
 
 

@@ -202,7 +202,7 @@ def _last_seen(info: NodeInfo) -> str:
     """Return when a node last gave a sign of life; ISO 8601, empty: never."""
     if info.status != NodeStatus.ONLINE:
         return info.last_deactivated_at
-    # A heartbeat keeps a node online for so many intervals.
+    # A heartbeat keeps a node online for HEARTBEAT_PATIENCE intervals.
     latest = info.online_until - HEARTBEAT_PATIENCE * info.heartbeat_interval
     return datetime.fromtimestamp(latest, UTC).isoformat()
 

@@ -22,7 +22,7 @@ def speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
 
 
 def unchecked() -> ssl.SSLContext:
-    """Return a context that trusts anything: to look at what a server says of itself, sending nothing."""
+    """Return a context that trusts any server: to look at it, sending nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols([ALPN, "http/1.1"])

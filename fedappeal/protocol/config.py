@@ -222,7 +222,7 @@ class RunConfig(TaskSettings):
     min_clients: CountOrZero = Field(0, description="clients to wait for before round 1; 0: all of them")
     start_timeout: Positive = Field(300.0, description="seconds to wait for them")
     round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
-    evaluate_every: CountOrZero = Field(1, description="evaluate every so many rounds; 0: after the last only")
+    evaluate_every: CountOrZero = Field(1, description="evaluate every N rounds; 0: after the last only")
     evaluate_train: bool = Field(
         True, description="evaluation also asks whether the model appeals by its training loss: one more pass"
     )

@@ -1,10 +1,10 @@
-"""Why a client's own data do not fit a run: the little of it that the server learns."""
+"""Why a client's own data do not fit a run, as the server learns it."""
 
 from enum import StrEnum
 
 
 class DataProblem(StrEnum):
-    """What is wrong with a client's own data; it tells a category and nothing that the data hold."""
+    """What is wrong with a client's own data: a category, nothing of the data."""
 
     UNREADABLE = "unreadable"
     COLUMNS = "columns"

@@ -1,4 +1,4 @@
-"""A task's metrics: the names of the numbers that say how good a model is, and which way is better."""
+"""A task's metric: the name of a number that rates a model, and its direction."""
 
 import math
 import re
@@ -9,6 +9,11 @@ from fedappeal.protocol.config import ConfigError
 
 _NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TAKEN = frozenset({"loss", "train-loss", "appealed", "appealed-train", "num-examples", "decision"})
+
+
+def column(name: str) -> str:
+    """Return the column of the history in which the metric of a name stands."""
+    return name.replace("-", "_")
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Metric:
     @property
     def column(self) -> str:
         """Its column of the history."""
-        return self.name.replace("-", "_")
+        return column(self.name)
 
     @property
     def heading(self) -> str:
@@ -74,7 +79,7 @@ class Metric:
         return (self.low, self.high) == (0.0, 1.0)
 
     def error(self, value: float) -> float:
-        """Return how far a value is from the best: ``1 - accuracy``; the value itself where lower is better."""
+        """Return the distance from the best, ``1 - accuracy``; the value where lower is better."""
         if not self.higher_is_better:
             return value
         return (self.high if math.isfinite(self.high) else 0.0) - value

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a simulated run: taken at once where no round is lost, else after the round."""
+"""Ctrl-C and SIGTERM during a simulated run: they lose no finished round."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""What the clients of a simulated run remember, in the run's folder: for each checkpoint the memory of its round.
+"""What a simulated run's clients remember, in its folder: of each checkpoint's round.
 
 ``memory-0.safetensors`` holds what clients remember before the first round: their requirements, which do not change
 any more. ``memory-ROUND.safetensors`` holds what has changed since. It is written before the checkpoint of its round,
@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from client.judgement import JudgedModel
 from client.memory import RunMemory
-from client.participant import Judged
 from client.participants import Participants
 from client.requirement import read_requirement
 from client.state import ContextStore
@@ -59,7 +59,7 @@ class SavedMemory:
         self._judged: list[Any] = []
 
     def restore(self, server_round: int) -> None:
-        """Give the clients what they remembered after a round; 0: before the first, where that is known.
+        """Give the clients what they remembered after a round; 0: before the first.
 
         Raises:
             ConfigError: if the memory of that round is not there.
@@ -73,7 +73,7 @@ class SavedMemory:
                 self._judged = [(place, "", 0, {}) for place, *_ in self._judged]
 
     def enrolled(self, server_round: int) -> None:
-        """Keep what clients remember before the first round, or give back what they had measured after the last."""
+        """Keep the memory before round 1, or give back what was measured after the last."""
         if server_round == 1:
             self._first = {}
             self.save(0)
@@ -86,7 +86,7 @@ class SavedMemory:
             participant = self._participants.of(self._grid.context(FIRST_NODE + place))
             metric = participant.task.metric
             evaluations = {key: Evaluation(loss, score, metric, o) for key, (loss, score, o) in measured.items()}
-            participant.judged = Judged(model, noise_round, evaluations)
+            participant.judged = JudgedModel(model, noise_round, evaluations)
 
     def save(self, server_round: int) -> None:
         """Write what the clients remember after a round."""

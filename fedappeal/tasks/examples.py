@@ -1,4 +1,4 @@
-"""Labelled examples: a split, a client's data, and the structures of tensors that they are made of.
+"""Labelled examples: a split, a client's data, and structures of tensors.
 
 Inputs and labels are a tensor of any dtype, or dicts, tuples and lists of tensors, nested as a model wants them. The
 first axis of each tensor counts the examples. Importing this module loads no torch.
@@ -19,7 +19,7 @@ Structure = Union["Tensor", Mapping[str, "Structure"], Sequence["Structure"]]
 
 
 def tensors_of(structure: Structure) -> "Iterator[tuple[str, Tensor]]":
-    """Yield the tensors of a structure, each with its path: ``""`` for a lone tensor, else ``/input_ids``."""
+    """Yield a structure's tensors with their paths: ``/input_ids``; ``""`` for a lone one."""
     if isinstance(structure, Mapping):
         for key, part in structure.items():
             yield from ((f"/{key}{path}", tensor) for path, tensor in tensors_of(part))

@@ -10,7 +10,7 @@ from fedappeal.tasks.task import Task
 
 
 def initial_arrays(task: Task, seed: int, file: str = "") -> Arrays:
-    """Return what travels of w_0, by name: the file's, or the task's model for the run's seed.
+    """Return what travels of w_0, by name: of a file, or of the task's model.
 
     Args:
         task: the run's task; says what travels.

@@ -1,4 +1,4 @@
-"""What of a model travels: all of it, what is trained, or the arrays that patterns name."""
+"""What of a model travels: all, what is trained, or what patterns name."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Parts:
 
 
 def share_of(task: "Task") -> str:
-    """Return what of a task's model travels: the run's setting, or what the task says where that is ``auto``."""
+    """Return what of a task's model travels: the run's setting, or the task's."""
     return task.share if task.settings.share == AUTO else task.settings.share
 
 

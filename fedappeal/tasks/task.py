@@ -140,7 +140,7 @@ class Task(Plugin, ABC):
 
     @property
     def normalisation(self) -> Normalisation | None:
-        """How `inputs` scales, where it is one formula: a trained model carries it; None: it is not."""
+        """The formula by which `inputs` scales, for the model's card; None: there is none."""
         return None
 
     @property

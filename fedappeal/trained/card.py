@@ -1,4 +1,4 @@
-"""The card of a trained model: what is needed to use it, and how it was made.
+"""The card of a trained model: how to use it, and how it was made.
 
 It is JSON in the metadata of the model's safetensors file, under `fedappeal.files.CARD`. Reading one needs no torch.
 """
@@ -6,7 +6,6 @@ It is JSON in the metadata of the model's safetensors file, under `fedappeal.fil
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +21,7 @@ from fedappeal.tasks.task import Task
 
 
 class ModelCard(Settings):
-    """What is needed to use a trained model, and how it was made; keys that are not known are left out."""
+    """What is needed to use a trained model, and how it was made."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -60,11 +59,14 @@ class ModelCard(Settings):
     def _finite(cls, figures: Mapping[str, float]) -> dict[str, float]:
         return {name: value for name, value in figures.items() if math.isfinite(value)}
 
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _recorded(cls, metric: object) -> object:
+        return metric if isinstance(metric, Metric) else Metric.of_record(metric)
+
     @field_serializer("metric")
-    def _bounds(self, metric: Metric) -> dict[str, Any]:
-        # JSON has no infinity; "inf" is read back as one.
-        bounds = {key: str(value) for key, value in asdict(metric).items() if value in (math.inf, -math.inf)}
-        return asdict(metric) | bounds
+    def _record(self, metric: Metric) -> dict[str, object]:
+        return metric.as_record()
 
     @classmethod
     def of(cls, task: Task, config: RunConfig, **this: Any) -> Self:
@@ -110,7 +112,7 @@ class ModelCard(Settings):
         return json.dumps(self.model_dump(by_alias=True, mode="json"))
 
     def texts(self) -> dict[str, str]:
-        """Return the card as one text a field, for formats whose metadata are texts; objects are JSON."""
+        """Return the card as one text a field, for metadata of texts; objects are JSON."""
         fields = self.model_dump(by_alias=True, mode="json")
         return {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
 

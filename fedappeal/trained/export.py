@@ -29,6 +29,7 @@ def write_plain(trained: TrainedModel, path: Path) -> None:
     """Write the whole model as safetensors, its card's fields as texts in the metadata."""
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in trained.model.state_dict().items()}
     card = trained.card.model_copy(update={"shared": "all"})
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_safetensors(path, arrays, {CARD: card.to_json()}, texts={**card.texts(), "format": "pt"})
 
 
@@ -47,7 +48,9 @@ def write_onnx(trained: TrainedModel, path: Path) -> None:
             f"to = 'onnx' is not allowed for task '{card.task}': it names no input-shape (a single tensor); "
             f"--to safetensors takes any model"
         )
-    replace_file(path, _onnx(trained))
+    content = _onnx(trained)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content)
 
 
 def _onnx(trained: TrainedModel) -> bytes:

@@ -1,4 +1,4 @@
-"""A trained model, rebuilt from its file: the task that its card names, with the file's values."""
+"""A trained model, rebuilt from its file: the card's task with the file's values."""
 
 import copy
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What a trained model says of examples: labels with probabilities, or values, and how good they are."""
+"""Predictions of a trained model: labels with probabilities, or values; and metrics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

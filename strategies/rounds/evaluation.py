@@ -7,7 +7,7 @@ from flwr.app import MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
-from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.protocol.metric import ACCURACY, Metric, column
 from strategies.rounds.members import Member
 from strategies.rounds.replies import claim
 
@@ -17,17 +17,17 @@ WORST_SHARE = 10
 
 def _averaged(metric: Metric, others: Iterable[str]) -> dict[str, str]:
     """Return the keys of what is averaged, by the columns of the history."""
-    name, column = metric.name, metric.column
+    name, primary = metric.name, metric.column
     return {
         "gm_appeal": keys.APPEALED,
         "gm_appeal_train": keys.APPEALED_TRAIN,
-        column: name,
+        primary: name,
         "loss": keys.LOSS,
         "train_loss": keys.TRAIN_LOSS,
-        f"preferred_{column}": keys.PREFERRED + name,
-        f"adapted_{column}": keys.ADAPTED + name,
+        f"preferred_{primary}": keys.PREFERRED + name,
+        f"adapted_{primary}": keys.ADAPTED + name,
         "adapted_loss": keys.ADAPTED_LOSS,
-        **{other.replace("-", "_"): other for other in others},
+        **{column(other): other for other in others},
     }
 
 

@@ -97,7 +97,7 @@ class Hooks:
         """A node's answer to the roll call does not fit the run."""
 
     def on_data_refused(self, node_id: int, client_id: str, problem: DataProblem) -> None:
-        """A client's own data do not fit the run; by default a refusal like any other."""
+        """A client's own data do not fit the run; by default an ordinary refusal."""
         self.on_refused(node_id, f"client {client_id}: {problem.text}")
 
     def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
@@ -117,4 +117,4 @@ class Hooks:
         """A round is over; ``arrays`` is the new global model."""
 
     def on_checkpoint(self, server_round: int) -> None:
-        """The run can be continued from after this round, whatever happens; told by what writes its folder."""
+        """The folder holds a checkpoint of this round: the run can continue after it."""

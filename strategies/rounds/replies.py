@@ -22,7 +22,7 @@ _SHARES = (keys.APPEALED, keys.APPEALED_TRAIN)
 
 
 class DataRefused(Refused):
-    """A roll-call reply of a client whose own data do not fit the run; the message names the client.
+    """A client's own data do not fit the run; the message names the client.
 
     Attributes:
         client_id: the client.

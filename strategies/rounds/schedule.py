@@ -1,4 +1,4 @@
-r"""The learning rate of a round: the run's, times a share that depends on the round's number alone.
+r"""The learning rate of a round: the run's, times a share of the round's number.
 
 With T rounds, W of them warm-up, f the final share, and ``p = (t - W - 1) / (T - W - 1)`` after the warm-up::
 
@@ -70,7 +70,7 @@ def check_schedule(shared: SharedSettings, config: Mapping[str, Any]) -> None:
 
 
 def settings_of_round(shared: SharedSettings, round: Round, config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a round's general settings, with its own learning rate, and note that for the history.
+    """Return a round's settings with its learning rate, which the history records.
 
     Args:
         shared: its three settings of the schedule; where the rate is constant, nothing changes and none is noted.

@@ -94,14 +94,17 @@ def test_what_is_not_allowed_is_one_line_and_writes_nothing(
         ({"to": "xml"}, "to = 'xml' is not allowed: csv, latex, markdown, json"),
         ({"output": new}, "output = '.*new.csv' is not allowed without --to: csv, latex, markdown, json"),
         ({"output": tmp_path, "to": "csv"}, "output = '.*' is not allowed: it is a folder"),
-        ({"output": tmp_path / "file" / "x", "to": "csv"}, "output = '.*x' cannot be written: "),
+        ({"output": tmp_path / "file" / "x", "to": "csv"}, "output = '.*x' is not allowed: no file can be made in '"),
         ({"plot": tmp_path / "plot.pdf"}, r"plot = '.*plot.pdf' is not allowed: a file that ends in .png or .svg"),
         (
             {"plot": picture, "baseline": "fedprox"},
             "baseline = 'fedprox' is not allowed: no group fits: strategy=",
         ),
         ({"plot": picture, "to": "xml"}, "to = 'xml' is not allowed"),
-        ({"plot": picture, "output": tmp_path / "file" / "x", "to": "csv"}, "output = '.*x' cannot be written: "),
+        (
+            {"plot": picture, "output": tmp_path / "file" / "x", "to": "csv"},
+            "output = '.*x' is not allowed: no file can be made in '",
+        ),
     ):
         with pytest.raises(ConfigError, match=line) as error:
             show_comparison([sweep], CompareOptions(**options))  # type: ignore[arg-type]

@@ -125,8 +125,8 @@ def test_an_export_is_called_after_its_run_and_predicts_the_same(run: Path, tmp_
     ]
     np.savez(tmp_path / "a.npz", x=np.arange(64).reshape(1, 8, 8) // 4)
     assert command("predict", run, "--data", "a.npz") == command("predict", "first.safetensors", "--data", "a.npz")
-    command("export", run / "model.safetensors", "--to", "onnx", "--output", "m.onnx")
-    assert (tmp_path / "m.onnx").stat().st_size > 10_000
+    command("export", run / "model.safetensors", "--to", "onnx", "--output", "new/m.onnx")
+    assert (tmp_path / "new" / "m.onnx").stat().st_size > 10_000
 
 
 def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path: Path, command: Command) -> None:
@@ -142,12 +142,15 @@ def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path:
         ),
         (("export", tmp_path, "--to", "onnx"), "holds no model.safetensors: it is not a run's folder"),
         (("export", model, "--to", "safetensors", "--output", model), "is not allowed: it is the model itself"),
-        (("export", run, "--to", "onnx", "--output", "no/m.onnx"), "is not allowed: there is no folder"),
+        (
+            ("export", run, "--to", "onnx", "--output", "a.npz/m"),
+            "'a.npz/m' is not allowed: no file can be made in '",
+        ),
         (("export", run, "--to", "onnx", "--output", "."), "output = '.' is not allowed: it is a folder"),
         (("export", run / "checkpoint.safetensors", "--to", "onnx"), "has no card, which says of which task"),
         (("predict", run), "missing option '--data'"),
         (("predict", run, "--data", "nowhere"), "data = 'nowhere' is not allowed: no such file or folder"),
-        (("predict", run, "--data", "a.npz"), "data = 'a.npz' is not allowed: not an .npz with an array x"),
+        (("predict", run, "--data", "a.npz"), "data = 'a.npz' is not allowed: not an .npz that can be read"),
         (("predict", run, "--data", "a.npz", "--output", "p.txt"), "output = 'p.txt' is not allowed: a file .csv or"),
         (("predict", run, "--data", "a.npz", "--device", "gpu"), "device = 'gpu' is not allowed"),
     ):

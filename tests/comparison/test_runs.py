@@ -60,7 +60,7 @@ def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
     a_run(tmp_path / "broken", [{}])
     (tmp_path / "broken" / "config.json").write_text("{")
     for paths, line in (
-        ([], r"which runs\? name their folders"),
+        ([], r"runs = \[\] is not allowed: at least one folder"),
         (
             [tmp_path / "empty"],
             "'.*empty' is not the folder of a run and holds none: no run's config.json is in",

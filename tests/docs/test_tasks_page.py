@@ -11,7 +11,8 @@ import pytest
 from sklearn.datasets import load_iris
 
 from client.data.columns import Columns
-from client.data.own_data import OwnDataError, check_own_data, load_own_data
+from client.data.own_data import check_own_data, load_own_data
+from client.data.unfit import OwnDataError
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.tasks import load_task, task_fingerprint

@@ -135,7 +135,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_gone_on_with(tmp_path: Path) -> Non
     folder = RunFolder.create(tmp_path / "run", RunConfig())
     with folder.alone():
         other = RunFolder.open(folder.path)
-        with pytest.raises(ConfigError, match=f"goes on in process {os.getpid()}: wait for it, or stop it first"):
+        with pytest.raises(ConfigError, match=f"that process {os.getpid()} is running: wait for it"):
             other.alone().__enter__()
     with other.alone():
         pass

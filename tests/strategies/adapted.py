@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from client.participant import Adaptation, Participant
+from client.judgement import Adaptation
+from client.participant import Participant
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig, Scalar

@@ -1,6 +1,6 @@
 """An experiment's results as tables: ours as mean and spread over seeds, the paper's number, the difference."""
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
@@ -8,6 +8,7 @@ from typing import Literal
 from fedappeal.comparison.measures import Measure
 from fedappeal.comparison.table import NONE, Table, plain_number
 from fedappeal.experiments.framework.experiment import Arm, Claim, Missing, Number, Results, Unmeasured
+from fedappeal.plural import counted
 from server.run_folder import how_it_ended
 from strategies.rounds.divergence import DIVERGED
 
@@ -102,10 +103,6 @@ def _papers(arm: Arm, measure: Measure) -> str:
     return paper.show(max(measure.digits, paper.decimals()))
 
 
-def _count(found: Sized, what: str) -> str:
-    return f"{len(found)} {what}{'s' * (len(found) > 1)}"
-
-
 def _difference(results: Results, arm: Arm, measure: Measure, paper: Spread | None) -> str:
     values = results.numbers(arm.name, measure)
     if not values or paper is None:
@@ -146,7 +143,7 @@ def nearness_table(results: Results, arms: Sequence[Arm]) -> Table | None:
         for group, found in gaps.items():
             mean = fmean(found[row] for row in common)
             line = cells.setdefault(group, [NONE] * len(shown))
-            line.append(f"{mean:.{measure.digits}f} ({_count(common, 'row')})")
+            line.append(f"{mean:.{measure.digits}f} ({counted(len(common), 'row')})")
         shown.append(measure)
         for line in cells.values():
             line += [NONE] * (len(shown) - len(line))
@@ -190,7 +187,9 @@ def seeds_table(results: Results, arms: Sequence[Arm]) -> Table | None:
         gaps = [_gaps(part, shown, measure, printed).get(arms[0].group, {}) for part in parts]
         if common := set.intersection(*map(set, gaps)):
             sizes = (f"{fmean(found[row] for row in common):.{measure.digits}f}" for found in gaps)
-            rows.append((measure.title, (f"mean size of the differences ({_count(common, 'row')})", *sizes, NONE)))
+            rows.append(
+                (measure.title, (f"mean size of the differences ({counted(len(common), 'row')})", *sizes, NONE))
+            )
     title = "What the number of seeds changes" + (", for the first group of rows" if arms[0].group else "")
     header = ("", *("1 seed" if n == 1 else f"the first {n} seeds" for n in counts), "paper")
     return Table(title, header, _grouped(rows)) if rows else None

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from client.data.own_data import OwnDataError, check_own_data, load_own_data
+from client.data.own_data import check_own_data, load_own_data
+from client.data.unfit import OwnDataError
 from fedappeal.protocol.config import TaskSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.tasks import load_task

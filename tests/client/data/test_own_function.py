@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import client.data.own_function
-from client.data.own_data import OwnDataError, check_own_data, load_own_data
+from client.data.own_data import check_own_data, load_own_data
+from client.data.unfit import OwnDataError
 from fedappeal.protocol.config import TaskSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.tasks.examples import ClientData, Split

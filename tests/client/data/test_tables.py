@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from client.data.columns import Columns
-from client.data.own_data import OwnDataError, check_own_data, load_own_data
+from client.data.own_data import check_own_data, load_own_data
+from client.data.unfit import OwnDataError
 from fedappeal.protocol.config import TaskSettings
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.draws import generator

@@ -78,14 +78,15 @@ def test_an_npz_with_and_without_labels(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arrays", "line"),
     [
-        ({"y": np.arange(5)}, "not an .npz with an array x that can be read"),
-        ({"x": X[:, :7]}, r"x has shape \(5, 7, 8\) and type uint8: \(n, 1, 8, 8\), integers or floats, is needed"),
+        ({"y": np.arange(5)}, r"it holds no array x \(it holds y\)"),
+        ({"x": X[:, :7]}, r"x has shape \(5, 7, 8\): \(n, 1, 8, 8\) is needed"),
         ({"x": X[:0]}, r"x has shape \(0, 1, 8, 8\)"),
-        ({"x": X.astype("S3")}, r"x has shape \(5, 1, 8, 8\) and type \|S3"),
+        ({"x": X.astype("S3")}, r"x is of type \|S3: integers and floats are allowed"),
         ({"x": np.where(X[:, :, :] == X[3, 0, 0], np.nan, X / 16.0)}, "row . of x holds a value that is not finite"),
-        ({"x": X, "y": np.arange(4)}, r"y has shape \(4,\) and type int64: \(5,\), integers, is needed"),
-        ({"x": X, "y": np.arange(5) / 2}, r"y has shape \(5,\) and type float64"),
-        ({"x": X, "y": np.arange(5) + 6}, "y holds labels 6 to 10: 0 to 9 are allowed"),
+        ({"x": np.float32(1)}, r"x has shape \(\): one row an example is needed"),
+        ({"x": X, "y": np.arange(4)}, r"y has shape \(4,\), x has \(5, 8, 8\): one label an example is needed"),
+        ({"x": X, "y": np.arange(5) / 2}, "y is of type float64: integers are allowed"),
+        ({"x": X, "y": np.arange(5) + 6}, "label 10 in row 4 of y: 0 to 9 are allowed"),
     ],
 )
 def test_an_npz_that_does_not_fit_is_one_line(tmp_path: Path, arrays: dict[str, np.ndarray], line: str) -> None:
