@@ -29,6 +29,8 @@ from fedappeal.trained.model import MODEL as MODEL
 from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
 
+GIVEN = "given"
+"""What ``config.json`` calls the record of a program's objects that stood in for names."""
 HISTORY = "history.jsonl"
 PARTICIPATION = "participation.jsonl"
 MEASUREMENTS = "measurements.jsonl"

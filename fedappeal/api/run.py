@@ -27,15 +27,12 @@ from fedappeal.tasks.task import Task
 from server.checkpoint import Checkpoint
 from server.given import Given
 from server.resumption import settings_to_resume
-from server.run_folder import CHECKPOINT, HISTORY, MODEL, RunFolder, how_it_ended, read_config, read_lines
+from server.run_folder import CHECKPOINT, GIVEN, HISTORY, MODEL, RunFolder, how_it_ended, read_config, read_lines
 from strategies.rounds.hooks import RoundRecord
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
-
-GIVEN = "given"
-"""What ``config.json`` calls the record of objects that stood in for names."""
 
 
 @dataclass(frozen=True)

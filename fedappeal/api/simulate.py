@@ -11,12 +11,12 @@ from fedappeal.api.measures import TASKS_OWN
 from fedappeal.api.own import Own
 from fedappeal.api.plan import planned, planned_again
 from fedappeal.api.progress import shown
-from fedappeal.api.run import GIVEN, Run, Watching, checked, new_folder, started
+from fedappeal.api.run import Run, Watching, checked, new_folder, started
 from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.simulation.engine import Simulation
 from server.given import Given
 from server.resumption import KIND, SIMULATION
-from server.run_folder import check_new, read_config
+from server.run_folder import GIVEN, check_new, read_config
 
 
 def simulate(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedappeal.protocol.config import ConfigError
 from server.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of, settings_to_resume
-from server.run_folder import CONFIG
+from server.run_folder import CONFIG, GIVEN, read_config
 
 _FITTING = {
     LOCAL: ("port", "data-dir", "device"),
@@ -64,6 +64,11 @@ def resume_run(path: Path, options: ResumeOptions) -> None:
         raise ConfigError(
             f"'{path}' is not the folder of a run: it has no readable {CONFIG}; give the path that the SuperLink "
             f"knows, on a machine that sees it too"
+        )
+    if read_config(path).get(GIVEN):
+        raise ConfigError(
+            f"'{path}' holds a run of a program's own objects: in Python, fedappeal.load('{path}', ...) takes them "
+            "again, and its resume continues the run"
         )
     runtime = runtime_of(path)
     kind = str(runtime[KIND])

@@ -17,7 +17,7 @@ from fedappeal.cli.view import RunView
 from fedappeal.protocol.config import ConfigError, RunConfig, scalar
 from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job, share_threads
 from fedappeal.tasks import check_task
-from server.build import check_settings
+from server.build import check_settings, chosen
 from server.resumption import rounds_done
 from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines, recorded_metric
 
@@ -161,8 +161,11 @@ def _root(jobs: list[SimulationJob]) -> Path:
 
 def _training(config: RunConfig) -> tuple[object, ...]:
     """Return what decides how a run's clients train; the strategy comes first."""
-    what = config.strategy, config.local_rule, config.task_settings().model_copy(update={"seed": 0})
-    return *what, config.batch_size, min(config.clients_per_round or config.clients, config.clients)
+    others = {plugin.settings_name() for plugin in chosen(config).plugins()}
+    own = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] not in others)
+    task = config.task_settings().model_copy(update={"seed": 0, "plugins": own})
+    at_once = min(config.clients_per_round or config.clients, config.clients)
+    return config.strategy, config.local_rule, task, config.batch_size, at_once
 
 
 def _one(job: SimulationJob, simulation: Any, console: Console) -> None:

@@ -195,7 +195,6 @@ def test_a_run_learns_and_measures_by_its_own(kind: str) -> None:
         loss=loss,
         metrics=metrics,
         evaluate=data[0][1],
-        mode="sequential",
         **QUICK | {"rounds": 4},
     )
     found = losses(run)

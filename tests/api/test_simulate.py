@@ -17,6 +17,7 @@ from client.participation.policies import Always
 from client.participation.policy import Policy, Situation
 from client.requirement import Requirement, RequirementKind, WarmUp
 from client.training.sgd import SGD
+from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.protocol.keys import Decision
 from fedappeal.simulation.engine import Simulation
@@ -440,3 +441,9 @@ def test_runs_in_threads_at_once_give_what_each_gives_alone() -> None:
     folders = list(Path("runs").iterdir())
     assert len(folders) == 8, "runs that begin in the same second have folders of their own"
     assert {read_config(folder)["settings"]["seed"] for folder in folders} == {0, 1, 2, 3}
+
+
+def test_the_command_says_that_python_continues_a_run_of_own_objects(tmp_path: Path) -> None:
+    run = fedappeal.simulate("fedavg", model="logistic", data=pairs(), rounds=1, out=tmp_path / "own", quiet=True)
+    with pytest.raises(ConfigError, match=r"own objects: in Python, fedappeal\.load"):
+        resume_run(run.path, ResumeOptions(rounds=2))

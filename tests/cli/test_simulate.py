@@ -2,13 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.cli.simulate import plan, start_simulations
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
+from fedappeal.simulation.choice import Choice
+from fedappeal.simulation.engine import Simulation
 from server.run_folder import HISTORY, read_config, read_lines
 
 SMALL = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "solo.steps": 2}
@@ -142,6 +145,36 @@ def test_ctrl_c_says_how_to_continue(
     assert capsys.readouterr().err == (
         f"interrupted; all finished rounds are kept; continue with: fedappeal resume {tmp_path / 'run'}\n"
     )
+
+
+def test_how_clients_train_is_asked_once_for_runs_that_train_alike_and_each_keeps_to_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+
+    def chosen_mode(config: RunConfig, simulation: Simulation) -> Choice:
+        asked.append(config.batch_size)
+        return (
+            Choice("vmap", "2.0 times as fast as one after another")
+            if config.batch_size == 8
+            else Choice("layers", "")
+        )
+
+    found: list[tuple[str, str]] = []
+
+    def started(jobs: Any, at_once: int, simulations: list[Simulation], console: Any) -> None:
+        found.extend((how.mode, how.why[:3]) for how in simulations)
+
+    monkeypatch.setattr("fedappeal.simulation.engine.choose_mode", chosen_mode)
+    monkeypatch.setattr("fedappeal.cli.simulate._several", started)
+    jobs = plan(SMALL, ["batch-size=8,16", "seed=0,1", "maxfl.server-lr=0.5,1"], str(tmp_path))
+    start_simulations(jobs, 2, "auto", "cpu", "", 1)
+    assert asked == [8, 16]
+    assert found == [("vmap", "2.0")] * 4 + [("layers", "")] * 4
+    assert capsys.readouterr().out.splitlines() == [
+        "maxfl: clients train side by side by vmap (2.0 times as fast as one after another)",
+        "maxfl: clients train side by side by batched layers",
+    ]
 
 
 @pytest.mark.e2e

@@ -15,7 +15,7 @@ from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.packing import Layout
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from server.checkpoint import Checkpoint
-from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+from server.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
 from tests.grid import MemoryGrid
 from tests.run_models import learned
 
@@ -166,3 +166,11 @@ def test_a_run_leaves_the_same_folder_as_a_deployed_one(tmp_path: Path) -> None:
     assert recorded["settings"]["round-timeout"] == 60.0
     assert recorded["versions"]["torch"] == torch.__version__.partition("+")[0]
     MemoryGrid()  # the process's identity is the tests' again
+
+
+def test_a_run_records_how_its_clients_train(tmp_path: Path) -> None:
+    config = RunConfig.parse(SETTINGS | {"rounds": 1, "mandatory-rounds": 1})
+    run = RunFolder.create(tmp_path / "run", config)
+    simulate(config, run, Simulation("vmap", why="1.7 times as fast as one after another"))
+    recorded = next(line for line in read_lines(run.path / EVENTS) if line["event"] == "training")
+    assert (recorded["mode"], recorded["why"]) == ("vmap", "1.7 times as fast as one after another")
