@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from client.requirement import LOSS, METRIC, Requirement
 from client.training.measured import Evaluation
 from fedappeal.files import replace_file
+from fedappeal.protocol.foreign_text import printable
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -171,7 +172,7 @@ class Activity:
             judged: what was measured of the model, if it was.
         """
         runs, now = self.runs(), self._clock()
-        strategy, task = (_plain(settings.get(key, "")) for key in ("strategy", "task"))
+        strategy, task = (printable(settings.get(key, ""), _LONGEST) for key in ("strategy", "task"))
         run = runs.pop(run_key, None) or RunActivity(run_key, strategy, task, now, now)
         runs[run_key] = replace(
             run,
@@ -193,8 +194,3 @@ class Activity:
     def forget(self) -> None:
         """Forget all runs."""
         self._path.unlink(missing_ok=True)
-
-
-def _plain(text: object) -> str:
-    """Return what a server calls something, fit to be printed: one short line without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))[:_LONGEST]
