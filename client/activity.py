@@ -16,6 +16,7 @@ from client.requirement import LOSS, METRIC, Requirement
 from client.training.measured import Evaluation
 from fedappeal.files import replace_file
 from fedappeal.plural import counted
+from fedappeal.protocol.foreign_text import printable
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -172,7 +173,7 @@ class Activity:
             judged: what was measured of the model, if it was.
         """
         runs, now = self.runs(), self._clock()
-        strategy, task = (_plain(settings.get(key, "")) for key in ("strategy", "task"))
+        strategy, task = (printable(settings.get(key, ""), _LONGEST) for key in ("strategy", "task"))
         run = runs.pop(run_key, None) or RunActivity(run_key, strategy, task, now, now)
         runs[run_key] = replace(
             run,
@@ -194,8 +195,3 @@ class Activity:
     def forget(self) -> None:
         """Forget all runs."""
         self._path.unlink(missing_ok=True)
-
-
-def _plain(text: object) -> str:
-    """Return a name that a server gave, fit to be printed: short, without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))[:_LONGEST]

@@ -1,7 +1,6 @@
 """What a client remembers: its id, and of each run requirement, decisions, personal part."""
 
 import json
-import re
 import uuid
 from collections.abc import Mapping
 
@@ -12,10 +11,7 @@ from client.participation.policy import Past
 from client.settings import NodeSettings
 from client.state import Record, Store
 from fedappeal.protocol.config import ConfigError, Scalar
-from fedappeal.protocol.keys import Decision
-
-_RUN_KEY = re.compile(r"[\w.-]{0,64}", re.ASCII)
-"""A run's key; empty where another's ServerApp sends none."""
+from fedappeal.protocol.keys import Decision, is_run_key
 
 
 def client_identity(node: NodeSettings, store: Store) -> str:
@@ -43,7 +39,7 @@ class RunMemory:
         Raises:
             ConfigError: for a key that is no part of a file's name.
         """
-        if not _RUN_KEY.fullmatch(run_key):
+        if not is_run_key(run_key):
             raise ConfigError(
                 f"run-key = {run_key[:80]!r} is not allowed: up to 64 letters, digits, '-', '_' and '.'"
             )

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.protocol.foreign_text import parse_json
 
 _METADATA = "fedappeal"
 CARD = "fedappeal-card"
@@ -31,13 +32,17 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[s
 
 def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            values = json.loads(metadata.get(_METADATA, "{}"))
+            values = parse_json(metadata.get(_METADATA, "{}"))
+            if not (isinstance(values, dict) and all(isinstance(value, Scalar) for value in values.values())):
+                raise ValueError(f"its '{_METADATA}' is no JSON object of scalars")
             card = {CARD: metadata[CARD]} if CARD in metadata else {}
             return {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}, values | card
-    except (OSError, SafetensorError, ValueError) as error:
-        raise ConfigError(f"file '{path}' cannot be read: {error}") from None
+    except (OSError, SafetensorError, TypeError, ValueError, MemoryError) as error:  # TypeError: a dtype of others
+        raise ConfigError(f"file '{path}' cannot be read: {str(error) or 'it needs too much memory'}") from None
 
 
 def read_values(path: Path) -> dict[str, Scalar]:

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from flwr.app import ArrayRecord, RecordDict
 
 from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol.config import ConfigError
 from server.records import flattened, restored
+from server.run_folder import checkpoint_round
 
 _STATE = "state/"
 
@@ -43,10 +43,15 @@ class Checkpoint:
             ConfigError: if the file is not there or cannot be read.
         """
         arrays, values = read_safetensors(path)
+        server_round = checkpoint_round(path, values)
         try:
             records = restored(arrays, str(values["records"]))
-        except KeyError:
-            raise ConfigError(f"file '{path}' cannot be read: another version of fedappeal wrote it") from None
+            initial, model = records["initial"], records["model"]
+            if not (isinstance(initial, ArrayRecord) and isinstance(model, ArrayRecord)):
+                raise ValueError("its models are no arrays")
+        except (KeyError, ValueError):
+            raise ConfigError(
+                f"file '{path}' cannot be read: it is damaged, or another version of fedappeal wrote it"
+            ) from None
         state = {name.removeprefix(_STATE): r for name, r in records.items() if name.startswith(_STATE)}
-        initial, model = cast(ArrayRecord, records["initial"]), cast(ArrayRecord, records["model"])
-        return cls(int(values["round"]), initial, model, RecordDict(state))
+        return cls(server_round, initial, model, RecordDict(state))

@@ -8,6 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 
+from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.packing import array_record, view
 
 Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
@@ -31,15 +32,18 @@ def restored(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, 
     """Return the records that `flattened` was given, all in the same order.
 
     Raises:
-        KeyError: for what another version wrote.
+        ValueError: it is damaged, or another version wrote it.
     """
     records: dict[str, Record] = {}
-    for name, described in json.loads(text).items():
-        if described["kind"] == "ArrayRecord":
-            inside = {key: np.asarray(arrays[f"{name}/{key}"], order="C") for key in described["keys"]}
-            records[name] = array_record(inside)
-        elif described["kind"] == "ConfigRecord":
-            records[name] = ConfigRecord(described["values"])
-        else:
-            records[name] = MetricRecord(described["values"])
+    try:
+        for name, described in parse_json(text).items():
+            if described["kind"] == "ArrayRecord":
+                inside = {key: np.asarray(arrays[f"{name}/{key}"], order="C") for key in described["keys"]}
+                records[name] = array_record(inside)
+            elif described["kind"] == "ConfigRecord":
+                records[name] = ConfigRecord(described["values"])
+            else:
+                records[name] = MetricRecord(described["values"])
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"records that cannot be read ({error})") from None
     return records

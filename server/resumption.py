@@ -4,8 +4,22 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.files import read_values
-from fedappeal.protocol.config import ConfigError, RunConfig
-from server.run_folder import CHECKPOINT, CONFIG, INITIAL, RunFolder, how_it_ended, read_config
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from server.run_folder import (
+    CHECKPOINT,
+    CONFIG,
+    HISTORY,
+    INITIAL,
+    MEASUREMENTS,
+    PARTICIPATION,
+    POLICIES,
+    RunFolder,
+    checkpoint_round,
+    how_it_ended,
+    read_config,
+    read_lines,
+    recorded_settings,
+)
 
 KIND = "kind"
 """Key of a run's runtime under which its name stands."""
@@ -18,7 +32,9 @@ def runtime_of(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: if the folder holds no run, or does not say.
     """
-    runtime = dict(read_config(path).get("runtime", {}))
+    runtime = read_config(path).get("runtime", {})
+    if not isinstance(runtime, dict) or not all(isinstance(value, Scalar) for value in runtime.values()):
+        raise ConfigError(f"'{path}' is not the folder of a run: the runtime in its {CONFIG} is no object of scalars")
     if not runtime and (path / INITIAL).exists():  # a local run of a version that did not record it
         return {KIND: LOCAL}
     if runtime.get(KIND) not in (LOCAL, SIMULATION, SUBMITTED):
@@ -39,9 +55,13 @@ def settings_to_resume(path: Path, rounds: int | None = None) -> RunConfig:
         rounds: its new total of rounds; None: as it is.
 
     Raises:
-        ConfigError: if the folder holds no run, one that a strategy ended, or one that has done all these rounds.
+        ConfigError: if the folder holds no run, a damaged one, one that a strategy ended, or one that has done all
+            these rounds.
     """
-    config = RunConfig.parse(read_config(path)["settings"])
+    config = RunConfig.parse(recorded_settings(path))
+    RunFolder.open(path)
+    for file in (POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS):
+        read_lines(path / file)  # found damaged before anything is written
     ended, done = how_it_ended(path), rounds_done(path)
     if ended and ended["reason"]:
         raise ConfigError(
@@ -57,12 +77,16 @@ def settings_to_resume(path: Path, rounds: int | None = None) -> RunConfig:
 
 
 def rounds_done(path: Path) -> int:
-    """Return the round after which a run continues: that of its checkpoint; 0: there is none."""
+    """Return the round after which a run continues: that of its checkpoint; 0: there is none.
+
+    Raises:
+        ConfigError: the checkpoint cannot be read.
+    """
     checkpoint = path / CHECKPOINT
-    return int(read_values(checkpoint)["round"]) if checkpoint.exists() else 0
+    return checkpoint_round(checkpoint, read_values(checkpoint)) if checkpoint.exists() else 0
 
 
 def schedule_rounds(folder: RunFolder, rounds: int) -> int:
     """Return the setting ``schedule-rounds`` of a run that continues to a total of rounds."""
-    began = RunConfig.parse(read_config(folder.path)["settings"], ignore_unknown=True)
+    began = RunConfig.parse(recorded_settings(folder.path), ignore_unknown=True)
     return began.schedule_rounds if rounds == began.rounds else began.scheduled_rounds

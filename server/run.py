@@ -124,7 +124,12 @@ def _run(
     if folder.begun:
         if (folder.path / CHECKPOINT).exists():
             start = Checkpoint.read(folder.path / CHECKPOINT)
-            strategy.restore(start.state)
+            try:
+                layout.unpack(start.initial)
+                layout.unpack(start.arrays)
+                strategy.restore(start.state)
+            except (KeyError, TypeError, ValueError) as error:
+                raise ConfigError(f"file '{folder.path / CHECKPOINT}' does not fit the run: {error}") from None
         if memory is not None:
             memory.restore(start.server_round)
         folder.forget_after(start.server_round)

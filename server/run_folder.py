@@ -13,7 +13,7 @@ import platform
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,8 @@ from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.foreign_text import all_printable, parse_json, printable
+from fedappeal.protocol.keys import is_run_key
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
 from fedappeal.trained.model import MODEL as MODEL
@@ -39,6 +41,7 @@ EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 INITIAL = "initial.safetensors"
 _LOCK = ".lock"
+_MOST_ROUNDS = 2**63
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
 
 _VERSIONED = ("fedappeal", "flwr", "torch", "torchvision", "numpy", "grpcio", "protobuf")
@@ -111,7 +114,10 @@ class RunFolder:
         Raises:
             ConfigError: if it holds no run.
         """
-        return cls(path, str(read_config(path)[keys.RUN_KEY]))
+        run_key = read_config(path).get(keys.RUN_KEY)
+        if not isinstance(run_key, str) or not is_run_key(run_key):
+            raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} has no run-key that is allowed")
+        return cls(path, run_key)
 
     @property
     def begun(self) -> bool:
@@ -227,11 +233,36 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: if the folder holds no run.
     """
-    try:
-        record: dict[str, Any] = json.loads((path / CONFIG).read_text())
-    except (OSError, ValueError):
-        raise ConfigError(f"'{path}' is not the folder of a run: it has no readable {CONFIG}") from None
+    file, record = path / CONFIG, None
+    with suppress(OSError, ValueError):
+        record = parse_json(file.read_text()) if file.is_file() else None  # a pipe would be waited for
+    if not isinstance(record, dict):
+        raise ConfigError(f"'{path}' is not the folder of a run: it has no readable {CONFIG}")
     return record
+
+
+def recorded_settings(path: Path) -> dict[str, Any]:
+    """Return the settings that a run's folder records, not checked.
+
+    Raises:
+        ConfigError: if the folder holds no run, or records none.
+    """
+    settings = read_config(path).get("settings")
+    if not isinstance(settings, dict) or not {"task", "seed", "strategy", "rounds"} <= settings.keys():
+        raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} records no settings of a run")
+    return settings
+
+
+def checkpoint_round(path: Path, values: Mapping[str, Scalar]) -> int:
+    """Return the round of a checkpoint, from the scalars of its file.
+
+    Raises:
+        ConfigError: they name none.
+    """
+    server_round = values.get("round")
+    if type(server_round) is not int or not 0 <= server_round < _MOST_ROUNDS:
+        raise ConfigError(f"file '{path}' cannot be read: it does not say of which round it is")
+    return server_round
 
 
 def recorded_metric(path: Path) -> Metric:
@@ -243,16 +274,45 @@ def recorded_metric(path: Path) -> Metric:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a JSON-lines file without one cut short by a kill."""
+    """Return the lines of a JSON-lines file without one cut short by a kill; texts without control characters.
+
+    Raises:
+        ConfigError: the file is damaged: one line that names it.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    number = 0
+    try:
+        if not path.is_file():
+            raise ValueError("it is no file")
+        found: list[dict[str, Any]] = []
+        for text in path.read_text().split("\n")[:-1]:
+            number += 1
+            found.append(_line(text))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"file '{path}' cannot be read: {f'line {number}: ' if number else ''}{error}") from None
+    return found
+
+
+def _line(text: str) -> dict[str, Any]:
+    line = parse_json(text)
+    if not isinstance(line, dict):
+        raise ValueError("it is no JSON object")
+    server_round = line.get("round", 0)
+    if type(server_round) is not int or not 0 <= server_round < _MOST_ROUNDS:
+        raise ValueError(f"round = {printable(server_round, 40)} is not a number of a round")
+    cleaned: dict[str, Any] = all_printable(line)  # clients and other parties wrote some of it, and it is printed
+    return cleaned
 
 
 def how_it_ended(path: Path) -> dict[str, Any] | None:
-    """Return the event that ended a run (``round``, ``reason`` of an early end), or None while it is to continue."""
+    """Return the event that ended a run (``round``, ``reason`` of an early end), or None while it is to continue.
+
+    Raises:
+        ConfigError: the events cannot be read.
+    """
     ended = None
     for line in read_lines(path / EVENTS):
-        if line["event"] in ("finished", "resumed"):
+        if line.get("event") in ("finished", "resumed"):
             ended = line if line["event"] == "finished" else None
-    return ended
+    return {**ended, "round": ended.get("round", 0), "reason": str(ended.get("reason", ""))} if ended else None

@@ -25,10 +25,14 @@ from client.data.unfit import OwnDataError, Unfit
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.draws import generator
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.tasks.examples import ClientData, Split, only_tensor
 from fedappeal.tasks.partitions.checks import check_enough
 from fedappeal.tasks.partitions.split import split
 from fedappeal.tasks.task import Task
+
+_LONGEST = 1000
+"""Characters of a message: cells and errors may be long."""
 
 log = logging.getLogger("fedappeal.client")
 
@@ -100,8 +104,7 @@ def _from_files(task: Task, data: str, columns: Columns) -> Split:
 
 
 def _read_table(task: Task, data: str, columns: Columns) -> tuple[Raw, Raw]:
-    if not Path(data).exists():
-        raise Unfit(DataProblem.UNREADABLE, "no such file or folder")
+    _check_file(Path(data))
     names, _, read = _OF_TABLES[Path(data).suffix.lower()]
     chosen = choose(names(data), columns, task.feature_names)
     count, shape = len(chosen.features), task.input_shape
@@ -144,18 +147,25 @@ def _named(data: str) -> Iterator[None]:
     """Say of everything that is wrong with the data which data that is."""
     try:
         yield
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
+    except Exception as error:  # a function of the owner's returns anything; its text is not the server's to read
+        reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
         problem = error.problem if isinstance(error, Unfit) else DataProblem.UNREADABLE
-        raise OwnDataError(problem, f"data = '{data}' is not allowed: {reason}") from error
+        told = f"data = '{data}' is not allowed: {reason}"
+        raise OwnDataError(problem, printable(" ".join(told.split()), _LONGEST)) from error
+
+
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        raise Unfit(DataProblem.UNREADABLE, "no such file or folder")
+    if not path.is_file():
+        raise Unfit(DataProblem.UNREADABLE, "it is no file, but a pipe or a device: it would be read without end")
 
 
 def _is_folder(path: str) -> bool:
     found = Path(path)
     if found.is_dir():
         return True
-    if not found.exists():
-        raise Unfit(DataProblem.UNREADABLE, "no such file or folder")
+    _check_file(found)
     if found.suffix.lower() != ".npz" and not is_table(path):
         told = "a file of data is a .csv or .parquet with a column of labels, or an .npz with arrays x and y"
         raise Unfit(DataProblem.UNREADABLE, f"{told}; images are in a folder, one folder a class")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedappeal.protocol.foreign_text import printable
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -22,6 +24,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="for machines: a JSON list"
 
 _UNCUT = 10_000
 """Columns of a line where the output is a file or a pipe."""
+_SHOWN = 120
+"""Characters of a name that another user of the SuperLink chose."""
 
 
 @federation_app.command("register")
@@ -76,12 +80,12 @@ def list_nodes(
     colours = {"online": "green", nodes.UNREGISTERED: "red"}
     rows: list[list[str | Text]] = [
         [
-            Text(node.name),
-            node.client_id,
+            Text(printable(node.name, _SHOWN)),
+            Text(node.client_id),
             Text(node.status, colours.get(node.status, "")),
             _minute(node.since),
             _minute(node.last_seen),
-            *([str(held.get(node.client_id, "-"))] if run else []),
+            *([Text(str(held.get(node.client_id, "-")))] if run else []),
             str(node.node_id),
         ]
         for node in known
@@ -107,9 +111,9 @@ def list_runs(superlink: SuperLinkAddress, root_certificates: RootCertificates =
         [
             str(run.run_id),
             Text(run.status, colours.get(run.status, "")),
-            *(Text(value or "-") for value in (run.strategy, run.task)),
+            *(Text(printable(value, _SHOWN) or "-") for value in (run.strategy, run.task)),
             _minute(run.started),
-            Text(run.folder or "-"),
+            Text(printable(run.folder) or "-"),
         ]
         for run in known
     ]
@@ -125,7 +129,8 @@ def _examples(folder: Path) -> dict[str, int]:
     from server.run_folder import EVENTS, read_config, read_lines
 
     read_config(folder)
-    return {line["client"]: line["examples"] for line in read_lines(folder / EVENTS) if "examples" in line}
+    told = (line for line in read_lines(folder / EVENTS) if isinstance(line.get("examples"), int))
+    return {str(line.get("client")): line["examples"] for line in told}
 
 
 def _minute(moment: str) -> str:

@@ -4,6 +4,9 @@ import sys
 
 from fedappeal.shadowing import check_names
 
+_LONGEST = 2000
+"""Characters of a line; messages quote files that another party may have written."""
+
 
 def main() -> None:
     """Run the command; what a user got wrong is one line and exit code 2."""
@@ -17,6 +20,7 @@ def main() -> None:
 
     from fedappeal.cli.commands import cli
     from fedappeal.protocol.config import ConfigError
+    from fedappeal.protocol.foreign_text import printable
 
     try:
         sys.exit(cli(sys.argv[1:] or ["--help"], prog_name="fedappeal", standalone_mode=False) or 0)
@@ -27,7 +31,7 @@ def main() -> None:
 
         lines = [explain(error)]
     for line in lines:
-        print(f"fedappeal: {line}", file=sys.stderr)
+        print(f"fedappeal: {printable(line, _LONGEST)}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -110,7 +110,8 @@ class RunView:
             return
         last = self.rounds[-1]
         if (end := how_it_ended(self.path)) and end["reason"]:
-            self.console.print(f"[yellow]the run ended in round {end['round']}: {end['reason']}[/]", soft_wrap=True)
+            told = f"the run ended in round {end['round']}: {end['reason']}"
+            self.console.print(told, style="yellow", markup=False, soft_wrap=True)
         table = Table(title=f"after round {last['round']}", title_justify="left")
         table.add_column("measure")
         table.add_column("seen clients", justify="right")
@@ -181,7 +182,7 @@ class RunView:
         row = " ".join(v.rjust(w) for v, (_, w) in zip(values, columns, strict=True))
         self.console.print(self._who(line["decisions"]) + row)
         for client, reason in line.get("failures", {}).items():
-            self.console.print(f"[yellow]        {client}: {reason}[/]", soft_wrap=True)
+            self.console.print(f"        {client}: {reason}", style="yellow", markup=False, soft_wrap=True)
 
     def _legend(self) -> str:
         strategy = self._plugins.strategy

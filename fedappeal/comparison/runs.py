@@ -9,9 +9,18 @@ from typing import Any, Protocol
 
 from fedappeal.comparison.measures import Lines
 from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.metric import ACCURACY, Metric
-from server.run_folder import CONFIG, HISTORY, how_it_ended, read_config, read_lines, recorded_metric
+from server.run_folder import (
+    CONFIG,
+    HISTORY,
+    how_it_ended,
+    read_config,
+    read_lines,
+    recorded_metric,
+    recorded_settings,
+)
 
 
 class HasPath(Protocol):
@@ -21,6 +30,9 @@ class HasPath(Protocol):
     def path(self) -> Path:
         """The run's folder."""
 
+
+_COUNTED = ("round", "asked", "joined")
+"""What each line of a history counts."""
 
 RunLike = str | os.PathLike[str] | HasPath
 
@@ -90,7 +102,7 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
     read, empty = [], []
     for path, name in zip(found, _names(found), strict=True):
         settings = _settings(path)
-        if lines := read_lines(path / HISTORY):
+        if lines := _history(path):
             read.append(_recorded(path, name, settings, lines))
         elif path in paths:
             raise ConfigError(f"'{path}' has no finished round to compare")
@@ -130,10 +142,31 @@ def _natural(path: Path) -> list[list[tuple[int, str]]]:
 
 
 def _settings(path: Path) -> Mapping[str, Any]:
-    settings = read_config(path).get("settings")
-    if not isinstance(settings, dict) or not {"task", "seed", "strategy", "rounds"} <= settings.keys():
-        raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} records no settings of a run")
+    settings: dict[str, Any] = all_printable(recorded_settings(path))
+    for key in ("seed", "rounds"):
+        if type(settings[key]) is not int:
+            raise ConfigError(f"'{path}' is not the folder of a run: {key} = {settings[key]!r} in its {CONFIG}")
     return settings
+
+
+def _history(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's history.
+
+    Raises:
+        ConfigError: they are damaged.
+    """
+    lines = read_lines(path / HISTORY)
+    for number, line in enumerate(lines, start=1):
+        missing = [key for key in _COUNTED if not isinstance(line.get(key), int)]
+        odd = [key for key, value in line.items() if key != "failures" and not _is_figure(value)]
+        if told := missing + odd:
+            raise ConfigError(f"file '{path / HISTORY}' cannot be read: line {number}: {told[0]} is no such number")
+    return lines
+
+
+def _is_figure(value: object) -> bool:
+    """Whether a value of the history is a number of usual size, or says that there is none."""
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def _recorded(path: Path, name: str, settings: Mapping[str, Any], lines: Lines) -> RecordedRun:

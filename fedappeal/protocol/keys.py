@@ -4,6 +4,7 @@ Every name that all algorithms share is spelled here; an algorithm's own keys st
 of each its sender, type and unit.
 """
 
+import re
 from enum import IntEnum
 
 PROTOCOL = 2
@@ -89,3 +90,11 @@ class Decision(IntEnum):
     def label(self) -> str:
         """The decision in files and metrics: ``joined``, ``sat-out`` or ``left``."""
         return self.name.lower().replace("_", "-")
+
+
+_RUN_KEY = re.compile(r"[\w.-]{0,64}", re.ASCII)
+
+
+def is_run_key(text: str) -> bool:
+    """Whether a text may be a run's key, a part of files' names; empty where another's ServerApp sends none."""
+    return bool(_RUN_KEY.fullmatch(text))

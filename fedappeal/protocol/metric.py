@@ -55,7 +55,10 @@ class Metric:
             return ACCURACY
         if not isinstance(record, dict) or record.keys() != {"name", "higher-is-better", "bounds"}:
             raise ConfigError(f"metric = {record!r} is not allowed: a name, which way is better, and bounds")
-        low, high = (float(bound) for bound in record["bounds"])
+        try:
+            low, high = (float(bound) for bound in record["bounds"])
+        except (OverflowError, TypeError, ValueError):
+            raise ConfigError(f"metric = {record!r} is not allowed: bounds are two numbers") from None
         return cls(str(record["name"]), bool(record["higher-is-better"]), low, high)
 
     def as_record(self) -> dict[str, object]:

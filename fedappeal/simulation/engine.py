@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,17 @@ class Simulation:
 
     @classmethod
     def of_runtime(cls, runtime: Mapping[str, Any]) -> "Simulation":
-        """Return how a run was simulated, from what its folder records."""
-        values = (runtime[key] for key in ("mode", "device", "data-dir", "threads", "resumable", "why"))
-        return cls(*values)
+        """Return how a run was simulated, from what its folder records.
+
+        Raises:
+            ConfigError: it lacks something, or holds something of another type.
+        """
+        found: dict[str, Any] = {}
+        for field in fields(cls):
+            key, kind = field.name.replace("_", "-"), type(field.default)
+            if type(found.setdefault(field.name, runtime.get(key))) is not kind:
+                raise ConfigError(f"runtime: {key} = {runtime.get(key)!r} is not allowed: a value of {kind.__name__}")
+        return cls(**found)
 
     def runtime(self) -> dict[str, Scalar]:
         """Return what a run's folder records of its runtime."""

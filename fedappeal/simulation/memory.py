@@ -9,9 +9,10 @@ and older ones are deleted after it: a kill at any moment leaves a checkpoint wi
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+from flwr.app import Context
 
 from client.judgement import JudgedModel
 from client.memory import RunMemory
@@ -20,6 +21,8 @@ from client.requirement import read_requirement
 from client.state import ContextStore
 from client.training.measured import Evaluation
 from fedappeal.files import read_safetensors, replace_file, write_safetensors
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
 from server.records import Record, flattened, restored
 from server.run_folder import RunFolder, read_config
@@ -119,13 +122,30 @@ class SavedMemory:
         return server_round == last and not (every and server_round % every == 0)
 
     def _read(self, server_round: int) -> list[Any]:
-        """Take up a round's file; return what the clients had measured of the last model."""
-        arrays, _ = read_safetensors(_file(self._folder.path, server_round))
-        text = json.loads(arrays.pop(_TEXT).tobytes())
-        for path, record in restored(arrays, text["records"]).items():
-            place, _, name = path.partition("/")
-            self._grid.context(FIRST_NODE + int(place)).state[name] = record
-        return cast(list[Any], text["judged"])
+        """Take up a round's file; return what the clients had measured of the last model.
+
+        Raises:
+            ConfigError: it is not there, or damaged.
+        """
+        file = _file(self._folder.path, server_round)
+        arrays, _ = read_safetensors(file)
+        try:
+            text = parse_json(arrays.pop(_TEXT).tobytes())
+            judged = [(int(place), str(model), int(noise), dict(e)) for place, model, noise, e in text["judged"]]
+            for path, record in restored(arrays, text["records"]).items():
+                place, _, name = path.partition("/")
+                self._context(int(place)).state[name] = record
+            for number, *_ in judged:
+                self._context(number)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"file '{file}' cannot be read: {type(error).__name__}: {error}") from None
+        return judged
+
+    def _context(self, place: int) -> Context:
+        node = FIRST_NODE + place
+        if node not in self._grid.get_node_ids():
+            raise ValueError(f"the run has no client {place}")
+        return self._grid.context(node)
 
     def _write_requirements(self) -> None:
         lines = []

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, field_serializer, field_validator
 
 from fedappeal.files import CARD, read_values
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings
+from fedappeal.protocol.foreign_text import all_printable, parse_json
 from fedappeal.protocol.metric import Metric
 from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.task import Task
@@ -133,11 +134,11 @@ def card_in(values: Mapping[str, Scalar], path: Path) -> ModelCard:
             f"version before cards"
         )
     try:
-        found: object = json.loads(str(values[CARD]))
+        found: object = all_printable(parse_json(str(values[CARD])))
         if not isinstance(found, dict):
             raise ValueError("no JSON object")
         return ModelCard.parse(found)
-    except ValueError as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise ConfigError(f"the card of file '{path}' cannot be read: {'; '.join(str(error).splitlines())}") from None
 
 

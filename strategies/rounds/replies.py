@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.metric import ACCURACY, Metric
 from strategies.rounds.members import Member
@@ -18,6 +19,10 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 MOST_EXAMPLES = 10**12
 """What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
+LONGEST_ID = 128
+"""Characters of a client-id."""
+_SHOWN = 80
+"""Characters of a client's text that a reason quotes."""
 _SHARES = (keys.APPEALED, keys.APPEALED_TRAIN)
 
 
@@ -73,15 +78,15 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
 
 def _content(message: Message) -> MetricRecord:
     if message.has_error():
-        reason = " ".join((message.error.reason or "").split())[:500]  # it is the client's text: one line of the log
+        reason = printable(" ".join((message.error.reason or "").split()))  # it is the client's text
         raise Refused(reason or f"error code {message.error.code}")
     if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
     for key, value in metrics.items():
         if isinstance(value, list):
-            raise Refused(f"{key} = {value!r} is not a finite number")
+            raise Refused(f"{printable(key, _SHOWN)} = {printable(value, _SHOWN)} is not a finite number")
         if not math.isfinite(value):
-            raise NotFinite(f"{key} = {value!r} is not a finite number")
+            raise NotFinite(f"{printable(key, _SHOWN)} = {value!r} is not a finite number")
     return metrics
 
 
@@ -171,19 +176,22 @@ def read_roll_call(message: Message) -> Member:
     info = None if message.has_error() else _record(message, keys.INFO, ConfigRecord)
     declined = info is not None and keys.DATA_REFUSED in info
     metrics = MetricRecord() if declined else _content(message)
-    if info is None or not str(info.get(keys.CLIENT_ID, "")):
+    if info is None or not (client := str(info.get(keys.CLIENT_ID, ""))):
         raise Refused(f"reply has no '{keys.CLIENT_ID}'")
+    if client != printable(client, LONGEST_ID):  # it is a key of files, logs and tables
+        shown = printable(client, _SHOWN)
+        raise Refused(f"{keys.CLIENT_ID} = '{shown}' is not allowed: up to {LONGEST_ID} printable characters")
     if declined:
-        raise DataRefused(str(info[keys.CLIENT_ID]), _data_problem(info[keys.DATA_REFUSED]))
+        raise DataRefused(client, _data_problem(info[keys.DATA_REFUSED]))
     role = info.get(keys.ROLE, keys.SEEN)
     if role not in (keys.SEEN, keys.UNSEEN):
-        raise Refused(f"{keys.ROLE} = {role!r} is not allowed: {keys.SEEN}, {keys.UNSEEN}")
+        raise Refused(f"{keys.ROLE} = {printable(role, _SHOWN)!r} is not allowed: {keys.SEEN}, {keys.UNSEEN}")
     return Member(
-        client_id=str(info[keys.CLIENT_ID]),
+        client_id=client,
         node_id=message.metadata.src_node_id,
         role=str(role),
         priority=bool(info.get(keys.PRIORITY, 0)),
         num_examples=_num_examples(metrics),
         left=bool(info.get(keys.LEFT_RUN, 0)),
-        version=str(info.get(keys.VERSION, "")),
+        version=printable(info.get(keys.VERSION, ""), _SHOWN),
     )

@@ -64,6 +64,15 @@ def test_nothing_is_cut_where_the_output_is_no_terminal(
     assert second.split() == ["5", "failed", "-", "-", "2026-11-21", "19:41", "-"]
 
 
+def test_what_other_users_called_their_runs_is_no_markup_and_no_escape_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(5, "failed", "[/]\x1b[31mx", "t" * 500, "2026-11-21T19:41:07+00:00", "", "[red]\x07")
+    monkeypatch.setattr(runs, "list_runs", lambda address, ca: [run])
+    _, line = printed("runs", monkeypatch=monkeypatch, capsys=capsys).splitlines()
+    assert line.split() == ["5", "failed", "[/]?[31mx", "t" * 117 + "...", "2026-11-21", "19:41", "[red]?"]
+
+
 def test_a_runs_folder_tells_how_many_examples_a_client_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,3 +152,10 @@ def test_a_run_that_begins_without_some_clients_says_so_once(enrolled: int, said
     lines = told(*arrivals, {"event": "round", "round": 1}, {"event": "round", "round": 2})
     assert [line for line in lines if "begins" in line] == ([said] if said else [])
     assert any("3 clients enrolled after" in line for line in lines) == (enrolled == 3)
+
+
+def test_what_clients_call_themselves_and_why_they_failed_is_no_markup() -> None:
+    out = io.StringIO()
+    view = RunView(RunConfig(clients=2), Path("runs/here"), Console(file=out, width=200, highlight=False))
+    view.watch("round", {**LINE, "round": 1, "failures": {"[/]anna[red]": "[/bold] no model"}})
+    assert out.getvalue().splitlines()[-1].strip() == "[/]anna[red]: [/bold] no model"

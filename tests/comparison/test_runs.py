@@ -2,12 +2,13 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fedappeal.comparison.runs import find_runs, read_runs
 from fedappeal.protocol.config import ConfigError
-from server.run_folder import RunFolder
+from server.run_folder import RunFolder, read_config
 from tests.comparison.recorded import a_run
 
 
@@ -76,3 +77,22 @@ def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=line) as error:
             read_runs(paths)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"asked": "x"}, {"joined": None}, {"accuracy": "x"}, {"loss": {}}, {"loss": 10**400}]
+)
+def test_a_history_whose_figures_are_no_numbers_is_one_line(odd: dict[str, Any], tmp_path: Path) -> None:
+    run = a_run(tmp_path, [{}, odd])
+    with pytest.raises(ConfigError, match=rf"history.jsonl' cannot be read: line 2: {next(iter(odd))} is no such"):
+        read_runs(run)
+
+
+def test_settings_that_another_party_wrote(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "a", [{}])
+    record = read_config(run)["settings"]
+    RunFolder.open(run).record(settings={**record, "strategy": "\x1b[31mmaxfl"})
+    assert read_runs(run)[0][0].settings["strategy"] == "?[31mmaxfl"
+    RunFolder.open(run).record(settings={**record, "seed": "x"})
+    with pytest.raises(ConfigError, match=r"seed = 'x' in its config\.json"):
+        read_runs(run)

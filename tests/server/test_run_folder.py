@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fedappeal.files import read_values
 from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.metric import Metric
 from server.build import resolved_settings
+from server.resumption import runtime_of, settings_to_resume
 from server.run_folder import (
     CONFIG,
     EVENTS,
@@ -176,3 +179,69 @@ def test_what_a_run_is_about_is_recorded_once_and_stays(tmp_path: Path) -> None:
     assert (read_config(tmp_path)["layout"], read_config(tmp_path)["task-fingerprint"]) == ("a1", "b2")
     with pytest.raises(ConfigError, match=f"layout c3 is not that of the run in '{tmp_path}', a1: a run continues"):
         folder.identify({"layout": "c3"})
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "7", "{bad", "[" * 100_000, '{"round": "x"}', '{"round": -1}', '{"round": NaN}']
+)
+def test_a_damaged_line_is_named_before_anything_is_written(line: str, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder.append(HISTORY, {"round": 1})
+    with open(tmp_path / HISTORY, "a") as file:
+        file.write(line + "\n")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for read in (lambda: read_lines(tmp_path / HISTORY), lambda: settings_to_resume(tmp_path)):
+        with pytest.raises(ConfigError, match=r"history.jsonl' cannot be read: line 2: ") as error:
+            read()
+        assert len(str(error.value).splitlines()) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_lines_and_ends_hold_no_control_characters(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder.event("finished", round=2, reason="\x1b[31mred\x07")
+    assert how_it_ended(tmp_path) == read_lines(tmp_path / EVENTS)[0]
+    assert read_lines(tmp_path / EVENTS)[0]["reason"] == "?[31mred?"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("settings", [], "records no settings of a run"),
+        ("settings", {"task": "digits"}, "records no settings of a run"),
+        ("run-key", "../../x", "has no run-key that is allowed"),
+        ("run-key", ["x"], "has no run-key that is allowed"),
+        ("runtime", "simulation", "the runtime in its config.json is no object of scalars"),
+        ("runtime", {"kind": []}, "the runtime in its config.json is no object of scalars"),
+        ("metric", {"name": "f1", "higher-is-better": True, "bounds": ["x", 10**400]}, "bounds are two numbers"),
+    ],
+)
+def test_a_record_of_another_party_is_refused_in_one_line(key: str, value: object, line: str, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, SETTINGS, {"kind": "simulation"}).record(**{key: value})
+
+    def read() -> None:
+        settings_to_resume(tmp_path)
+        runtime_of(tmp_path)
+        Metric.of_record(read_config(tmp_path).get("metric"))
+
+    with pytest.raises(ConfigError, match=line) as error:
+        read()
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "7", ""])
+def test_a_config_that_is_no_object_is_no_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text(text)
+    with pytest.raises(ConfigError, match=r"it has no readable config\.json"):
+        read_config(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    for name in (CONFIG, HISTORY, "model.safetensors"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match=r"it has no readable config\.json"):
+        read_config(tmp_path)
+    with pytest.raises(ConfigError, match="it is no file"):
+        read_lines(tmp_path / HISTORY)
+    with pytest.raises(ConfigError, match="it is no file"):
+        read_values(tmp_path / "model.safetensors")

@@ -9,12 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from client.training.rule import TrainingJob
 from client.training.sgd import SGD
-from fedappeal.files import read_safetensors
+from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.memory import REQUIREMENTS, SavedMemory
@@ -392,3 +393,31 @@ def test_what_each_client_measured_and_requires_is_in_columns(tmp_path: Path) ->
         appealed = [loss < required[client]["requirement"] for client, loss in zip(ids, line["loss"], strict=True)]
         assert line["appealed"] == appealed
     assert any(line["appealed"] != lines[0]["appealed"] for line in lines)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{}", '{"records": "{}", "judged": [[77, "m", 1, {}]]}'])
+def test_a_damaged_memory_is_one_line(text: str, tmp_path: Path) -> None:
+    path = run(tmp_path, settings(rounds=1))
+    file = path / "memory-0.safetensors"
+    arrays, values = read_safetensors(file)
+    write_safetensors(file, arrays | {"text": np.frombuffer(text.encode(), np.uint8)}, values)
+    with pytest.raises(ConfigError, match=r"memory-0\.safetensors' cannot be read: ") as error:
+        resume(path, 2)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("model", [np.zeros((2, 2), np.float32), np.zeros(3, np.int8)])
+def test_a_checkpoint_of_another_model_is_one_line(model: np.ndarray, tmp_path: Path) -> None:
+    path = run(tmp_path, settings(rounds=1))
+    arrays, values = read_safetensors(path / CHECKPOINT)
+    (name,) = (name for name in arrays if name.startswith("model/"))
+    write_safetensors(path / CHECKPOINT, arrays | {name: model}, values)
+    with pytest.raises(ConfigError, match=r"checkpoint\.safetensors' does not fit the run: ") as error:
+        resume(path, 2)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"threads": "2"}, {"threads": True}, {"mode": 3}, {"data-dir": None}])
+def test_a_runtime_of_other_types_is_one_line(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"runtime: {next(iter(wrong))} = .* is not allowed: a value of "):
+        Simulation.of_runtime(Simulation().runtime() | wrong)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from fedappeal.files import CARD, read_safetensors, write_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
@@ -104,3 +105,18 @@ def test_what_is_no_card_is_one_line(tmp_path: Path, values: dict[str, str], lin
     with pytest.raises(ConfigError, match=line) as error:
         read_card(tmp_path / "m")
     assert "\n" not in str(error.value)
+
+
+def test_a_card_of_another_party_is_not_deep_and_holds_no_control_characters(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    write_model(path, ARRAYS)
+    told = json.loads(str(read_safetensors(path)[1][CARD]))
+    changed = told | {"strategy": "\x1b[31mred", "class-names": ["\x1b]0;title\x07"]}
+    write_safetensors(path, ARRAYS, {CARD: json.dumps(changed)})
+    assert (read_card(path).strategy, read_card(path).class_names) == ("?[31mred", ("?]0;title?",))
+    write_safetensors(path, ARRAYS, {CARD: "[" * 100_000})
+    with pytest.raises(ConfigError, match=r"the card of file '.*' cannot be read: it is nested too deeply"):
+        read_card(path)
+    save_file(ARRAYS, path, {"fedappeal": "[]"})
+    with pytest.raises(ConfigError, match="its 'fedappeal' is no JSON object of scalars"):
+        read_card(path)

@@ -1,5 +1,6 @@
 """A volunteer's own `.npz`: shape, scale and split by hand, and one clear line for whatever does not fit."""
 
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from client.data.columns import Columns
 from client.data.own_data import check_own_data, load_own_data
 from client.data.unfit import OwnDataError
 from fedappeal.protocol.config import TaskSettings
@@ -249,3 +251,20 @@ def test_a_task_of_ones_own_says_how_inputs_are_taken(tmp_path: Path) -> None:
         OwnDataError, match=r"the task's inputs have shape \(3,\), which images have not: give an .npz"
     ):
         load_own_data(Taking(TaskSettings(task="sensors:Taking")), str(tmp_path / "images"), "anna")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet"])
+def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    for read in (check_own_data, lambda data: load_own_data(DIGITS, data, "anna")):
+        with pytest.raises(OwnDataError, match="a pipe or a device") as error:
+            read(str(tmp_path / name))
+        assert error.value.problem == "unreadable"
+
+
+def test_the_owners_line_is_short_and_holds_no_control_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"x,y\n\x1b[31m{'9' * 5_000},1\n")
+    with pytest.raises(OwnDataError, match=r"column x: '.\[31m9") as error:
+        check_own_data(str(tmp_path / "a.csv"), Columns(("x",), "y"))
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) == 1000

@@ -120,6 +120,8 @@ def test_structures_of_any_type_go_to_the_model_as_they_are(returns: Callable[..
 
 BAD = X.copy()
 BAD[4, 1] = np.inf
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,8 @@ BAD[4, 1] = np.inf
         ((X, Y / 2), "y is of type torch.float32: whole numbers are needed", "labels"),
         ((X, np.full((6, 2), 5)), "label 5 in row 0 of y", "labels"),
         ((X[:1], Y[:1]), "1 examples are fewer than min-examples = 2", "too-few"),
+        ((torch.from_numpy(X).to_sparse(), torch.from_numpy(Y)), "NotImplementedError: ", "unreadable"),
+        ((ENDLESS, Y), "RecursionError: ", "unreadable"),
         (((X, Y), (X[:0], Y[:0])), "one example at least is needed to train on, and one to test with", "too-few"),
     ],
 )

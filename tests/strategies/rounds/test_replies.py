@@ -89,7 +89,12 @@ def test_flowers_own_method_returns_no_model_that_is_not_finite() -> None:
 
 def test_the_text_of_a_clients_error_is_one_line_of_the_log() -> None:
     message = Message(RecordDict(), 10, "train")
-    for text, line in (("first\nsecond", "first second"), ("e" * 9000, "e" * 500), (" \n", "error code 7")):
+    for text, line in (
+        ("first\nsecond", "first second"),
+        ("e" * 9000, "e" * 497 + "..."),
+        ("\x1b[31mred", "?[31mred"),
+        (" \n", "error code 7"),
+    ):
         with pytest.raises(Refused) as error:
             train(Message(Error(7, text), reply_to=message))
         assert str(error.value) == line

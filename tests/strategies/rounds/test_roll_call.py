@@ -298,3 +298,15 @@ def test_an_answer_that_says_too_little_is_refused(
     content = RecordDict({keys.INFO: ConfigRecord(info), keys.METRICS: MetricRecord(metrics)})  # type: ignore[arg-type]
     with pytest.raises(Refused, match=reason):
         read_roll_call(Message(content, reply_to=call))
+
+
+@pytest.mark.parametrize("client", ["\x1b[31mred", "two\nlines", "x" * 129, "\u202eanna"])
+@pytest.mark.parametrize("data_refused", ["", "labels"])
+def test_a_client_id_that_no_terminal_should_see_is_refused(client: str, data_refused: str) -> None:
+    grid, watch = MemoryGrid({10: Volunteer("a"), 11: Volunteer(client, data_refused=data_refused)}), Watch()
+    run(FedAvg(), grid, 1, watch)
+    assert list(watch.refused) == [11]
+    reason = watch.refused[11]
+    assert reason.isprintable()
+    assert len(reason) < 200
+    assert "is not allowed: up to 128 printable characters" in reason

@@ -1,0 +1,41 @@
+"""Texts that another party wrote: JSON that may be damaged, and what of a text may be printed."""
+
+import json
+from typing import Any
+
+_LONGEST = 500
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what a JSON text says.
+
+    Raises:
+        ValueError: it is damaged, or so deeply nested that it cannot be read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def printable(text: object, longest: int = _LONGEST) -> str:
+    """Return a text fit for a terminal or a log: one short line without control characters.
+
+    Args:
+        text: as the other party wrote it.
+        longest: characters that are kept.
+    """
+    line = str(text)
+    shown = line if len(line) <= longest else f"{line[: longest - 3]}..."
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else "?" for c in shown)
+
+
+def all_printable(value: Any) -> Any:
+    """Return what `parse_json` read with control characters replaced in all texts."""
+    if isinstance(value, str):
+        return value if value.isprintable() else printable(value, len(value))
+    if isinstance(value, list):
+        return [all_printable(each) for each in value]
+    if isinstance(value, dict):
+        return {all_printable(key): all_printable(each) for key, each in value.items()}
+    return value
