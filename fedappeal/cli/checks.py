@@ -8,6 +8,7 @@ from pathlib import Path
 from client.settings import NodeSettings
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
+from fedappeal.tasks.share import ALL, AUTO, parts_of
 from server.run_folder import check_new
 
 
@@ -39,6 +40,18 @@ def check_initial_model(config: RunConfig, data_dir: str = "") -> None:
     from fedappeal.tasks.initial import initial_arrays
 
     initial_arrays(task, config.seed, str(path))
+
+
+def check_share(config: RunConfig, data_dir: str = "") -> None:
+    """Check that what a run names to travel is in the task's model; imports torch where names are given.
+
+    Raises:
+        ConfigError: a pattern without a match, or nothing that travels.
+    """
+    if config.share in (AUTO, ALL):
+        return
+    task = load_task(config.task_settings(), Path(data_dir) if data_dir else None)
+    parts_of(task.initial_model(config.seed), config.share)
 
 
 def check_out(path: Path) -> None:

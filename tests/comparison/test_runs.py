@@ -94,5 +94,5 @@ def test_settings_that_another_party_wrote(tmp_path: Path) -> None:
     RunFolder.open(run).record(settings={**record, "strategy": "\x1b[31mmaxfl"})
     assert read_runs(run)[0][0].settings["strategy"] == "?[31mmaxfl"
     RunFolder.open(run).record(settings={**record, "seed": "x"})
-    with pytest.raises(ConfigError, match="seed = 'x' in its config.json"):
+    with pytest.raises(ConfigError, match="seed = 'x' in its config"):
         read_runs(run)

@@ -7,7 +7,7 @@ from fedappeal.protocol.foreign_text import all_printable, parse_json, printable
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 200_000, "{", "9" * 5_000, b"\xff"])
 def test_json_that_cannot_be_read_is_a_value_error(text: str | bytes) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r".+"):
         parse_json(text)
 
 

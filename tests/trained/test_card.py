@@ -115,7 +115,7 @@ def test_a_card_of_another_party_is_not_deep_and_holds_no_control_characters(tmp
     write_safetensors(path, ARRAYS, {CARD: json.dumps(changed)})
     assert (read_card(path).strategy, read_card(path).class_names) == ("?[31mred", ("?]0;title?",))
     write_safetensors(path, ARRAYS, {CARD: "[" * 100_000})
-    with pytest.raises(ConfigError, match="the card of file '.*' cannot be read: it is nested too deeply"):
+    with pytest.raises(ConfigError, match=r"the card of file '.*' cannot be read: it is nested too deeply"):
         read_card(path)
     save_file(ARRAYS, path, {"fedappeal": "[]"})
     with pytest.raises(ConfigError, match="its 'fedappeal' is no JSON object of scalars"):
