@@ -1,5 +1,6 @@
 """Files that are replaced all at once: safetensors with scalars beside the arrays, and plain bytes."""
 
+import errno
 import json
 import os
 import stat
@@ -69,11 +70,14 @@ def write_safetensors(
     own = {key: value for key, value in values.items() if key != CARD}
     card = {CARD: str(values[CARD])} if CARD in values else {}
     with replaced(path, durable) as temporary:  # straight into the file: a second copy could be gigabytes
-        save_file(
-            {k: np.asarray(a, order="C") for k, a in arrays.items()},
-            temporary,
-            {**texts, _METADATA: json.dumps(own), **card},
-        )
+        try:
+            save_file(
+                {k: np.asarray(a, order="C") for k, a in arrays.items()},
+                temporary,
+                {**texts, _METADATA: json.dumps(own), **card},
+            )
+        except SafetensorError as error:  # a full disk
+            raise OSError(errno.EIO, str(error), str(path)) from None
 
 
 def replace_file(path: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:

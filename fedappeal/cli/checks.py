@@ -8,6 +8,7 @@ from pathlib import Path
 from client.settings import NodeSettings
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
+from fedappeal.tasks.share import ALL, AUTO, parts_of
 from server.run_folder import check_new
 
 
@@ -56,6 +57,18 @@ def check_file(name: str, path: Path) -> None:
         raise ConfigError(f"{name} = '{path}' is not allowed: it is a folder")
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{name} = '{path}' is not allowed: no file can be made in '{folder}'")
+
+
+def check_share(config: RunConfig, data_dir: str = "") -> None:
+    """Check that what a run names to travel is in the task's model; imports torch where names are given.
+
+    Raises:
+        ConfigError: a pattern without a match, or nothing that travels.
+    """
+    if config.share in (AUTO, ALL):
+        return
+    task = load_task(config.task_settings(), Path(data_dir) if data_dir else None)
+    parts_of(task.initial_model(config.seed), config.share)
 
 
 def check_out(path: Path) -> None:

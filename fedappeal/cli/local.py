@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedappeal.cli.checks import check_device, check_initial_model, check_out
+from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
@@ -27,6 +27,7 @@ def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: s
     path = Path(config.out or new_path(config)).absolute()
     _check(config, port, data_dir, device)
     check_initial_model(config, data_dir)
+    check_share(config, data_dir)
     check_out(path)
     _run(config, RunFolder.create(path, config, _runtime(data_dir, device)), port, data_dir, device)
 

@@ -1,9 +1,12 @@
 """The `fedappeal` command: checks that its packages can be imported, then does what `commands` has for it."""
 
+import errno
 import sys
 
 from fedappeal.shadowing import check_names
 
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+"""Errors of the system for which a program has nothing to explain: full, read-only, forbidden, damaged."""
 _LONGEST = 2000
 """Characters of a line; messages quote files that another party may have written."""
 
@@ -30,6 +33,11 @@ def main() -> None:
         from fedappeal.cli.usage import explain
 
         lines = [explain(error)]
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        print(f"fedappeal: {printable(error, _LONGEST)}", file=sys.stderr)
+        sys.exit(1)
     for line in lines:
         print(f"fedappeal: {printable(line, _LONGEST)}", file=sys.stderr)
     sys.exit(2)

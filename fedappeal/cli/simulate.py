@@ -2,15 +2,17 @@
 
 import difflib
 import itertools
+import re
 import sys
 from dataclasses import asdict, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from fedappeal.cli.checks import check_device, check_initial_model, check_out
+from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
 from fedappeal.cli.progress import described, one_run, several_runs
 from fedappeal.cli.unused import report_unused, without_others
 from fedappeal.cli.view import RunView
@@ -20,6 +22,10 @@ from fedappeal.tasks import check_task
 from server.build import check_settings, chosen
 from server.resumption import rounds_done
 from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines, recorded_metric
+
+MOST_RUNS = 10_000
+"""Runs of one sweep; more are a slip of the pen."""
+_WHOLE = re.compile("[0-9]{1,18}")
 
 
 def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[SimulationJob]:
@@ -40,6 +46,8 @@ def plan(settings: dict[str, Any], sweep: list[str], out: str) -> list[Simulatio
         if key in varied:
             raise ConfigError(f"sweep = '{text}' is not allowed: {key} is swept twice; give all its values at once")
         varied[key] = values
+    if (runs := prod(map(len, varied.values()))) > MOST_RUNS:
+        raise ConfigError(f"sweep = '{' '.join(sweep)}' is not allowed: {runs} runs, at most {MOST_RUNS}")
     shared = RunConfig.parse({k: v for k, v in settings.items() if k not in varied})
     root = Path(out or new_path(shared)).absolute()
     combinations = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
@@ -75,9 +83,11 @@ def _swept(text: str) -> tuple[str, list[Any]]:
     found: list[Any] = []
     for value in values.split(","):
         first, dots, last = value.partition("..")
-        whole = dots and first.isdigit() and last.isdigit()
+        whole = dots and all(_WHOLE.fullmatch(each) for each in (first, last))
         if whole and int(first) > int(last):
             raise ConfigError(f"sweep = '{text}' is not allowed: the range {value} is empty; {last}..{first}?")
+        if whole and int(last) - int(first) >= MOST_RUNS:
+            raise ConfigError(f"sweep = '{text}' is not allowed: at most {MOST_RUNS} runs")
         found += range(int(first), int(last) + 1) if whole else [scalar(value) if of_plugin else value]
     return key, found
 
@@ -116,6 +126,7 @@ def start_simulations(
     for job in jobs:
         check_task(job.config.task_settings(), Path(data_dir) if data_dir else None)
         check_initial_model(job.config, data_dir)
+        check_share(job.config, data_dir)
     console = Console(highlight=False)
     choices = {}
     for config in {_training(job.config): job.config for job in jobs}.values():

@@ -98,6 +98,8 @@ def test_one_clear_line(arguments: str, expected: str, refused: Refused) -> None
         ("--initial-model nowhere.safetensors", "nowhere.safetensors' is not allowed: no such file"),
         ("--initial-model {other}", "it does not hold the model of task 'digits' (model = mlp)"),
         ("--initial-model {file}", "cannot be read"),
+        ("--share [", "share = '[' is not allowed: no array of the model is called '['"),
+        ("--share *,!*", "share = '*,!*' is not allowed: no array of the model would travel"),
         ("--device cuda:99", "device = 'cuda:99' is not allowed"),
         ("--device tpu", "device = 'tpu' is not allowed"),
         ("--out {file}", "is not allowed: it is not a folder"),

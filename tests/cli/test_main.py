@@ -1,5 +1,6 @@
 """The command itself: its versions, and its help as a user reads it."""
 
+import errno
 import platform
 import sys
 from importlib.metadata import version
@@ -32,3 +33,18 @@ def test_help_shows_a_per_cent_sign_once(
     text = printed(capsys, monkeypatch, command, "--help")
     assert "%%" not in text
     assert ("max(10, 5 % of the rounds)" in text) == (command in ("local", "simulate", "submit"))
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/runs/\x1b[31mx")
+
+    monkeypatch.setattr("fedappeal.cli.resume.resume_run", full)
+    monkeypatch.setattr(sys, "argv", ["fedappeal", "resume", "x"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"fedappeal: [Errno {errno.ENOSPC}] No space left on device: ")
+    assert printed.count("\n") == 1
+    assert printed.strip().isprintable()

@@ -86,6 +86,10 @@ def test_an_own_strategy_and_its_settings_can_be_swept_beside_ours(
         ({}, ["seed=1,0..2"], "sweep = 'seed=1,0..2' is not allowed: seed-1 and seed-1 are the same run"),
         ({}, ["rounds=5", "seed=1,01"], "is not allowed: rounds-5-seed-1 and rounds-5-seed-01 are the same run"),
         ({}, ["seed=0,1", "seed=2"], "sweep = 'seed=2' is not allowed: seed is swept twice"),
+        ({}, ["seed=0..999999999"], "is not allowed: at most 10000 runs"),
+        ({}, ["seed=0..100", "clients=2..101"], "is not allowed: 10100 runs, at most 10000"),
+        ({}, [f"seed=0..1{'0' * 30}"], "is not allowed: input should be a valid integer"),
+        ({}, ["seed=0..²"], "is not allowed: input should be a valid integer"),
         ({"strategy": "adagd"}, ["clients-per-round=0,2"], "clients-per-round = 2 is not allowed"),
     ],
 )

@@ -397,23 +397,23 @@ def test_what_each_client_measured_and_requires_is_in_columns(tmp_path: Path) ->
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{}", '{"records": "{}", "judged": [[77, "m", 1, {}]]}'])
 def test_a_damaged_memory_is_one_line(text: str, tmp_path: Path) -> None:
-    path = run(tmp_path, settings(rounds=1))
+    path = run(tmp_path / "run", settings(rounds=2))
     file = path / "memory-0.safetensors"
     arrays, values = read_safetensors(file)
     write_safetensors(file, arrays | {"text": np.frombuffer(text.encode(), np.uint8)}, values)
     with pytest.raises(ConfigError, match=r"memory-0\.safetensors' cannot be read: ") as error:
-        resume(path, 2)
+        resume(path, 3)
     assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("model", [np.zeros((2, 2), np.float32), np.zeros(3, np.int8)])
 def test_a_checkpoint_of_another_model_is_one_line(model: np.ndarray, tmp_path: Path) -> None:
-    path = run(tmp_path, settings(rounds=1))
+    path = run(tmp_path / "run", settings(rounds=2))
     arrays, values = read_safetensors(path / CHECKPOINT)
     (name,) = (name for name in arrays if name.startswith("model/"))
     write_safetensors(path / CHECKPOINT, arrays | {name: model}, values)
     with pytest.raises(ConfigError, match=r"checkpoint\.safetensors' does not fit the run: ") as error:
-        resume(path, 2)
+        resume(path, 3)
     assert len(str(error.value).splitlines()) == 1
 
 
