@@ -38,7 +38,7 @@ def submit_run(
     _check_clientapp(clientapp)
     config = RunConfig.parse(settings)
     config = config.model_copy(update={"out": config.out or str(new_path(config))})
-    _check(config)
+    _check(config, clientapp)
     check_new(Path(config.out))
     _submit(config, remote_superlink(superlink, root_certificates), detach, clientapp)
 
@@ -74,13 +74,14 @@ def registered_name(client: str, superlink: RemoteSuperLink) -> str:
     return f"{name} ({client})" if name else client
 
 
-def _check(config: RunConfig) -> None:
-    """Check what this machine can: data and foreign tasks may be elsewhere."""
+def _check(config: RunConfig, clientapp: str = "") -> None:
+    """Check what this machine can: data and foreign tasks may be elsewhere; another ClientApp has its own model."""
     check_settings(config)
     if ":" not in config.task:
         task_fingerprint(config.task_settings())
         # A path is the SuperLink's; where it leads to a file here too, it is nearly always the same one.
-        if Path(config.initial_model).is_absolute() and Path(config.initial_model).is_file():
+        path = Path(config.initial_model)
+        if not clientapp and path.is_absolute() and path.is_file():
             check_initial_model(config)
 
 

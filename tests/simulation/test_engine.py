@@ -15,7 +15,7 @@ from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.packing import Layout
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from server.checkpoint import Checkpoint
-from server.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, read_config, read_lines
 from tests.grid import MemoryGrid
 from tests.run_models import learned
 
@@ -172,5 +172,5 @@ def test_a_run_records_how_its_clients_train(tmp_path: Path) -> None:
     config = RunConfig.parse(SETTINGS | {"rounds": 1, "mandatory-rounds": 1})
     run = RunFolder.create(tmp_path / "run", config)
     simulate(config, run, Simulation("vmap", why="1.7 times as fast as one after another"))
-    recorded = next(line for line in read_lines(run.path / EVENTS) if line["event"] == "training")
+    recorded = read_config(run.path)["runtime"]
     assert (recorded["mode"], recorded["why"]) == ("vmap", "1.7 times as fast as one after another")
