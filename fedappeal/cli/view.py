@@ -190,7 +190,7 @@ class RunView:
         surplus = bool(self.config.clients_per_round) and strategy.asks_on
         happens = {"surplus": surplus, "refused": strategy.may_refuse}
         signs = [f"{sign} {name}" for name, sign in _SIGNS.items() if happens.get(name, True)]
-        star = "* clients are asked not to opt out; " if self._plugins.knows_mandatory else ""
+        star = "* asked not to opt out; " if self._plugins.knows_mandatory else ""
         return star + ", ".join([*signs, "· not asked"])
 
     def _who(self, decisions: dict[str, str]) -> str:

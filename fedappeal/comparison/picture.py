@@ -118,6 +118,9 @@ def _curve(axes: "Axes", group: Group, panel: _Panel, place: int) -> None:
     low = [panel.scale * (max(band[0], 0.0) if panel.share else band[0]) for band in bands.values()]
     high = [panel.scale * (min(band[1], 1.0) if panel.share else band[1]) for band in bands.values()]
     axes.fill_between(list(bands), low, high, color=colour, alpha=0.15, linewidth=0)
+    if panel.share:  # a line that is level at its highest would get as much room above it as below
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(max(bottom, -0.02 * panel.scale), min(top, 1.02 * panel.scale))
 
 
 def picture_bytes(figure: "Figure", ending: str) -> bytes:

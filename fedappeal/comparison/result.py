@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fedappeal.comparison.groups import Group, choose_baseline, group_runs
-from fedappeal.comparison.measures import Measure
+from fedappeal.comparison.measures import LATE, Measure
 from fedappeal.comparison.run_measures import run_measures
 from fedappeal.comparison.runs import RecordedRun
 from fedappeal.comparison.statistics import Difference, Interval
@@ -82,7 +82,8 @@ def _compared(groups: Sequence[Group], baseline: Group) -> Comparison:
     after = min((run.last_round for run in unfinished), default=0)
     cut = {group: _until(group, after) if after else group for group in groups}
     results = []
-    for measure in run_measures(metric):
+    averaged = any(run.last_round > LATE for group in cut.values() for run in group.runs)
+    for measure in run_measures(metric, averaged):
         base = cut[baseline].by_seed(measure)
         for group in cut.values():
             if values := group.by_seed(measure):

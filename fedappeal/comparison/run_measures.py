@@ -7,22 +7,29 @@ from fedappeal.comparison.statistics import Better
 from fedappeal.protocol.metric import ACCURACY, Metric
 
 
-def run_measures(metric: Metric = ACCURACY) -> tuple[Measure, ...]:
-    """Return the measures by which runs are compared; not every run has all."""
+def run_measures(metric: Metric = ACCURACY, averaged: bool = True) -> tuple[Measure, ...]:
+    """Return the measures by which runs are compared; not every run has all.
+
+    Args:
+        metric: the task's primary metric.
+        averaged: whether measures over the last `LATE` rounds are among them: runs of no more rounds need none.
+    """
     found = [Measure("rounds", "rounds", last("round"), better="", digits=0)]
     for prefix, whose in (("", ""), ("unseen_", "unseen: ")):
         for key, title, better, share in _evaluated(metric):
             digits = 1 if share else 3
             name, heading = prefix + key, whose + title
-            found += [
-                Measure(name, heading, last(name), share, better, digits),
-                Measure(f"{name}-late", f"{heading}, last {LATE} rounds", late(name), share, better, digits),
-            ]
+            found.append(Measure(name, heading, last(name), share, better, digits))
+            if averaged:
+                title = f"{heading}, last {LATE} rounds"
+                found.append(Measure(f"{name}-late", title, late(name), share, better, digits))
     joined = "joined, % of those asked"
+    found.append(Measure("joined", joined, joined_share(), percent=True, digits=1))
+    if averaged:
+        title = f"{joined}, last {LATE} rounds"
+        found.append(Measure("joined-late", title, joined_share(LATE), percent=True, digits=1))
     return (
         *found,
-        Measure("joined", joined, joined_share(), percent=True, digits=1),
-        Measure("joined-late", f"{joined}, last {LATE} rounds", joined_share(LATE), percent=True, digits=1),
         Measure("left", "clients that left", total("left"), better="lower", digits=0),
         Measure("failed", "failed replies", total("failed"), better="lower", digits=0),
         Measure("up", "MB up", lambda lines: _megabytes(lines, "bytes_up"), better="lower", digits=2),

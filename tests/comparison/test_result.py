@@ -31,11 +31,8 @@ def test_the_numbers_of_one_run_by_hand(tmp_path: Path) -> None:
     assert {key: mean for (_, key), mean in means(compared(tmp_path)).items()} == {
         "rounds": 3,
         "gm_appeal": 0.1,
-        "gm_appeal-late": 0.1,
         "accuracy": 0.75,
-        "accuracy-late": 0.625,
         "joined": 0.75,
-        "joined-late": 0.75,
         "left": 3,
         "failed": 0,
         "up": 1.5,
@@ -59,6 +56,12 @@ def test_means_intervals_and_paired_differences_by_hand(tmp_path: Path) -> None:
     (other,) = [r for r in compared(tmp_path, "maxfl").results if r.measure.key == "accuracy" and r.difference]
     assert other.difference is not None
     assert (other.group.name, other.difference.wins, other.difference.verdict) == ("strategy=fedavg", 0, "worse")
+
+
+def test_means_over_the_last_rounds_stand_beside_longer_runs_alone(tmp_path: Path) -> None:
+    a_run(tmp_path / "a", [{"accuracy": 0.0}, *[{"accuracy": 0.5}] * 10, *[{"accuracy": 0.75}] * 10])
+    found = {key: mean for (_, key), mean in means(compared(tmp_path)).items()}
+    assert (found["accuracy"], found["accuracy-late"]) == (0.75, pytest.approx(0.625))
 
 
 @pytest.mark.parametrize(("key", "verdict"), [("loss", "worse"), ("accuracy", "better"), ("gm_appeal", "better")])
