@@ -19,7 +19,7 @@ from fedappeal.tasks.task import Task
 def arrays_of(model: nn.Module, names: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
     """Return copies of parameters and buffers by name, on the CPU; all, or those named."""
     held = model.state_dict()
-    wanted = [name for name in names_of(model) if names is None or name in names]
+    wanted = names_of(model) if names is None else (name for name in held if name in names)
     return {name: np.array(held[name].detach().cpu().numpy()) for name in wanted}
 
 
@@ -31,6 +31,8 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     """
     given = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
     found = model.load_state_dict(given, strict=False)
+    if not (found.unexpected_keys or found.missing_keys):
+        return
     fixed = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
     may_miss = fixed | tied_names(model)
     wrong = [*found.unexpected_keys, *(name for name in found.missing_keys if name not in may_miss)]

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch.nn import functional
 
 from fedappeal.simulation.batched import NotBatchable
 from fedappeal.simulation.layers import Dropout, EachExample, Flatten, Layer, ReLU, View, batched_layer
+
+_TRACING = threading.Lock()
+"""Held while a forward pass is traced: torch.fx then replaces the call of all modules of the process."""
 
 
 class Chain:
@@ -71,6 +75,28 @@ def _layer(name: str, module: nn.Module) -> Layer:
     return layer
 
 
+class _Tracer(fx.Tracer):
+    """Traces one module, and leaves the forward passes of other threads alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return what a call of a module gives: a node of the graph, in another thread its outputs."""
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """Return an attribute of a module: a node of the graph, in another thread its value."""
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
 def _traced(module: nn.Module, training: bool) -> list[Layer]:
     """Return the layers that a forward pass calls one after another.
 
@@ -80,7 +106,8 @@ def _traced(module: nn.Module, training: bool) -> list[Layer]:
     kind = type(module).__name__
     module = copy.deepcopy(module).train(training)
     try:
-        graph = fx.Tracer().trace(module)
+        with _TRACING:
+            graph = _Tracer().trace(module)
     except Exception:  # whatever the model's own code raises where its input is no tensor
         raise NotBatchable(f"the forward pass of {kind} cannot be traced") from None
     layers = _Trace(module, kind, training).layers(graph)

@@ -1,5 +1,6 @@
 """Models whose forward pass calls layers one after another, as the chain that the batched layers know."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -97,3 +98,42 @@ def test_a_task_with_a_forward_of_its_own_is_no_chain() -> None:
 
     with pytest.raises(NotBatchable, match="calls its model in a way of its own"):
         LayeredForm(Scaled(), nn.Linear(2, 2))
+
+
+class Waiting(nn.Module):
+    """A layer whose forward pass waits for another thread."""
+
+    def __init__(self, began: threading.Event, over: threading.Event) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.events = (began, over)
+
+    def __deepcopy__(self, memo: object) -> "Waiting":
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        began, over = self.events
+        began.set()
+        assert over.wait(60)
+        return self.last(x)
+
+
+def test_a_model_of_another_thread_works_while_one_is_traced() -> None:
+    began, over = threading.Event(), threading.Event()
+    other = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    x = torch.ones(4, 3)
+    expected, found = other(x), []
+
+    def elsewhere() -> None:
+        assert began.wait(60)
+        try:
+            found.append(other(x))
+        finally:
+            over.set()
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    model = BatchedModel(Waiting(began, over))
+    thread.join()
+    assert model.traced
+    assert torch.equal(found[0], expected)
