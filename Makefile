@@ -1,6 +1,7 @@
 # make demo   set up and run a federation of real client processes over gRPC on this machine
 # make test   set up and run the tests
 # make test-wheel    set up, build the wheel, and run the notebook in a clean environment with it
+# make test-hostile  set up and attack federations of real processes, as one member, neighbour or server could
 # make test-docker   set up and run the tests with real containers (needs Docker with Compose)
 # make setup  the setting up alone, into .venv
 
@@ -17,7 +18,7 @@ SEED ?= 0
 ARGS ?=
 WORKERS ?= 2
 
-.PHONY: setup demo test test-docker test-reproduce test-wheel lint types check requirements clean
+.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile lint types check requirements clean
 
 setup: $(READY)
 
@@ -45,6 +46,10 @@ test-reproduce: setup
 # The notebook, from the built wheel in a clean environment.
 test-wheel: setup
 	@FEDAPPEAL_WHEEL_TESTS=1 $(BIN)/python -m pytest tests/docs/test_wheel.py $(ARGS)
+
+# What one member, a neighbour on the machine, or a server can do to others: each file is a promise.
+test-hostile: setup
+	@$(BIN)/python -m pytest tests/hostile -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-docker: setup
 	@FEDAPPEAL_DOCKER_TESTS=1 $(BIN)/python -m pytest tests/docker $(ARGS)

@@ -1,0 +1,200 @@
+"""A real federation to attack: a SuperLink, honest client processes, a run, and attackers with real node keys.
+
+An attacker is a thread with its own key and its own connection to the Fleet API. It gets each message that the run
+sends it, and a function of a test says what it sends back: a reply, a forged bundle of objects, or nothing.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+
+from client.fleet.connection import FleetConnection
+from fedappeal.federation.clients import ClientProcesses
+from fedappeal.federation.follower import Follower
+from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
+from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.fleet import MessageDropped, NotConnected
+from fedappeal.flower.transport import open_fleet
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import RunConfig
+from server.resumption import KIND, LOCAL
+from server.run_folder import EVENTS, HISTORY, INITIAL, RunFolder, read_lines
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Flower gives new messages one identity for the whole process: attackers take turns."""
+
+Answer = Callable[["Attacker", Message], Message | None]
+"""What an attacker does with a message: the reply that is sent; None: nothing, or it has sent something itself."""
+
+
+class Attacker(threading.Thread):
+    """A node whose owner means harm.
+
+    Args:
+        address: of the SuperLink's Fleet API.
+        answer: what it does with a message.
+        key: its node key; None: a new one.
+    """
+
+    def __init__(self, address: str, answer: Answer, key: ec.EllipticCurvePrivateKey | None = None) -> None:
+        super().__init__(name="attacker", daemon=True)
+        self.key = key or ec.generate_private_key(ec.SECP256R1())
+        self.fleet = open_fleet(address, self.key, insecure=True, root_certificates=None)
+        self.fleet.register()
+        self.node_id = self.fleet.activate(10.0)
+        self.connection = FleetConnection(self.fleet, self.node_id, own=True)
+        self.received: list[str] = []
+        self._answer = answer
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Answer messages until the end."""
+        while not self._over.wait(0.05):
+            try:
+                with _ONE_AT_A_TIME:
+                    message = self.connection.receive()
+                    if message is None:
+                        continue
+                    self.received.append(message.metadata.message_type)
+                    reply = self._answer(self, message)
+                if reply is not None:
+                    self.connection.reply(reply, 0.0)
+            except (MessageDropped, NotConnected):
+                continue
+
+    def end(self) -> None:
+        """Go offline."""
+        self._over.set()
+        self.join(10.0)
+        self.connection.close()
+
+
+def enrolled(message: Message, client_id: str = "mallory", **info: str | int) -> Message:
+    """Return an honest answer to the roll call; ``info`` adds to what it says."""
+    said: dict[str, Any] = {keys.CLIENT_ID: client_id, keys.ROLE: keys.SEEN}
+    said |= {key.replace("_", "-"): value for key, value in info.items()}
+    content = {keys.INFO: ConfigRecord(said), keys.METRICS: MetricRecord({keys.NUM_EXAMPLES: 100})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+def is_roll_call(message: Message) -> bool:
+    """Whether a message asks who is there."""
+    return message.metadata.message_type.partition(".")[0] == MessageType.QUERY
+
+
+def is_train(message: Message) -> bool:
+    """Whether a message asks for training."""
+    return message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
+
+
+@dataclass
+class Federation:
+    """A SuperLink, its honest clients, and at most one run.
+
+    Attributes:
+        config: of the run; its clients are the honest ones and the attackers.
+        path: the run's folder.
+        superlink: the process.
+        clients: the honest clients' processes.
+        attackers: those that were let loose.
+    """
+
+    config: RunConfig
+    path: Path
+    superlink: SuperLink
+    clients: ClientProcesses
+    attackers: list[Attacker] = field(default_factory=list)
+    run_id: int = 0
+
+    def attack(self, answer: Answer, key: ec.EllipticCurvePrivateKey | None = None) -> Attacker:
+        """Let an attacker loose."""
+        attacker = Attacker(self.superlink.fleet_address, answer, key)
+        self.attackers.append(attacker)
+        attacker.start()
+        return attacker
+
+    def submit(self) -> None:
+        """Submit the run."""
+        settings = self.config.model_copy(
+            update={"out": str(self.path), "resume": True, "initial_model": str(self.path / INITIAL)}
+        )
+        self.run_id = submit(self.superlink.control_address, build_fab(settings.as_config()))
+
+    def follow(self, seconds: float = 120.0) -> None:
+        """Wait until the run has finished, and fail the test where it has not."""
+        follower = Follower(self.path, lambda kind, line: None)
+        until = time.monotonic() + seconds
+        while not follower.finished:
+            follower.read()
+            status = run_status(self.superlink.control_address, self.run_id)
+            follower.read()
+            assert not follower.failed, follower.failed
+            assert follower.finished or not status.finished, f"{status}\n{self.log}"
+            assert time.monotonic() < until, f"not finished after {seconds} s: {self.history}"
+            time.sleep(0.1)
+
+    def run(self, seconds: float = 120.0) -> None:
+        """Submit the run and wait for its end."""
+        self.submit()
+        self.follow(seconds)
+
+    def stop(self) -> None:
+        """Stop the run."""
+        stop_run(self.superlink.control_address, self.run_id)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A line a round so far."""
+        return read_lines(self.path / HISTORY)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What else the run's folder says happened."""
+        return read_lines(self.path / EVENTS)
+
+    @property
+    def log(self) -> str:
+        """The SuperLink's log, the ServerApp's lines in it."""
+        return self.superlink.log_file.read_text(errors="replace")
+
+    def failures_of(self, client_id: str) -> list[str]:
+        """Why a client failed, round by round."""
+        return [line["failures"][client_id] for line in self.history if client_id in line.get("failures", {})]
+
+
+@contextmanager
+def federation(folder: Path, *, attackers: int = 1, **settings: Any) -> Iterator[Federation]:
+    """Start a federation whose run has places for some attackers.
+
+    Args:
+        folder: where everything goes.
+        attackers: places, of the run's ``clients``, that no honest client takes.
+        settings: of the run; by default 3 clients, 3 rounds of FedAvg on digits.
+
+    Yields:
+        The federation, its honest clients connecting; all of its processes have ended afterwards.
+    """
+    chosen = {"task": "digits", "strategy": "fedavg", "clients": 3, "rounds": 3, "local_steps": 5} | settings
+    config = RunConfig.parse({key.replace("_", "-"): value for key, value in chosen.items()})
+    path = folder / "run"
+    RunFolder.create(path, config, {KIND: LOCAL})
+    superlink = SuperLink(path / "logs")
+    clients = ClientProcesses(config, initial=path / INITIAL, states=path / "clients", logs=path / "logs")
+    clients._plan["clients"] = clients._plan["clients"][: config.clients - attackers]  # type: ignore[index]
+    with ExitStack() as stack:
+        stack.callback(superlink.stop)
+        stack.callback(clients.end)
+        clients.start()
+        superlink.start()
+        clients.connect(superlink.fleet_address)
+        clients.wait_until_loaded()
+        made = Federation(config, path, superlink, clients)
+        stack.callback(lambda: [attacker.end() for attacker in made.attackers])
+        yield made
