@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from client.privacy import noise_key, protected
+from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore, Record, Store
 from client.training.models import arrays_of
 from client.training.rule import LocalRule
@@ -48,6 +49,7 @@ class Owner:
         self.config = config
         self.client_id = client_id
         self.store = store or memory()
+        self.node = NodeSettings()
         self.layout = Layout.of({"w": np.zeros(size, np.float32)})
 
 
