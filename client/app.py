@@ -243,7 +243,7 @@ class _Answers:
             file = f"{participant.node.state_dir}/{record_name(run_key)}.safetensors"
             kept = f", kept in {file}" if participant.node.state_dir else ""
             log.info("the run is over: this client prefers the %s model%s", which, kept)
-        return _reply(message, participant.discloses.evaluation(metrics))
+        return _reply(message, participant.discloses.of_evaluation(metrics))
 
 
 participants = Participants()

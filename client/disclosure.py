@@ -23,6 +23,7 @@ _NEEDS = {
     "report-loss": "its strategy needs the clients' losses",
     "report-weight": "its strategy needs what a client tells besides its model",
     "report-appeal": "its strategy needs to know whether the model meets a client's requirement",
+    "answer-evaluate": "its strategy asks how a model does on the training examples",
     "answer-train-split": "its strategy asks how a model does on the training examples",
 }
 
@@ -35,13 +36,15 @@ class Disclosure:
         loss: losses.
         weight: what the strategy asks of a joined client besides the model.
         appeal: whether a model meets the requirement, and what follows from that.
-        train_split: how a model does on the training examples.
+        evaluation: how a model does: loss, metrics and what follows.
+        train_split: the same on the training examples.
     """
 
-    loss: bool = True
-    weight: bool = True
-    appeal: bool = True
-    train_split: bool = True
+    loss: bool
+    weight: bool
+    appeal: bool
+    evaluation: bool
+    train_split: bool
 
     @classmethod
     def of(cls, config: RunConfig, node: "NodeSettings") -> Self:
@@ -50,6 +53,7 @@ class Disclosure:
             loss=config.report_loss and node.report_loss,
             weight=node.report_weight,
             appeal=node.report_appeal,
+            evaluation=node.answer_evaluate,
             train_split=node.answer_train_split,
         )
 
@@ -62,13 +66,12 @@ class Disclosure:
         Raises:
             ConfigError: one line for the server: the run cannot.
         """
-        for setting, allowed, need in (
-            ("report-loss", self.loss, keys.NEEDS_LOSS),
-            ("report-weight", self.weight, keys.NEEDS_WEIGHT),
-            ("report-appeal", self.appeal, keys.NEEDS_APPEAL),
-            ("answer-train-split", self.train_split, keys.NEEDS_TRAIN_SPLIT),
-        ):
-            self._check(setting, allowed=allowed, needed=bool(told.get(need, 0)))
+        self._check(
+            loss=bool(told.get(keys.NEEDS_LOSS, 0)),
+            weight=bool(told.get(keys.NEEDS_WEIGHT, 0)),
+            appeal=bool(told.get(keys.NEEDS_APPEAL, 0)),
+            train_split=bool(told.get(keys.NEEDS_TRAIN_SPLIT, 0)),
+        )
 
     def check_train(self, algorithm: "Algorithm") -> None:
         """Check that a strategy can do without what stays here, before its TRAIN is answered in any way.
@@ -76,9 +79,7 @@ class Disclosure:
         Raises:
             ConfigError: one line for the server: it cannot.
         """
-        self._check("report-loss", allowed=self.loss, needed=algorithm.needs_losses)
-        self._check("report-weight", allowed=self.weight, needed=algorithm.needs_weight)
-        self._check("report-appeal", allowed=self.appeal, needed=algorithm.needs_appeal)
+        self._check(algorithm.needs_losses, algorithm.needs_weight, algorithm.needs_appeal)
 
     def check_split(self, split: str) -> None:
         """Check that an EVALUATE may be answered.
@@ -86,10 +87,12 @@ class Disclosure:
         Raises:
             ConfigError: one line for the server: it asks about training examples.
         """
-        self._check("answer-train-split", allowed=self.train_split, needed=split == keys.TRAIN_SPLIT)
+        self._check(train_split=split == keys.TRAIN_SPLIT)
 
-    def evaluation(self, metrics: Mapping[str, V]) -> dict[str, V]:
+    def of_evaluation(self, metrics: Mapping[str, V]) -> dict[str, V]:
         """Return what of an EVALUATE's answer may leave the device."""
+        if not self.evaluation:
+            return {keys.NUM_EXAMPLES: metrics[keys.NUM_EXAMPLES]}
         hidden: set[str] = set()
         if not self.loss:
             hidden |= _LOSSES
@@ -100,6 +103,16 @@ class Disclosure:
             hidden |= _APPEALS | {key for key in metrics if key.startswith(keys.PREFERRED)}
         return {key: value for key, value in metrics.items() if key not in hidden}
 
-    def _check(self, setting: str, *, allowed: bool, needed: bool) -> None:
-        if needed and not allowed:
-            raise ConfigError(f"{setting} = False is not allowed in this run: {_NEEDS[setting]}")
+    def _check(
+        self, loss: bool = False, weight: bool = False, appeal: bool = False, train_split: bool = False
+    ) -> None:
+        """Compare what a run needs with what may be told."""
+        for setting, needed, allowed in (
+            ("report-loss", loss, self.loss),
+            ("report-weight", weight, self.weight),
+            ("report-appeal", appeal, self.appeal),
+            ("answer-evaluate", train_split, self.evaluation),
+            ("answer-train-split", train_split, self.train_split),
+        ):
+            if needed and not allowed:
+                raise ConfigError(f"{setting} = False is not allowed in this run: {_NEEDS[setting]}")

@@ -47,6 +47,9 @@ class NodeSettings(Settings):
         True, description="whether a joined reply may carry what its strategy asks for besides the model"
     )
     report_appeal: bool = Field(True, description="whether replies may say that the model meets the requirement")
+    answer_evaluate: bool = Field(
+        True, description="whether to tell how a model does; false: number of examples alone"
+    )
     answer_train_split: bool = Field(True, description="whether to tell how a model does on the training examples")
     clipping_norm: NonNegative = Field(
         0.0, description="most l2 norm of an update, whatever the run allows; 0: as the run says"

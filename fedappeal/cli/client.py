@@ -75,6 +75,9 @@ def client(
     report_appeal: Annotated[
         bool, typer.Option(help="whether replies may say that the model meets the requirement")
     ] = True,
+    answer_evaluate: Annotated[
+        bool, typer.Option(help="whether to tell how a model does; no: the number of examples alone")
+    ] = True,
     answer_train_split: Annotated[
         bool, typer.Option(help="whether to tell how a model does on the training examples")
     ] = True,
@@ -121,6 +124,7 @@ def client(
             "report-loss": report_loss,
             "report-weight": report_weight,
             "report-appeal": report_appeal,
+            "answer-evaluate": answer_evaluate,
             "answer-train-split": answer_train_split,
             "clipping-norm": clipping_norm,
             "dp-epsilon": dp_epsilon,

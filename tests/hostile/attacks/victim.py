@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from client.participant import Participant
+from client.state import Record
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.protocol.config import RunConfig, Scalar, scalar
 from fedappeal.protocol.packing import Arrays
-from fedappeal.tasks.datasets.digits import _digits
+from fedappeal.tasks.datasets.digits import Digits, _digits
 from tests.node import Node, metrics_of
 
 CLASSES = 10
@@ -23,6 +25,14 @@ LABELS = (16, 2, 11, 1, 8, 0, 9, 3, 4, 6)
 """How many of each digit it holds."""
 
 Vector = NDArray[np.float64]
+T = TypeVar("T")
+
+
+class Found(NamedTuple, Generic[T]):
+    """What an attack works out, and how many models it sent for it."""
+
+    value: T
+    models: int
 
 
 def write_images(folder: Path) -> Path:
@@ -34,27 +44,48 @@ def write_images(folder: Path) -> Path:
     return file
 
 
+def switches(options: str) -> dict[str, Scalar]:
+    """Return the node settings behind options of `fedappeal client`."""
+    found: dict[str, Scalar] = {}
+    words = options.split()
+    for at, word in enumerate(words):
+        if word.startswith("--"):
+            value = words[at + 1] if words[at + 1 :] and not words[at + 1].startswith("--") else None
+            name = word.removeprefix("--")
+            found[name.removeprefix("no-")] = scalar(value) if value else not name.startswith("no-")
+    return found
+
+
+def other_images() -> Vector:
+    """Return images of the same kind that the server has: none of the volunteer's."""
+    pixels = _digits()[0][1000:]
+    return ((pixels / Digits.scale - Digits.mean) / Digits.std).reshape(len(pixels), -1)
+
+
 class Victim:
     """A volunteer as a hostile server sees it.
 
     The server knows the run's settings, and what comes back. Only tests look at `participant`.
 
     Attributes:
+        examples: how many it trains on, which it tells in the roll call.
         asked: messages so far, but for roll calls.
     """
 
-    def __init__(self, config: RunConfig, file: Path, **owner: Scalar) -> None:
+    def __init__(self, config: RunConfig, file: Path, options: str = "") -> None:
         """Call the roll.
 
         Args:
             config: the run's settings, which the server chooses.
             file: the volunteer's images.
-            owner: its owner's switches.
+            options: its owner's, as `fedappeal client` has them.
         """
-        self.node = Node(config, partition_id=-1, data=str(file), client_id="anna", **owner)
+        self.node = Node(config, partition_id=-1, data=str(file), client_id="anna", **switches(options))
+        # Only here: the client's secret is drawn by chance, and a figure that is compared with a page must not be.
+        self.participant.store.write("noise-key", Record({"key": "known to this test"}))
         self.asked = 0
         self._round = 0
-        self.node("query", told={keys.PROTOCOL_VERSION: keys.PROTOCOL})
+        self.examples = int(self.node.metrics("query")[keys.NUM_EXAMPLES])  # type: ignore[call-overload]
 
     def zero(self) -> Arrays:
         """Return a model of the run's shape with zeros alone."""
@@ -80,11 +111,12 @@ class Victim:
         back = self.node.layout.unpack(reply.array_records[keys.ARRAYS])
         return {name: (sent[name].astype(np.float64) - back[name]) / scale for name in sent}
 
-    def gradient(self, model: Arrays, batch_size: int = 10**6, steps: int = 1) -> Arrays:
-        """Return the mean gradient over a batch; with more steps their mean, of a step size that hardly moves."""
-        rate = 1.0 if steps == 1 else 1e-3
-        reply = self.train(model, **{"batch-size": batch_size, "local-steps": steps, "learning-rate": rate})
-        return self.update(model, reply, rate * steps)
+    def gradient(
+        self, model: Arrays, batch_size: int = 10**6, *, mandatory: bool = True, rate: float = 1.0
+    ) -> Arrays:
+        """Return the mean gradient over a batch, by default of all examples: of one step, divided by its size."""
+        asked = {"batch-size": batch_size, "local-steps": 1, "learning-rate": rate}
+        return self.update(model, self.train(model, mandatory=mandatory, **asked), rate)
 
     # -- for tests alone -----------------------------------------------------------------------------
 
