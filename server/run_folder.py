@@ -9,12 +9,10 @@ parameter names). A simulated run leaves its clients' memory too: `fedappeal.sim
 """
 
 import json
-import platform
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +26,7 @@ from fedappeal.protocol.keys import is_run_key
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
 from fedappeal.trained.model import MODEL as MODEL
+from fedappeal.versions import recorded_versions
 from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
 
@@ -43,19 +42,6 @@ INITIAL = "initial.safetensors"
 _LOCK = ".lock"
 _MOST_ROUNDS = 2**63
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
-
-_VERSIONED = ("fedappeal", "flwr", "torch", "torchvision", "numpy", "grpcio", "protobuf")
-
-
-def recorded_versions() -> dict[str, str]:
-    """Return the versions that are recorded with every run."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in _VERSIONED:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 class RunFolder:

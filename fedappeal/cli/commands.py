@@ -24,7 +24,7 @@ cli.command("key")(key)
 def _print_versions(wanted: bool) -> None:
     if not wanted:
         return
-    from server.run_folder import recorded_versions
+    from fedappeal.versions import recorded_versions
 
     found = recorded_versions()
     others = ", ".join(f"{name} {found[name]}" for name in ("flwr", "torch", "python"))
