@@ -22,14 +22,15 @@ WORKERS ?= 2
 
 setup: $(READY)
 
-$(READY): requirements.txt pyproject.toml
+# Every file that is installed must have the hash that a file of this repository says; what builds the project too.
+$(READY): requirements.txt docker/installer.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "fedappeal needs Python 3.11 or newer; name it with: make PYTHON=python3.12" >&2; exit 2; }
 	@echo "setting up $(VENV) (a few minutes the first time: PyTorch is large)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[^ ;]*\).*/\1/p' requirements.txt)"
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.txt
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r docker/installer.txt
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
 demo: setup
@@ -62,12 +63,14 @@ types: setup
 
 check: lint types test
 
-# Pins every version of every package, for every platform, without addresses; for the image, those that it needs.
+# Pins every package's version and its files' hashes, for every platform, without addresses: all that there is; for the
+# image, what it needs; and what installs these. Versions stay unless asked: ARGS="--upgrade-package torch", ARGS=--upgrade.
+PIN = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+  --no-annotate --quiet $(ARGS)
 requirements: setup
-	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
-	  --no-emit-index-url --no-header --no-annotate --quiet --output-file requirements.txt
-	@$(BIN)/uv pip compile pyproject.toml --extra data --universal --python-version 3.11 --constraint requirements.txt \
-	  --no-emit-index-url --no-header --no-annotate --quiet --output-file docker/requirements.txt
+	@$(PIN) pyproject.toml --extra dev --group build --output-file requirements.txt
+	@$(PIN) pyproject.toml --extra data --constraint requirements.txt --output-file docker/requirements.txt
+	@$(PIN) --group build --constraint requirements.txt --output-file docker/installer.txt
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
