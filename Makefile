@@ -3,6 +3,9 @@
 # make test-wheel    set up, build the wheel, and run the notebook in a clean environment with it
 # make test-hostile  set up and attack federations of real processes, as one member, neighbour or server could
 # make test-docker   set up and run the tests with real containers (needs Docker with Compose)
+# make soak   set up and soak: 500 rounds of 30 clients, one of which is killed or cut off every 10 s (half an hour)
+# make audit  set up and look for known flaws: bandit over the code, advisories of every package (needs a network)
+# make sbom   set up and write what is installed, as CycloneDX: dist/
 # make setup  the setting up alone, into .venv
 
 PYTHON ?= python3
@@ -17,8 +20,9 @@ ROUNDS ?= 20
 SEED ?= 0
 ARGS ?=
 WORKERS ?= 2
+SOAK_ROUNDS ?= 500
 
-.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile lint types check requirements clean
+.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile soak lint types check audit sbom requirements clean
 
 setup: $(READY)
 
@@ -52,16 +56,37 @@ test-wheel: setup
 test-hostile: setup
 	@$(BIN)/python -m pytest tests/hostile -n $(WORKERS) --dist loadfile $(ARGS)
 
+# A long run whose clients are killed, stopped and cut off: rounds, memory, processes and the model must be right.
+soak: setup
+	@$(BIN)/python -m tests.soak.soak --rounds $(SOAK_ROUNDS) --seed $(SEED) $(ARGS)
+
 test-docker: setup
 	@FEDAPPEAL_DOCKER_TESTS=1 $(BIN)/python -m pytest tests/docker $(ARGS)
 
+CODE := fedappeal client server strategies benchmarks .ci
 lint: setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/bandit --quiet --configfile pyproject.toml --recursive $(CODE)
 
 types: setup
 	@$(BIN)/mypy
 
 check: lint types test
+
+# bandit over the code, and the advisories of every pinned package, for which it needs a network. Exit code 1: something
+# was found; 3: advisories could not be read (`make` itself prints the 3, and ends with 2).
+audit: setup
+	@$(BIN)/python .ci/audit.py
+
+# What is in .venv with licences and who needs what, and what is in the image with hashes, as CycloneDX; each is checked
+# against its schema before it is written.
+sbom: setup
+	@mkdir -p dist
+	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/sbom.cdx.json $(BIN)/python
+	@$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/sbom-image.cdx.json docker/requirements.txt
+	@echo "written: dist/sbom.cdx.json dist/sbom-image.cdx.json"
 
 # Pins every package's version and its files' hashes, for every platform, without addresses: all that there is; for the
 # image, what it needs; and what installs these. Versions stay unless asked: ARGS="--upgrade-package torch", ARGS=--upgrade.
