@@ -229,3 +229,19 @@ def test_shellcheck_finds_nothing() -> None:
         ["shellcheck", "--shell=sh", str(INSTALL)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "UMask=0077",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "PrivateTmp=yes",
+        "CapabilityBoundingSet=",
+        "StateDirectoryMode=0700",
+    ]
+    + ["MemoryMax=50%", "TasksMax=256"],
+)
+def test_the_service_is_confined(line: str) -> None:
+    assert line in UNIT.read_text().splitlines()
