@@ -278,5 +278,6 @@ class _Client:
                 self._tell("waiting", f"{reason} (trying again)")
                 said = reason
             attempt += 1
-            if self.shutdown.asked.wait(min(retry_wait(attempt, random.random()), left)):
+            spread = random.random()  # nosec B311 # it spreads the clients' attempts, and guards nothing
+            if self.shutdown.asked.wait(min(retry_wait(attempt, spread), left)):
                 return None

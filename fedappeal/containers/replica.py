@@ -48,6 +48,7 @@ def main(clients: Path = CLIENTS, ca: Path = CA) -> None:
     """
     from fedappeal.federation.certificates import make_key
 
+    os.umask(0o077)
     superlink = os.environ.get("SUPERLINK") or SUPERLINK
     extra = environment_options(os.environ)
     with claimed(clients) as slot:

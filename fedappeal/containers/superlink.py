@@ -5,11 +5,14 @@
 Its log has short plain lines with the time.
 """
 
+import os
+
 from fedappeal.flower.superlink_log import log_refusals, readable_log, run_superlink
 
 
 def main() -> None:
     """Be the SuperLink."""
+    os.umask(0o077)
     readable_log()
     log_refusals()
     run_superlink()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.processes import QUIET
@@ -30,6 +31,9 @@ class ClientProcesses:
         data_dir: folder with the data sets.
         device: where they train.
     """
+
+    module: ClassVar[str] = "client.process.fork_server"
+    """What the parent runs."""
 
     def __init__(
         self, config: RunConfig, *, initial: Path, states: Path, logs: Path, data_dir: str = "", device: str = "auto"
@@ -70,7 +74,7 @@ class ClientProcesses:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 # -P: the current folder may hold a client.py of the user's.
-                [sys.executable, "-P", "-m", "client.process.fork_server"],
+                [sys.executable, "-P", "-m", self.module],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

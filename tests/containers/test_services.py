@@ -14,7 +14,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from fedappeal.cli.client import client_app
 from fedappeal.containers.health import problem
-from fedappeal.containers.prepare import OWNED, hand_out, number, own, own_runs
+from fedappeal.containers.prepare import OWNED, close, hand_out, number, own, own_runs
 from fedappeal.containers.replica import OPTIONS, client_arguments, environment_options
 from fedappeal.containers.slots import ReplicaSlot
 from fedappeal.federation.certificates import write_certificates
@@ -68,6 +68,14 @@ def test_what_docker_made_as_root_is_given_to_the_user(tmp_path: Path) -> None:
     own_runs(tmp_path / "runs", 1234, 1235)
     owners = {(p.stat().st_uid, p.stat().st_gid) for p in tmp_path.rglob("*")}
     assert owners == {(1234, 1235)}
+
+
+def test_volumes_with_keys_and_states_are_their_owners_alone(tmp_path: Path) -> None:
+    for name in OWNED:
+        (tmp_path / name).mkdir(mode=0o755)
+    close(tmp_path)
+    modes = {name: oct((tmp_path / name).stat().st_mode & 0o777) for name in OWNED}
+    assert modes == {**dict.fromkeys(OWNED, "0o700"), "ca": "0o755"}
 
 
 def test_a_replica_is_a_client_with_its_slots_key_share_and_state() -> None:

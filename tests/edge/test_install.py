@@ -229,3 +229,9 @@ def test_shellcheck_finds_nothing() -> None:
         ["shellcheck", "--shell=sh", str(INSTALL)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_the_service_is_confined() -> None:
+    wanted = {"UMask=0077", "NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateTmp=yes", "CapabilityBoundingSet="}
+    wanted |= {"StateDirectoryMode=0700", "MemoryMax=50%", "TasksMax=256"}
+    assert wanted <= set(UNIT.read_text().splitlines())
