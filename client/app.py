@@ -23,10 +23,10 @@ from client.participant import Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
 from client.preferred import record_name
-from client.privacy import protected
+from client.privacy import Protection, protected
 from client.training.measured import UNMEASURED, Measured
 from client.training.settings import LocalTrainingSettings
-from client.turn import Turn, told_rule, told_strategy
+from client.turn import Turn, run_rule, told_rule, told_strategy
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
@@ -126,10 +126,9 @@ class _Answers:
                 f"this client's task '{participant.config.task}' has fingerprint {participant.task.fingerprint}, "
                 f"the run's has {task}: task and partition settings must be the same"
             )
-        if config.get(keys.NEEDS_LOSS, 0) and not participant.reports_loss:
-            raise ConfigError(
-                "report-loss = False is not allowed in this run: its strategy needs the clients' losses"
-            )
+        participant.discloses.check_run(config)
+        if participant.node.clipping_norm:
+            Protection.of(participant.config, participant.node).check(run_rule(participant), participant.layout)
         arrays, _ = self._model(message, participant)
         run_key = str(config.get(keys.RUN_KEY, ""))
         participant.begin_run(run_key, participant.complete(arrays, run_key))
@@ -153,6 +152,7 @@ class _Answers:
         participant = self._participants.of(context)
         config = _config(message)
         algorithm, told = told_strategy(participant, config)
+        participant.discloses.check_train(algorithm)
         server_round, run_key = int(config[keys.SERVER_ROUND]), str(config.get(keys.RUN_KEY, ""))
         metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
         if participant.memory(run_key).has_left(server_round):
@@ -180,14 +180,12 @@ class _Answers:
         if decision is not Decision.JOINED:
             return _reply(message, metrics)
 
-        if algorithm.needs_losses and not participant.reports_loss:
-            raise ConfigError("report-loss = False is not allowed in this run: its strategy needs the losses")
         rule = told_rule(participant, algorithm, config)
         training = LocalTrainingSettings.of(config, context.run_config)
         rule.check(training)
         measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
-        claims = algorithm.report(measured)
+        claims = algorithm.report(measured) if participant.discloses.weight else {}
         if attacking:
             claims = false_claims(participant.config, algorithm, claims, measured, requirement)
         metrics = {**claims, **metrics}  # what every reply says is no strategy's to change
@@ -208,6 +206,7 @@ class _Answers:
         server_round = int(config.get(keys.SERVER_ROUND, 0))
         split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
         tuning_steps = int(config.get(keys.TUNING_STEPS, 0))
+        participant.discloses.check_split(split)
         shared, model = self._model(message, participant)
         arrays = participant.complete(shared, run_key, server_round + 1)
         requirement = participant.requirement(run_key)
@@ -220,24 +219,23 @@ class _Answers:
         metrics: Metrics = {
             keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
             participant.task.metric.name: measured.score,
+            keys.LOSS: measured.loss,
             keys.APPEALED: int(appealed),
             **measured.others,
         }
-        tells_train_loss = participant.config.report_train_loss and participant.reports_loss
-        if participant.config.evaluate_train or tells_train_loss:
+        asked, may_tell = participant.config, participant.discloses
+        tells_train_loss = asked.report_train_loss and may_tell.loss
+        if may_tell.train_split and (asked.evaluate_train or tells_train_loss):
             on_train = judge(keys.TRAIN_SPLIT, tuning_steps)
             metrics[keys.APPEALED_TRAIN] = int(requirement.met(on_train))
             if tells_train_loss:
                 metrics[keys.TRAIN_LOSS] = on_train.loss
-        if participant.reports_loss:
-            metrics[keys.LOSS] = measured.loss
         if keys.STRATEGY in config and (adapting := told_strategy(participant, config)[0].adaptation()) is not None:
             rule, steps = adapting
             adaptation = Adaptation.of(rule, participant.plain_training(steps), "adaptation")
             adapted = judge(split, adaptation=adaptation)
             metrics[keys.ADAPTED + participant.task.metric.name] = adapted.score
-            if participant.reports_loss:
-                metrics[keys.ADAPTED_LOSS] = adapted.loss
+            metrics[keys.ADAPTED_LOSS] = adapted.loss
         if (preferred := participant.preferred_score(on_test, requirement)) is not None:
             metrics[keys.PREFERRED + participant.task.metric.name] = preferred
         if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
@@ -245,7 +243,7 @@ class _Answers:
             file = f"{participant.node.state_dir}/{record_name(run_key)}.safetensors"
             kept = f", kept in {file}" if participant.node.state_dir else ""
             log.info("the run is over: this client prefers the %s model%s", which, kept)
-        return _reply(message, metrics)
+        return _reply(message, participant.discloses.of_evaluation(metrics))
 
 
 participants = Participants()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from client import preferred
 from client.choices import policy_of, requirement_kind_of
 from client.data.cache import Cache, pick_device
+from client.disclosure import Disclosure
 from client.judgement import Adaptation, JudgedModel
 from client.memory import RunMemory, client_identity
 from client.participation.policy import Past, Situation
@@ -45,6 +46,7 @@ class Participant:
         client_id: stable id.
         model: a model of the task on this client's device, for its structure: its values do not last.
         judged: what it measured of the latest model.
+        discloses: what its owner lets replies tell.
         parts: which of the model's arrays travel, and which stay.
         layout: layout of what travels.
     """
@@ -91,6 +93,7 @@ class Participant:
         self.strategy: Algorithm = cache.strategy_of(config) or STRATEGIES.load(config.strategy, node.allowed).of_run(
             config
         )
+        self.discloses = Disclosure.of(config, node)
         self.policy = policy_of(config, node, self.strategy, self.client_id)
         self._required = requirement_kind_of(config, node)
         self.device = pick_device(node.device)
@@ -210,11 +213,6 @@ class Participant:
         if granted is not None:
             return granted
         return self.node.priority or self.strategy.asks_priority(self.node.partition_id, self.config.clients)
-
-    @property
-    def reports_loss(self) -> bool:
-        """Whether replies may carry losses: by the run's settings and by the owner's."""
-        return self.config.report_loss and self.node.report_loss
 
     def decide(
         self,

@@ -181,10 +181,14 @@ def roll_call_settings(
     config: RunConfig, plugins: Chosen, task: Task, given: Given = NOTHING_GIVEN
 ) -> dict[str, Scalar]:
     """Return what the roll call says besides the run's key and the layout."""
+    strategy = plugins.strategy
     foreign = (f"{kind}\t{found.name}\t{found}" for kind, found in foreign_plugins(config, given))
     return {
         keys.FINGERPRINT: task.fingerprint,
         keys.PROTOCOL_VERSION: keys.PROTOCOL,
         keys.PLUGINS: "\n".join(foreign),
-        keys.NEEDS_LOSS: int(plugins.strategy.needs_losses),
+        keys.NEEDS_LOSS: int(strategy.needs_losses),
+        keys.NEEDS_WEIGHT: int(strategy.needs_weight),
+        keys.NEEDS_APPEAL: int(strategy.needs_appeal),
+        keys.NEEDS_TRAIN_SPLIT: int(strategy.needs_train_split(own_settings(config, strategy))),
     }

@@ -69,6 +69,25 @@ def client(
     priority: Annotated[bool, typer.Option(help="ask to be served with priority")] = False,
     refuse_mandatory: Annotated[bool, typer.Option(help="decide freely in mandatory rounds too")] = False,
     report_loss: Annotated[bool, typer.Option(help="whether replies may carry losses")] = True,
+    report_weight: Annotated[
+        bool, typer.Option(help="whether a joined reply may carry what its strategy asks for besides the model")
+    ] = True,
+    report_appeal: Annotated[
+        bool, typer.Option(help="whether replies may say that the model meets the requirement")
+    ] = True,
+    answer_evaluate: Annotated[
+        bool, typer.Option(help="whether to tell how a model does; no: the number of examples alone")
+    ] = True,
+    answer_train_split: Annotated[
+        bool, typer.Option(help="whether to tell how a model does on the training examples")
+    ] = True,
+    clipping_norm: Annotated[
+        float, typer.Option(help="most l2 norm of an update, whatever the run allows; 0: as the run says")
+    ] = 0.0,
+    dp_epsilon: Annotated[
+        float,
+        typer.Option(help="noise on every update of at least this epsilon's, with --clipping-norm; 0: the run's"),
+    ] = 0.0,
     fixed_requirement: Annotated[
         float | None, typer.Option(help="training loss the global model must beat, in place of the run's requirement")
     ] = None,
@@ -103,6 +122,12 @@ def client(
             "priority": priority,
             "refuse-mandatory": refuse_mandatory,
             "report-loss": report_loss,
+            "report-weight": report_weight,
+            "report-appeal": report_appeal,
+            "answer-evaluate": answer_evaluate,
+            "answer-train-split": answer_train_split,
+            "clipping-norm": clipping_norm,
+            "dp-epsilon": dp_epsilon,
             "fixed-requirement": fixed_requirement,
         }
     )
