@@ -21,6 +21,10 @@ from fedappeal.protocol.foreign_text import parse_json
 _METADATA = "fedappeal"
 CARD = "fedappeal-card"
 """A scalar of this name, a JSON text, is an entry of its own in the metadata, for other programs to read."""
+DAMAGED = "damaged"
+"""How the name of a file ends that was put aside."""
+MOST_ASIDE = 9
+"""Damaged files of one name that are kept; then the last one is replaced."""
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
@@ -118,6 +122,20 @@ def replaced(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[Pa
         raise
     if durable:
         _sync(path.parent, os.O_RDONLY)
+
+
+def aside_name(path: Path) -> Path:
+    """Return the path at which a damaged file is kept: the first free one, else the last."""
+    names = [DAMAGED, *(f"{DAMAGED}-{number}" for number in range(2, MOST_ASIDE + 1))]
+    paths = [path.with_name(f"{path.name}.{name}") for name in names]
+    return next((other for other in paths if not other.exists()), paths[-1])
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file, so that another one can take its place; return its new path."""
+    aside = aside_name(path)
+    os.replace(path, aside)
+    return aside
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -1,7 +1,7 @@
 """Fills a run's folder round by round: lines, and the checkpoints behind them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,8 +11,8 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
 from server.build import Chosen
 from server.checkpoint import Checkpoint
+from server.checkpoints import write_checkpoint
 from server.run_folder import (
-    CHECKPOINT,
     HISTORY,
     MEASUREMENTS,
     PARTICIPATION,
@@ -46,8 +46,15 @@ class ClientMemory(Protocol):
     def save(self, server_round: int) -> None:
         """Keep what the clients remember after a round, beside what is kept already."""
 
-    def keep_only(self, server_round: int) -> None:
-        """Let go of what was kept after other rounds."""
+    def keep_only(self, rounds: Collection[int]) -> None:
+        """Let go of what was kept after other rounds than these."""
+
+    def check(self, server_round: int) -> None:
+        """Check that what was kept after a round can be read.
+
+        Raises:
+            ConfigError: it cannot.
+        """
 
 
 @dataclass
@@ -143,9 +150,9 @@ class Recorder(Hooks):
         if self.memory is not None:
             self.memory.save(server_round)
         checkpoint = Checkpoint(server_round, self.initial, arrays, self.strategy.state())
-        checkpoint.write(self.folder.path / CHECKPOINT, self.durable)
+        kept = write_checkpoint(self.folder.path, checkpoint, self.durable)
         if self.memory is not None:
-            self.memory.keep_only(server_round)
+            self.memory.keep_only(kept)
         ended = time.monotonic()
         self._due = ended + max(SECONDS_APART, LARGEST_SHARE * (ended - started))
         self.watch.on_checkpoint(server_round)
