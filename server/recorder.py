@@ -122,6 +122,11 @@ class Recorder(Hooks):
         self._begun = True
         self.folder.event("round", round=server_round)
 
+    def on_rolled_back(self, server_round: int, to_round: int, finite: int, answered: int) -> None:
+        """Record that a round's model was useless, and which one takes its place."""
+        self.folder.event("rolled-back", round=server_round, to=to_round, finite=finite, answered=answered)
+        self.watch.on_rolled_back(server_round, to_round, finite, answered)
+
     def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
         """Write the round's lines, then the checkpoint that makes them count."""
         decisions = [

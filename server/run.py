@@ -170,9 +170,8 @@ def _run(
         raise
     last = strategy.record.server_round or start.server_round
     card = run_card(task, config, folder, last, layout.names)
-    write_safetensors(
-        folder.path / MODEL, layout.unpack(result.arrays), {"round": last, "task": config.task, CARD: card.to_json()}
-    )
+    values: dict[str, Scalar] = {"round": card.round, "task": config.task, CARD: card.to_json()}
+    write_safetensors(folder.path / MODEL, layout.unpack(result.arrays), values)
     folder.event("finished", round=last, reason=strategy.finished)
 
 
