@@ -25,7 +25,7 @@ from client.process.answer import Answer, task_of
 from client.process.owner import PAUSED
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
-from client.state import DiskStore, Record
+from client.state import DiskStore, Record, make_private
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.fleet import MessageDropped, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply
@@ -103,12 +103,14 @@ def run_client(
         if not identity.own and not node.client_id:
             node = node.model_copy(update={"client_id": identity.client_id})
         with _alone(node.state_dir), GracefulShutdown() as shutdown:
+            if node.state_dir:
+                make_private(Path(node.state_dir).expanduser())
             return _Client(node, connection, app, identity, connect_timeout, on_event, shutdown).serve()
     except InUse as error:
         other = f"another client (process {error.process}): stop it, or give another folder"
         on_event(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {other}"))
         return 2
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # OSError: a full disk, a folder that cannot be written
         on_event(Event("given-up", str(error)))
         return 2
 

@@ -181,6 +181,11 @@ class RunView:
         )
         row = " ".join(v.rjust(w) for v, (_, w) in zip(values, columns, strict=True))
         self.console.print(self._who(line["decisions"]) + row)
+        if "rolled_back_to" in line:
+            told = (
+                f"most clients have no finite loss on this model: back to that of round {line['rolled_back_to']:.0f}"
+            )
+            self.console.print(f"        {told}", style="yellow", markup=False, soft_wrap=True)
         for client, reason in line.get("failures", {}).items():
             self.console.print(f"        {client}: {reason}", style="yellow", markup=False, soft_wrap=True)
 

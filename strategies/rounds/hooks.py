@@ -27,6 +27,7 @@ class RoundRecord:
         metrics: numbers for the history (evaluation, and what the strategy adds).
         measured: what each client that answered the evaluation reported, by client-id, then by key.
         evaluated: clients that answered the evaluation; ``expected``: clients that were asked.
+        unusable: clients whose answer to the evaluation, an error or a reply, is left out.
         bytes_up: bytes of the replies' contents; ``bytes_down``: of the instructions'.
         seconds: wall time.
         mandatory: whether clients were asked not to opt out.
@@ -39,6 +40,7 @@ class RoundRecord:
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluated: int = 0
     expected: int = 0
+    unusable: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
@@ -115,6 +117,16 @@ class Hooks:
 
     def on_round_end(self, record: RoundRecord, arrays: "ArrayRecord") -> None:
         """A round is over; ``arrays`` is the new global model."""
+
+    def on_rolled_back(self, server_round: int, to_round: int, finite: int, answered: int) -> None:
+        """The model of a round was useless: the run takes up an earlier one.
+
+        Args:
+            server_round: the round.
+            to_round: the round after which the model was good; 0: the initial model.
+            finite: clients that answered the evaluation with a finite loss.
+            answered: clients that answered it, an error included.
+        """
 
     def on_checkpoint(self, server_round: int) -> None:
         """The folder holds a checkpoint of this round: the run can continue after it."""
