@@ -9,11 +9,11 @@ from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.federation.follower import Follower
-from fedappeal.federation.local import terminate_as_interrupt
 from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import CLIENT_APP
 from fedappeal.flower.control import ControlError
+from fedappeal.process_end import end_as_interrupt
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import task_fingerprint
 from server.build import check_settings
@@ -107,7 +107,7 @@ def _submit(config: RunConfig, superlink: RemoteSuperLink, detach: bool, clienta
         return
     view.start(f"run {run_id} was submitted")
     try:
-        with terminate_as_interrupt():
+        with end_as_interrupt():
             ended = superlink.follow(
                 run_id, lambda status: view.console.print(f"run {run_id}: {status}", soft_wrap=True), follower
             )

@@ -1,17 +1,15 @@
 """A federation of real client processes on this machine: SuperLink, clients, one run, and the end of them all."""
 
 import contextlib
-import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 from fedappeal.federation.clients import ClientProcesses, ClientsEnded
 from fedappeal.federation.follower import Follower, Watch
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
+from fedappeal.process_end import end_as_interrupt
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 from server.run_folder import INITIAL, RunFolder
@@ -63,7 +61,7 @@ def run_local(
     )
     follower = Follower(path, watch)
     with ExitStack() as stack:
-        stack.enter_context(terminate_as_interrupt())
+        stack.enter_context(end_as_interrupt())
         # Ended in the opposite order: the clients say goodbye to a SuperLink that still runs.
         stack.callback(superlink.stop)
         stack.callback(clients.end)
@@ -103,20 +101,6 @@ def _submit_and_follow(
             time.sleep(_POLL)
     except ControlError as error:
         raise LocalRunError(str(error)) from None
-
-
-@contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does. A container's first process would not end by it otherwise."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def check_port(port: int) -> None:
