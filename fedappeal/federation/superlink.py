@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
+from fedappeal.private_files import private_folder, private_log
 from fedappeal.process_end import end_with_parent
 from fedappeal.protocol.plugins import PLUGIN_PATH
 from fedappeal.socket_owner import NotTold, is_told, listener_of
@@ -114,13 +115,13 @@ class SuperLink:
             self._guarded = is_told()
         except NotTold as error:
             raise SuperLinkError(str(error)) from None
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         # A port that was free a moment ago may be taken by the time the process binds it: pick again then.
         for attempt in range(3):
             fleet, control = _free_ports(2)
             fleet = self._fleet_port or fleet
             self.fleet_address, self.control_address = f"{_LOOPBACK}:{fleet}", f"{_LOOPBACK}:{control}"
-            with self.log_file.open("ab") as log:
+            with private_log(self.log_file) as log:
                 start = log.tell()
                 self._process = subprocess.Popen(
                     self._command(fleet, control),
@@ -200,7 +201,7 @@ class SuperLink:
     def _env(self) -> dict[str, str]:
         scripts = str(_flower_command("flower-superlink").parent)
         home = self.folder / "flower"
-        home.mkdir(exist_ok=True)
+        private_folder(home)
         return {
             **os.environ,
             **QUIET,

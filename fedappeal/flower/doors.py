@@ -96,7 +96,7 @@ class OwnUserInterceptor(grpc.ServerInterceptor):  # type: ignore[misc, unused-i
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
             # A call whose connection has ended meanwhile is no call: its address may be another process's by now.
             if not (self._admits(context.peer()) and context.is_active()):
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, REFUSED)
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSED)
             return handler.unary_unary(request, context)
 
         return grpc.unary_unary_rpc_method_handler(
