@@ -73,6 +73,9 @@ def run_local(
             _submit_and_follow(superlink, clients, settings, follower)
         except (ClientsEnded, SuperLinkError) as error:
             raise LocalRunError(str(error)) from None
+        except KeyboardInterrupt:
+            superlink.stop()  # first here: its ServerApp would record a round whose clients have just been ended
+            raise
 
 
 def _submit_and_follow(

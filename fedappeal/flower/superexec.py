@@ -3,12 +3,13 @@
     python -P -m fedappeal.flower.superexec [options of `flower-superexec`]
 
 Flower gives a ServerApp the token of its task on the command line, which every user of the machine can read. Here the
-token is in a file without a name that the ServerApp inherits. A ServerApp is also killed as soon as this process is
-gone: one that Flower only asks to end would record a round whose clients ended before it did.
+token is in a file without a name that the ServerApp inherits. This process is also killed as soon as its SuperLink is
+gone, and the ServerApp with it: one that Flower only asks to end would record a round whose clients ended before.
 """
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any
 
 from fedappeal.process_end import end_with_parent
 
-_TOKEN = "--token"
+_TOKEN, _PARENT = "--token", "--parent-pid"
 
 
 def start_task(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
@@ -42,6 +43,8 @@ def start_task(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[by
 
 def main() -> None:
     """Be the SuperExec, with the options of this process's command line."""
+    end_with_parent(int(sys.argv[sys.argv.index(_PARENT) + 1]))  # Flower notices the end too, seconds later
+    # Importing Flower takes a second.
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec.executor import subprocess_executor
 
