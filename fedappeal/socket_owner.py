@@ -58,7 +58,9 @@ def is_told() -> bool:
         listener.listen(1)
         client.connect(listener.getsockname())
         if (peer := peer_of(client.getsockname(), listener.getsockname())) != os.geteuid():
-            raise NotTold(f"the kernel says that user {peer} has a connection that this process, {os.geteuid()}, made")
+            raise NotTold(
+                f"the kernel says that user {peer} has a connection that this process, {os.geteuid()}, made"
+            )
     return True
 
 

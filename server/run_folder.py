@@ -40,6 +40,8 @@ POLICIES = "policies.jsonl"
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 INITIAL = "initial.safetensors"
+LONGEST_TEXT = 500
+"""Characters that are kept of a text in the files of lines: clients and other parties wrote some of them."""
 _LOCK = ".lock"
 _MOST_ROUNDS = 2**63
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
@@ -185,7 +187,7 @@ class RunFolder:
 
     def event(self, kind: str, **facts: object) -> None:
         """Record something that is not a round: an arrival, a refusal, the end."""
-        self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **facts})
+        self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **all_printable(facts, LONGEST_TEXT)})
 
     def forget_after(self, server_round: int) -> None:
         """Drop lines cut short, and those of later rounds: resume runs these again.
@@ -301,7 +303,9 @@ def _line(text: str) -> dict[str, Any]:
     server_round = line.get("round", 0)
     if type(server_round) is not int or not 0 <= server_round < _MOST_ROUNDS:
         raise ValueError(f"round = {printable(server_round, 40)} is not a number of a round")
-    cleaned: dict[str, Any] = all_printable(line)  # clients and other parties wrote some of it, and it is printed
+    cleaned: dict[str, Any] = all_printable(
+        line, LONGEST_TEXT
+    )  # clients and other parties wrote some of it, and it is printed
     return cleaned
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
+from fedappeal.cli.shown import complain
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
@@ -75,7 +76,7 @@ def _run(config: RunConfig, folder: RunFolder, port: int, data_dir: str, device:
         sys.exit(130)
     except LocalRunError as error:
         view.stop()
-        print(f"fedappeal: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(1)
     view.stop()
     view.summary()

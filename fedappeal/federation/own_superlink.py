@@ -1,6 +1,6 @@
 """A SuperLink for the user who starts it: Flower's own, and other users of this machine are kept out.
 
-    python -P -m fedappeal.federation.own_superlink [options of `flower-superlink`]
+python -P -m fedappeal.federation.own_superlink [options of `flower-superlink`]
 """
 
 import os

@@ -227,7 +227,7 @@ class SuperLink:
         raise SuperLinkError(f"the SuperLink did not answer within {self._ready_timeout:g} s; see {self.log_file}")
 
     def _check_listeners(self) -> None:
-        """Check that the ports are this user's: another one may have taken a port while the SuperLink was starting."""
+        """Check that the ports are this user's: another may have taken one while the SuperLink started."""
         for address in (self.control_address,) if self._simulation else (self.control_address, self.fleet_address):
             host, _, port = address.rpartition(":")
             if self._guarded and (uid := listener_of((host, int(port)))) != os.geteuid():

@@ -99,9 +99,7 @@ class OwnUserInterceptor(grpc.ServerInterceptor):  # type: ignore[misc, unused-i
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSED)
             return handler.unary_unary(request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
-            guarded, handler.request_deserializer, handler.response_serializer
-        )
+        return grpc.unary_unary_rpc_method_handler(guarded, handler.request_deserializer, handler.response_serializer)
 
     def _admits(self, peer: str) -> bool:
         remote = grpc_address(peer)

@@ -49,7 +49,7 @@ def main() -> None:
     from flwr.supercore.superexec.executor import subprocess_executor
 
     starting = SimpleNamespace(Popen=start_task, DEVNULL=subprocess.DEVNULL)
-    setattr(subprocess_executor, "subprocess", starting)
+    subprocess_executor.subprocess = starting
     flower_superexec()
 
 

@@ -52,8 +52,8 @@ class Ports:
         options = flower._parse_args_run_superlink().parse_args(list(arguments))
         if options.fleet_api_type != TRANSPORT_TYPE_GRPC_RERE:
             raise ConfigError(
-                f"fleet-api-type = '{options.fleet_api_type}' is not allowed: {TRANSPORT_TYPE_GRPC_RERE}, which is what "
-                "clients of fedappeal speak"
+                f"fleet-api-type = '{options.fleet_api_type}' is not allowed: {TRANSPORT_TYPE_GRPC_RERE}, which is "
+                "what clients of fedappeal speak"
             )
         fleet = "" if options.simulation else options.fleet_api_address or FLEET_API_GRPC_RERE_DEFAULT_ADDRESS
         return cls(options.host, fleet, options.enable_supernode_auth)
@@ -79,8 +79,8 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
 
     Args:
         arguments: options of `flower-superlink`.
-        guarded: whether the Control and Runtime APIs serve processes of this user only, and the Fleet API too where it
-            is on loopback and asks for no key.
+        guarded: whether the Control and Runtime APIs serve processes of this user only, and the Fleet API too where
+            it is on loopback and asks for no key.
 
     Raises:
         ConfigError: options that cannot be guarded; before anything is started.
@@ -122,7 +122,7 @@ def _with_interceptors(ports: Ports, guarded: bool) -> Callable[..., grpc.Server
 
 def _with_own_superexec(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
     def ours(*given: Any, **named: Any) -> list[str]:
-        name, *options = command(*given, **named)
+        _, *options = command(*given, **named)
         return [sys.executable, "-P", "-m", "fedappeal.flower.superexec", *options]
 
     return ours

@@ -160,7 +160,9 @@ def register_blindly(address: str) -> str:
     for number in range(_TRIES):
         with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
             grpc.channel_ready_future(channel).result(5)
-            signed = GrpcFleet(address, ec.generate_private_key(ec.SECP256R1()), insecure=True, root_certificates=None)
+            signed = GrpcFleet(
+                address, ec.generate_private_key(ec.SECP256R1()), insecure=True, root_certificates=None
+            )
             request = RegisterNodeFleetRequest(public_key=signed._signer.public_key)
             FleetStub(channel).RegisterNode.future(request, metadata=signed._sign())
             time.sleep(0.0005 * number)

@@ -133,7 +133,8 @@ def test_nothing_of_what_another_user_sent_was_done(attacked: tuple[Federation, 
 def test_the_files_of_a_run_are_its_users_alone(attacked: tuple[Federation, dict[str, str], Path]) -> None:
     run, found, _ = attacked
     read = {name: told for name, told in found.items() if name.startswith("read /")}
-    assert len(read) == len(PRIVATE) and all(told.startswith("PermissionError") for told in read.values()), read
+    assert len(read) == len(PRIVATE)
+    assert all(told.startswith("PermissionError") for told in read.values()), read
     files = [*(run.path / "logs").glob("*.log"), *(run.path / "clients").rglob("*")]
     assert len(files) > 5
     assert [path for path in files if mode(path) & 0o077] == []
@@ -150,15 +151,20 @@ def test_no_process_shows_a_secret_to_all_users(attacked: tuple[Federation, dict
         assert token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-
-
 def test_the_owner_is_let_in_with_the_same_requests(attacked: tuple[Federation, dict[str, str], Path]) -> None:
-    run, refused, mark = attacked
+    run, _, mark = attacked
     found = attack(run, os.geteuid())
     # Reading an object of no node, and claiming a task that another process has, fail for their own reasons.
     assert {name for name, told in found.items() if REFUSED in told} == set()
     done = {name for name, told in found.items() if told.startswith("done")}
-    assert {"submit a run", "list runs", "list nodes", "read logs", "stop the run", "be the ServerApp with its token"} <= done
+    assert {
+        "submit a run",
+        "list runs",
+        "list nodes",
+        "read logs",
+        "stop the run",
+        "be the ServerApp with its token",
+    } <= done
     assert {"register a node", "go online"} <= done
     until = time.monotonic() + 30
     while not mark.exists():
