@@ -8,8 +8,10 @@ from fedappeal.cli.checks import check_device, check_initial_model, check_out, c
 from fedappeal.cli.shown import complain
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
-from fedappeal.federation.local import LocalRunError, check_port, run_local
+from fedappeal.federation.local import LocalRunError, check_guarded, check_port, run_local
+from fedappeal.federation.own_superlink import NOT_GUARDED
 from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.socket_owner import is_told
 from fedappeal.tasks import check_task
 from server.build import check_settings
 from server.resumption import KIND, LOCAL
@@ -58,11 +60,14 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
     check_settings(config)
     check_device(device)
     check_port(port)
+    check_guarded()
     check_task(config.task_settings(), Path(data_dir) if data_dir else None)
 
 
 def _run(config: RunConfig, folder: RunFolder, port: int, data_dir: str, device: str) -> None:
     report_unused([config])
+    if not is_told():
+        complain(NOT_GUARDED)
     view = RunView(config, folder.path)
     view.start()
     try:

@@ -145,11 +145,11 @@ class RunView:
 
     def _waiting(self, line: dict[str, Any]) -> None:
         enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]
-        named = [f"node {node}" for node in silent[:_MOST_NAMED]]
+        named = [f"node {printable(node, SHOWN_ID)}" for node in silent[:_MOST_NAMED]]
         named += [f"{len(silent) - _MOST_NAMED} more"] if len(silent) > _MOST_NAMED else []
         who = f"; connected, but silent (paused?): {', '.join(named)}" if silent else ""
         self._say(
-            f"{enrolled} of {wanted} clients enrolled; waiting up to {line['seconds']} s for "
+            f"{enrolled} of {wanted} clients enrolled; waiting up to {printable(line['seconds'], SHOWN_ID)} s for "
             f"{wanted - enrolled} more{who}"
         )
 

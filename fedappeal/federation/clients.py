@@ -85,7 +85,7 @@ class ClientProcesses:
                 start_new_session=True,
                 preexec_fn=partial(end_with_parent, os.getpid()),
                 # One thread a client: they share the processor, and a fork must not find a pool of threads.
-                env={**os.environ, **QUIET, "OMP_NUM_THREADS": "1", **import_paths()},
+                env={**os.environ, **QUIET, "OMP_NUM_THREADS": "1", **import_paths(os.environ)},
             )
         self._write(json.dumps(self._plan))
 

@@ -11,6 +11,7 @@ from fedappeal.federation.follower import Follower, Watch
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
 from fedappeal.process_end import end_as_interrupt
 from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.socket_owner import NotTold, is_told
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 from server.run_folder import INITIAL, RunFolder
 
@@ -104,6 +105,18 @@ def _submit_and_follow(
             time.sleep(_POLL)
     except ControlError as error:
         raise LocalRunError(str(error)) from None
+
+
+def check_guarded() -> None:
+    """Check that other users of this machine can be kept out, where its system can say whose a connection is.
+
+    Raises:
+        ConfigError: if this is Linux and the kernel does not say.
+    """
+    try:
+        is_told()
+    except NotTold as error:
+        raise ConfigError(f"the SuperLink's ports cannot be kept from other users of this machine: {error}") from None
 
 
 def check_port(port: int) -> None:

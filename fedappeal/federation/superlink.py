@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -209,8 +210,8 @@ class SuperLink:
             # Its executor is found by name, also where the virtual environment is not activated.
             "PATH": os.pathsep.join((scripts, os.environ.get("PATH", ""))),
             "FLWR_HOME": str(home.resolve()),
-            **import_paths(),
             **self._environment,
+            **import_paths({**os.environ, **self._environment}),
         }
 
     def _wait_until_ready(self, control: int) -> None:
@@ -247,13 +248,17 @@ def _flower_command(name: str) -> Path:
     return Path(found)
 
 
-def import_paths() -> dict[str, str]:
-    """Return the environment in which a process finds this very installation first, and the user's own code last."""
+def import_paths(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which a process finds this very installation first, and the user's own code last.
+
+    Args:
+        environment: what the process would have without them.
+    """
     root = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH", "")
+    inherited = environment.get("PYTHONPATH", "")
     return {
         "PYTHONPATH": os.pathsep.join(part for part in (root, inherited) if part),
-        PLUGIN_PATH: os.environ.get(PLUGIN_PATH) or os.getcwd(),
+        PLUGIN_PATH: environment.get(PLUGIN_PATH) or os.getcwd(),
     }
 
 

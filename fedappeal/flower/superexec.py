@@ -16,6 +16,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from fedappeal.flower.processes import replace_name
 from fedappeal.process_end import end_with_parent
 
 _TOKEN, _PARENT = "--token", "--parent-pid"
@@ -48,8 +49,7 @@ def main() -> None:
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec.executor import subprocess_executor
 
-    starting = SimpleNamespace(Popen=start_task, DEVNULL=subprocess.DEVNULL)
-    subprocess_executor.subprocess = starting
+    replace_name(subprocess_executor, "subprocess", SimpleNamespace(Popen=start_task, DEVNULL=subprocess.DEVNULL))
     flower_superexec()
 
 

@@ -23,6 +23,7 @@ from flwr.superlink import extensions
 from starlette.middleware import Middleware
 
 from fedappeal.flower.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
+from fedappeal.flower.processes import replace_name
 from fedappeal.protocol.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
@@ -93,18 +94,12 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
         )
     os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, by gRPC
     if guarded:
-        _put(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
-        _put(extensions, "get_middleware", _with_door(extensions.get_middleware))
-    _put(flower, "_run_fleet_api_grpc_rere", _with_interceptors(ports, guarded))
-    _put(flower, "_get_superexec_command", _with_own_superexec(flower._get_superexec_command))
+        replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
+        replace_name(extensions, "get_middleware", _with_door(extensions.get_middleware))
+    replace_name(flower, "_run_fleet_api_grpc_rere", _with_interceptors(ports, guarded))
+    replace_name(flower, "_get_superexec_command", _with_own_superexec(flower._get_superexec_command))
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink()
-
-
-def _put(module: Any, name: str, value: object) -> None:
-    """Replace what a module calls by a name; AttributeError where Flower has renamed it."""
-    getattr(module, name)
-    setattr(module, name, value)
 
 
 def _with_door(extension: Callable[[], tuple[Middleware, ...]]) -> Callable[[], tuple[Middleware, ...]]:
