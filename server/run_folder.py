@@ -22,7 +22,7 @@ from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.protocol.foreign_text import all_printable, parse_json
 from fedappeal.protocol.keys import is_run_key
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
@@ -32,8 +32,8 @@ from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
 from server.lines import EVENTS as EVENTS
 from server.lines import HISTORY as HISTORY
+from server.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, rewrite, usable_lines
 from server.lines import MEASUREMENTS as MEASUREMENTS
-from server.lines import MOST_ROUNDS, append_lines, rewrite, usable_lines
 from server.lines import PARTICIPATION as PARTICIPATION
 from server.lines import POLICIES as POLICIES
 from server.lines import read_lines as read_lines
@@ -179,7 +179,7 @@ class RunFolder:
 
     def event(self, kind: str, **facts: object) -> None:
         """Record something that is not a round: an arrival, a refusal, the end."""
-        self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **facts})
+        self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **all_printable(facts, LONGEST_TEXT)})
 
     def forget_after(self, server_round: int) -> None:
         """Drop lines cut short, and those of later rounds: resume runs these again.

@@ -30,6 +30,7 @@ from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.fleet import MessageDropped, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply
 from fedappeal.locks import InUse, only_process
+from fedappeal.protocol.foreign_text import printable
 
 _KEPT_RUNS = 4
 
@@ -111,7 +112,7 @@ def run_client(
         on_event(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {other}"))
         return 2
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder that cannot be written
-        on_event(Event("given-up", str(error)))
+        on_event(Event("given-up", printable(error)))
         return 2
 
 
@@ -144,7 +145,7 @@ class _Client:
         self._activity = Activity(folder) if folder else None
 
     def _tell(self, kind: str, text: str) -> None:
-        self.on_event(Event(kind, text))
+        self.on_event(Event(kind, printable(text)))  # the server may have written parts of it
 
     def serve(self) -> int:
         """Connect and answer until asked to end; returns the exit code."""
@@ -235,7 +236,7 @@ class _Client:
             return Answer.given(message, reply, take_judged(context.state))
         except (Exception, SystemExit) as error:
             LOGGER.debug("the app raised", exc_info=True)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             take_judged(context.state)  # what failed is no figure of the next model
             return Answer("failed", f"failed, {reason}", message, error_reply(reason, message))
         finally:

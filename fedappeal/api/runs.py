@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 from fedappeal.api.picture import Picture
 from fedappeal.api.run import Run, shown_value
 from fedappeal.comparison.frames import pandas
+from fedappeal.protocol.foreign_text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +90,9 @@ class Runs(Sequence[Run]):
         table = [[*settings, "rounds", *(column.replace("_", " ") for column in columns)]]
         for found, varied in zip(summaries, self.varied, strict=True):
             values = [shown_value(found[column]) if column in found else "-" for column in columns]
-            table.append([*(str(varied[name]) for name in settings), f"{found['rounds']} of {found['of']}", *values])
+            table.append(
+                [*(printable(varied[name]) for name in settings), f"{found['rounds']} of {found['of']}", *values]
+            )
         return table
 
     def _joined(self, each: Sequence["pd.DataFrame"]) -> "pd.DataFrame":

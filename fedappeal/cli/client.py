@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedappeal.protocol.config import ConfigError, plugin_settings, section
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.plugins import parse_section
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
     from client.process.owner import describe
 
     for line in describe(state_dir.expanduser()):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 @client_app.command("pause")

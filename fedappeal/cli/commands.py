@@ -58,6 +58,18 @@ def _local(
 cli.command("local")(with_run_options(_local))
 
 
+@cli.command(
+    "superlink",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def superlink(context: typer.Context) -> None:
+    """Start a long-running SuperLink (options: of `flower-superlink`); its Control port is this user's alone."""
+    from fedappeal.cli.superlink import start_superlink
+
+    start_superlink(context.args)
+
+
 @cli.command("resume")
 def resume(
     folder: Annotated[Path, typer.Argument(help="folder of a run; it continues in its own runtime")],

@@ -121,7 +121,7 @@ def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> 
             failed[todo[number].name] = reason
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[runs]}"),
         TimeElapsedColumn(),
