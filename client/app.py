@@ -106,6 +106,8 @@ class _Answers:
         if latest is None or latest.record is not record or latest.layout != own:
             latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
             self._latest = latest
+        if participant.guard is not None:
+            participant.guard.check_question(message, latest.hash)
         return latest.arrays, latest.hash
 
     def roll_call(self, message: Message, context: Context) -> Message:
@@ -116,7 +118,7 @@ class _Answers:
                 f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {theirs}"
             )
         try:
-            participant = self._participants.of(context)
+            participant = self._participants.of(context, message)
         except OwnDataRefused as error:
             info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
@@ -150,7 +152,7 @@ class _Answers:
 
     def train(self, message: Message, context: Context) -> Message:
         """Decide, and train where the decision is to join."""
-        participant = self._participants.of(context)
+        participant = self._participants.of(context, message)
         config = _config(message)
         algorithm, told = told_strategy(participant, config)
         server_round, run_key = int(config[keys.SERVER_ROUND]), str(config.get(keys.RUN_KEY, ""))
@@ -185,6 +187,8 @@ class _Answers:
         rule = told_rule(participant, algorithm, config)
         training = LocalTrainingSettings.of(config, context.run_config)
         rule.check(training)
+        if participant.guard is not None:
+            participant.guard.check_sent(rule, training, len(participant.data.train))
         measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
         claims = algorithm.report(measured)
@@ -202,7 +206,7 @@ class _Answers:
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """Report how well the model serves this client; at the end, keep the preferred."""
-        participant = self._participants.of(context)
+        participant = self._participants.of(context, message)
         config = _config(message)
         run_key = str(config.get(keys.RUN_KEY, ""))
         server_round = int(config.get(keys.SERVER_ROUND, 0))

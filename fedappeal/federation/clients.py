@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from client.limits import OFF
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.processes import QUIET
 from fedappeal.protocol.config import RunConfig
@@ -45,6 +46,7 @@ class ClientProcesses:
                     "partition-id": i,
                     "num-partitions": total,
                     "allow": allowed,
+                    "limits": OFF,  # that user also chose what the run asks of them
                     "state-dir": str((states / f"{i:04d}").absolute()),
                     "data-dir": data_dir,
                     "device": device,

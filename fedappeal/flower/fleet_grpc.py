@@ -32,9 +32,11 @@ _TIMEOUT = 30.0
 _HEARTBEAT_TIMEOUT = 5.0
 _OBJECT_TIMEOUT = 600.0
 _CLOCK_TIMEOUT = 10.0
+LARGEST_OBJECT = 32 * 2**20
+"""Most bytes of one answer that are taken in; Flower cuts arrays into pieces of 5 MiB."""
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", LARGEST_OBJECT),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 3000),
     ("grpc.use_local_subchannel_pool", 1),
@@ -221,6 +223,8 @@ class GrpcFleet:
             return fleet.KeyRequired(text)
         if number == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
             return fleet.NotActivated(text)
+        if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return fleet.ObjectTooLarge(f"an object of more than {LARGEST_OBJECT // 2**20} MiB is not allowed")
         if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED):
             return fleet.Refused(f"the SuperLink at {self.address} does not admit this node: {text}")
         if code in _NO_ANSWER:
