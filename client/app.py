@@ -54,7 +54,7 @@ def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord
 def _config(message: Message) -> Mapping[str, Any]:
     config = message.content.get(keys.CONFIG)
     if not isinstance(config, ConfigRecord):
-        raise ValueError(f"message has no ConfigRecord '{keys.CONFIG}'")
+        raise ConfigError(f"message has no ConfigRecord '{keys.CONFIG}'")
     return config
 
 
@@ -92,20 +92,23 @@ class _Answers:
         """Return the model that was sent, by name, and its content hash.
 
         Raises:
-            ValueError: if it is not this task's model.
+            ConfigError: if it is not this task's model, or may not be asked about.
         """
         own = participant.layout.hash
         layout = str(_config(message).get(keys.LAYOUT, own))
         if layout != own:
-            raise ValueError(
+            raise ConfigError(
                 f"layout {layout} of the model that was sent does not match this client's {own} "
                 f"(task {participant.config.task}, model {participant.config.model})"
             )
-        record = model_of(message.content)
-        latest = self._latest
-        if latest is None or latest.record is not record or latest.layout != own:
-            latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
-            self._latest = latest
+        try:
+            record = model_of(message.content)
+            latest = self._latest
+            if latest is None or latest.record is not record or latest.layout != own:
+                latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
+                self._latest = latest
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         if participant.guard is not None:
             participant.guard.check_question(message, latest.hash)
         return latest.arrays, latest.hash

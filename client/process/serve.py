@@ -34,6 +34,7 @@ from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.fleet import MessageDropped, MessageRefused, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply
 from fedappeal.locks import InUse, only_process
+from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import printable
 
 _KEPT_RUNS = 4
@@ -250,7 +251,7 @@ class _Client:
         try:
             reply = self.app(message, context)
             if not isinstance(reply, Message):
-                raise TypeError(f"the app returned {type(reply).__name__}, not a message")
+                raise ConfigError(f"the app returned {type(reply).__name__}, not a message")
             return Answer.given(message, reply, take_judged(context.state))
         except BaseException as error:  # the owner's function and plug-ins may raise anything, and end nothing
             LOGGER.debug("the app raised", exc_info=True)

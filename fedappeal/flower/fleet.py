@@ -140,7 +140,11 @@ class FleetApi(Protocol):
         """Stay online for twice the interval; False where the node is not known."""
 
     def pull(self, node_id: int) -> Announcement | None:
-        """Return the oldest message for the node, which is handed out once; None if there is none."""
+        """Return the oldest message for the node, which is handed out once; None if there is none.
+
+        Raises:
+            MessageDropped: where what came is no message.
+        """
 
     def pull_objects(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes]:
         """Return the contents that the server has sent so far.

@@ -111,7 +111,10 @@ class GrpcFleet:
         answer = self._call(self._stub.PullMessages, request)
         if not answer.messages_list:
             return None
-        return announcement(answer.messages_list[0], answer.message_object_trees[0])
+        try:
+            return announcement(answer.messages_list[0], answer.message_object_trees[0])
+        except Exception as error:  # a hostile tree or head raises almost anything
+            raise fleet.MessageDropped(f"what came is no message: {type(error).__name__}") from None
 
     def pull_objects(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes]:
         """Return the contents that the server has sent so far."""
