@@ -39,6 +39,7 @@ from fedappeal.flower.fleet import (
     NotConnected,
     ObjectTooLarge,
 )
+from fedappeal.flower.inflated_size import inflated_size
 from fedappeal.flower.messages import be_client
 from fedappeal.flower.objects import inflate
 from fedappeal.flower.transport import open_fleet
@@ -170,7 +171,10 @@ class FleetConnection:
             raise
         self._done(size, message)
         try:
+            room.check(inflated_size(contents))
             whole = inflate(root, contents)
+        except MessageRefused:
+            raise
         except Exception as error:  # garbage raises almost anything
             raise MessageRefused(f"the message cannot be read: {type(error).__name__}", message.about) from error
         self._cache.add_message({part: contents[part] for part in message.parts})
@@ -287,8 +291,10 @@ class _Room:
     def take(self, contents: Mapping[str, bytes]) -> None:
         """Take in objects; MessageRefused where they are too many."""
         self._taken += sum(map(len, contents.values()))
-        if self._largest and self._taken > self._largest:
-            most = f"this client's max-model = {self._largest / 1e6:g} MB"
-            raise MessageRefused(
-                f"a message of more than {self._largest} bytes is not allowed: {most}", self._message.about
-            )
+        self.check(self._taken)
+
+    def check(self, size: int) -> None:
+        """Check a size; MessageRefused where it is too large."""
+        if self._largest and size > self._largest:
+            most = f"{self._largest / 1e6:g} MB"
+            raise MessageRefused(f"a message of more than this client's max-model = {most}", self._message.about)

@@ -23,9 +23,7 @@ MODEL = np.arange(1000, dtype=np.float32)
 class Run:
     """A run whose ServerApp does what it is told."""
 
-    def __init__(
-        self, superlink: Any, folder: Path, version: str, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, superlink: Any, folder: Path, version: str, settings: Mapping[str, Any] | None = None) -> None:
         from fedappeal.federation.submit import build_fab, submit
 
         path = str(folder / "socket")

@@ -1,4 +1,4 @@
-"""Promise: a server gets one weight and one appeal bit for each round number of a run, and no more than a day allows."""
+"""Promise: a server gets one weight and one appeal bit for a round number of a run, and no more than a day allows."""
 
 import json
 from pathlib import Path
@@ -71,12 +71,11 @@ def test_three_models_are_evaluated_under_a_round_number(node: Node) -> None:
 
 
 def test_a_storm_of_evaluations_is_answered_for_a_while(node: Node) -> None:
-    answers = 0
-    with pytest.raises(LimitReached, match=f"the same question {MOST_REPEATS} times in round 6"):
-        for _ in range(1000):
+    for _ in range(MOST_REPEATS):
+        node("evaluate", server_round=6)
+    for _ in range(100):
+        with pytest.raises(LimitReached, match=f"the same question {MOST_REPEATS} times in round 6"):
             node("evaluate", server_round=6)
-            answers += 1
-    assert answers == MOST_REPEATS
 
 
 def test_a_number_made_up_costs_of_the_days(tmp_path: Path) -> None:
@@ -148,7 +147,13 @@ def test_the_file_is_small_and_a_damaged_one_is_begun_anew(tmp_path: Path) -> No
     file = tmp_path / ANSWERS
     assert book.runs() == [f"run{run}" for run in range(2, KEPT_RUNS + 2)]
     assert file.stat().st_mode & 0o777 == 0o600
-    for text in ("{", "[]", "null", json.dumps({"day": 1, "counts": {}, "runs": {}}), '{"runs": {"a": {"train": 3}}}'):
+    for text in (
+        "{",
+        "[]",
+        "null",
+        json.dumps({"day": 1, "counts": {}, "runs": {}}),
+        '{"runs": {"a": {"train": 3}}}',
+    ):
         file.write_text(text)
         assert book.runs() == []
     ask(book, 1)

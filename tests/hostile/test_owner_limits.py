@@ -124,7 +124,7 @@ def test_the_deadline_is_the_messages_or_the_owners_whichever_comes_first() -> N
     deadline = Deadline(101.0, "too late", clock=clock)
     deadline.check()
     clock.now = 101.0
-    with pytest.raises(LimitReached, match="^too late$"):
+    with pytest.raises(LimitReached, match=r"^too late$"):
         deadline.check()
 
 
@@ -200,5 +200,3 @@ def test_an_array_that_says_it_is_huge_is_refused(tmp_path: Path) -> None:
     lie = ArrayRecord({"flat": Array("float32", (10**15,), "numpy.ndarray", head + text)})
     with pytest.raises(ValueError, match="has 0 bytes"):
         Node(CONFIG, tmp_path)("train", lie)
-
-

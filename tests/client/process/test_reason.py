@@ -17,13 +17,13 @@ HOME = Path.home()
     "text",
     [
         f"file '{HOME}/.fedappeal/client/requirement-1.safetensors' cannot be read: no such file",
-        "file '/home/ann smith/my state/limits.json' cannot be read",
+        "file '/home/annika smith/my state/limits.json' cannot be read",
         f"state-dir = {HOME}/state is not allowed",
         f"see {sys.prefix}/lib/python3.11/site-packages/client/app.py, line 3",
         "data = '~/photos/x' is not allowed",
         "data=~/photos is not allowed",
-        r"file 'C:\Users\ann\state' cannot be read",
-        r"C:\Users\ann\state cannot be read",
+        r"file 'C:\Users\annika\state' cannot be read",
+        r"C:\Users\annika\state cannot be read",
         "the file (/srv/photos) is gone",
         'open("../photos/1.png") failed',
         "file:///srv/photos is gone",
@@ -32,14 +32,16 @@ HOME = Path.home()
 def test_no_path_is_told(text: str) -> None:
     told = reason_of(ConfigError(text))
     assert ELSEWHERE in told
-    for part in ("ann", "photos", "state/", "site-packages", str(HOME), sys.prefix, ".fedappeal"):
+    for part in ("annika", "photos", "state/", "site-packages", str(HOME), sys.prefix, ".fedappeal"):
         assert part not in told
 
 
 def test_what_the_operator_can_change_is_told_word_for_word() -> None:
     line = "layout 01ab of the model that was sent does not match this client's 23cd (task digits, model mlp)"
     assert reason_of(ConfigError(line)) == f"ConfigError: {line}"
-    assert reason_of(ConfigError("rho_k = nan:\nit has to be finite")) == "ConfigError: rho_k = nan: it has to be finite"
+    assert (
+        reason_of(ConfigError("rho_k = nan:\nit has to be finite")) == "ConfigError: rho_k = nan: it has to be finite"
+    )
     assert reason_of(ConfigError("1/2 of them, 3 MB/s")) == "ConfigError: 1/2 of them, 3 MB/s"
 
 
