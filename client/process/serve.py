@@ -187,7 +187,9 @@ class _Client:
 
     def _largest_message(self) -> int:
         """Return the most bytes that a message may bring; 0: any number."""
-        return int(self._guard.limits_now().max_model * MEGABYTE)
+        with contextlib.suppress(ConfigError):  # a damaged file is said where the message is answered
+            self._guard.limits = self._guard.limits_now()
+        return int(self._guard.limits.max_model * MEGABYTE)
 
     def _serve_on(self, fleet: FleetConnection) -> None:
         """Answer messages until asked to end, or until the SuperLink has forgotten this node."""
