@@ -54,7 +54,7 @@ def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord
 def _config(message: Message) -> Mapping[str, Any]:
     config = message.content.get(keys.CONFIG)
     if not isinstance(config, ConfigRecord):
-        raise ValueError(f"message has no ConfigRecord '{keys.CONFIG}'")
+        raise ConfigError(f"message has no ConfigRecord '{keys.CONFIG}'")
     return config
 
 
@@ -92,20 +92,25 @@ class _Answers:
         """Return the model that was sent, by name, and its content hash.
 
         Raises:
-            ValueError: if it is not this task's model.
+            ConfigError: if it is not this task's model, or may not be asked about.
         """
         own = participant.layout.hash
         layout = str(_config(message).get(keys.LAYOUT, own))
         if layout != own:
-            raise ValueError(
+            raise ConfigError(
                 f"layout {layout} of the model that was sent does not match this client's {own} "
                 f"(task {participant.config.task}, model {participant.config.model})"
             )
-        record = model_of(message.content)
-        latest = self._latest
-        if latest is None or latest.record is not record or latest.layout != own:
-            latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
-            self._latest = latest
+        try:
+            record = model_of(message.content)
+            latest = self._latest
+            if latest is None or latest.record is not record or latest.layout != own:
+                latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
+                self._latest = latest
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        if participant.guard is not None:
+            participant.guard.check_question(message, latest.hash)
         return latest.arrays, latest.hash
 
     def roll_call(self, message: Message, context: Context) -> Message:
@@ -116,7 +121,7 @@ class _Answers:
                 f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {theirs}"
             )
         try:
-            participant = self._participants.of(context)
+            participant = self._participants.of(context, message)
         except OwnDataRefused as error:
             info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
@@ -149,7 +154,7 @@ class _Answers:
 
     def train(self, message: Message, context: Context) -> Message:
         """Decide, and train where the decision is to join."""
-        participant = self._participants.of(context)
+        participant = self._participants.of(context, message)
         config = _config(message)
         algorithm, told = told_strategy(participant, config)
         participant.discloses.check_train(algorithm)
@@ -183,6 +188,8 @@ class _Answers:
         rule = told_rule(participant, algorithm, config)
         training = LocalTrainingSettings.of(config, context.run_config)
         rule.check(training)
+        if participant.guard is not None:
+            participant.guard.check_sent(rule, training, len(participant.data.train))
         measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
         claims = algorithm.report(measured) if participant.discloses.weight else {}
@@ -200,7 +207,7 @@ class _Answers:
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """Report how well the model serves this client; at the end, keep the preferred."""
-        participant = self._participants.of(context)
+        participant = self._participants.of(context, message)
         config = _config(message)
         run_key = str(config.get(keys.RUN_KEY, ""))
         server_round = int(config.get(keys.SERVER_ROUND, 0))

@@ -38,6 +38,11 @@ class NodeSettings(Settings):
     set: str = Field("", description="settings of that policy: NAME.KEY=VALUE, separated by spaces")
     client_id: str = Field("", description="stable id; empty: the key's fingerprint, else from the state")
     state_dir: str = Field("", description="folder of the durable state; empty: in memory")
+    limits: str = Field(
+        "",
+        description="limits that go before those of the state folder: KEY=VALUE separated by spaces, or off; with "
+        "neither limits nor a state folder there are none",
+    )
     data_dir: str = Field("", description="folder with the data sets (torchvision's layout)")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N")
     priority: bool = Field(False, description="this client asks to be served with priority")

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from client.limits import OFF
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.processes import QUIET
 from fedappeal.private_files import private_folder, private_log
@@ -55,6 +56,7 @@ class ClientProcesses:
                     "partition-id": i,
                     "num-partitions": total,
                     "allow": allowed,
+                    "limits": OFF,  # that user also chose what the run asks of them
                     "state-dir": str((states / f"{i:04d}").absolute()),
                     "data-dir": data_dir,
                     "device": device,
