@@ -21,6 +21,10 @@ from server.run_folder import how_it_ended, recorded_metric
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
 _MOST_NAMED = 3
+OPEN = (
+    "this federation is open: it counts nodes, not people. One process can be many clients; registered keys "
+    "(flower-superlink --enable-supernode-auth) prevent that"
+)
 
 
 class RunView:
@@ -94,7 +98,12 @@ class RunView:
             self._waiting(line)
         elif line["event"] == "refused":
             who = f"client {self._name_of(line['client'])}" if line.get("client") else "a client was refused"
-            self.console.print(f"{who}: {line['reason']}", style="yellow", markup=False, soft_wrap=True)
+            self._warn(f"{who}: {line['reason']}")
+        elif line["event"] == "unavailable":
+            said = f"node {line['node']} was called {line['times']} times and is not available: {line['reason']}"
+            self._warn(f"{said} (called again in {line['seconds']} s)")
+        elif line["event"] == "open":
+            self._warn(OPEN)
         elif line["event"] == "resumed" and line["round"]:
             self.console.print(f"continued after round {line['round']}")
         elif line["event"] == "round":
@@ -139,6 +148,9 @@ class RunView:
             f"median {seconds[len(seconds) // 2]:.2f} s a round; {self._seconds():.1f} s in all"
         )
         self.console.print(f"the run's folder: [bold]{self.path}[/]", soft_wrap=True)
+
+    def _warn(self, text: str) -> None:
+        self.console.print(text, style="yellow", markup=False, soft_wrap=True)
 
     def _waiting(self, line: dict[str, Any]) -> None:
         enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]

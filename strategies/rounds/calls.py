@@ -11,7 +11,8 @@ FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 """Most that this becomes; it doubles each time."""
 AT_ONCE = 5.0
-"""Seconds in which no more nodes are called, without an answer from them, than the run has places."""
+"""Seconds in which no more nodes are called, without an answer from them, than the run has places, at least `FEW`."""
+FEW = 32
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Calls:
     """The calls of a run.
 
     Attributes:
-        places: nodes that are called in `AT_ONCE` seconds; 0: all.
+        places: how many clients the run takes in; 0: all.
         pending: calls without an answer, by message id.
     """
 
@@ -59,7 +60,7 @@ class Calls:
         fresh = [node for node in fresh if now >= self._due.get(node.node_id, now)]
         if self.places and any(node.real for node in fresh):
             unanswered = sum(now < call.sent + AT_ONCE for call in self.pending.values())
-            fresh = fresh[: max(0, self.places - unanswered)]
+            fresh = fresh[: max(0, max(self.places, FEW) - unanswered)]
         return [Call(node, now, now + ttl, secrets.token_hex(16) if node.real else "") for node in fresh]
 
     def sent(self, message_id: str, call: Call) -> None:

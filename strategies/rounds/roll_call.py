@@ -31,6 +31,8 @@ NEXT_WORD = 30.0
 """Seconds until it is said again."""
 MOST_REASONS = 20
 """Refusals that an error quotes."""
+MOST_TOLD = 50
+"""Refusals that the hooks are told of each."""
 
 
 class RollCallError(RuntimeError):
@@ -62,6 +64,7 @@ class RollCall:
     identities: Identities = field(default_factory=IdentitiesInMemory)
     refused: dict[int, str] = field(default_factory=dict)
     _warned: bool = False
+    _refusals: int = 0
 
     def __post_init__(self) -> None:
         self._calls = Calls(self.max_clients)
@@ -119,8 +122,7 @@ class RollCall:
                     self.refused[node] = str(error)
                     self.hooks.on_data_refused(node, error.client_id, error.problem)
                 except Refused as error:
-                    self.refused[node] = f"node {node}: {error}"
-                    self.hooks.on_refused(node, str(error))
+                    self._refuse(node, str(error))
                 else:
                     self._calls.succeeded(node)
                     continue
@@ -150,13 +152,21 @@ class RollCall:
         if before is not None and before.node_id != node.node_id and before.node_id in online:
             # A client that was killed and came back; or two with the same key, or of a simulation with the same id.
             reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
-            self.refused[before.node_id] = f"node {before.node_id}: {reason}"
-            self.hooks.on_refused(before.node_id, reason)
+            self._refuse(before.node_id, reason)
         self.refused.pop(node.node_id, None)
         if not member.left:  # one that had left may have changed its mind
             self.members.left.discard(member.client_id)
         self.channel.absent.discard(member.client_id)
         self.hooks.on_enrolled(member, len(self.members))
+
+    def _refuse(self, node: int, reason: str) -> None:
+        """Take note of a node that is not enrolled; of very many, the hooks are told of ever fewer."""
+        self.refused[node] = f"node {node}: {reason}"
+        self._refusals = count = self._refusals + 1
+        if count <= MOST_TOLD:
+            self.hooks.on_refused(node, reason)
+        elif count & (count - 1) == 0:
+            self.hooks.on_refused(node, f"{reason} (refusal {count} of this run; few are told from {MOST_TOLD} on)")
 
     def _check_place(self, member: Member, node: ConnectedNode) -> None:
         """Refuse one client too many, and a node that is another client of the run already."""
