@@ -114,9 +114,8 @@ class RollCall:
                 if is_from_superlink(message):  # it went offline before it could answer
                     self._calls.again([node])
                     times, pause = self._calls.failed(node, now)
-                    self.hooks.on_unavailable(
-                        node, times, pause, printable(" ".join((message.error.reason or "").split()))
-                    )
+                    reason = " ".join((message.error.reason or "").split())
+                    self.hooks.on_unavailable(node, times, pause, printable(reason))
                     continue
                 try:
                     self._enrol(call, message, owners, online)

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
 from client.fleet.connection import FleetConnection
+from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.fleet import MessageDropped, NotConnected
 from fedappeal.flower.transport import open_fleet
 from fedappeal.protocol import keys
@@ -228,5 +229,5 @@ def restarted(attacked: Federation) -> subprocess.Popen[bytes]:
             [*client, "--superlink", attacked.superlink.fleet_address, "--state-dir", str(state)],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **import_paths()},
         )
