@@ -55,7 +55,7 @@ def member(client_id: str, signed_by: ec.EllipticCurvePrivateKey | None = None, 
 
 
 def until(attacked: Federation, condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait for something, while the run goes on."""
+    """Wait for something, while the run continues."""
     end = time.monotonic() + seconds
     while not condition():
         assert not any(line["event"] == "failed" for line in attacked.events), attacked.events
@@ -106,7 +106,7 @@ def test_another_node_cannot_answer_as_a_client_that_is_online(attacked: Federat
     refused_as_alice(attacked)
     now = len(attacked.history)
     until(attacked, lambda: len(attacked.history) >= now + 2)
-    assert rounds_of(attacked, ALICE, "joined")[-1] > now, "she goes on"
+    assert rounds_of(attacked, ALICE, "joined")[-1] > now, "she continues"
     assert (attacked.path / FILE).stat().st_mode & 0o777 == 0o600
     assert (attacked.path / "clients" / "0000" / "identity.key").stat().st_mode & 0o777 == 0o600
 

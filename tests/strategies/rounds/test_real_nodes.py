@@ -216,7 +216,7 @@ def test_priority_goes_by_the_key_where_the_operator_names_one() -> None:
 # -- how many, and how often ---------------------------------------------------------------------------
 
 
-def test_a_crowd_takes_the_places_that_are_free_and_those_who_came_first_keep_theirs() -> None:
+def test_a_crowd_takes_the_places_that_are_free_and_earlier_members_keep_theirs() -> None:
     key = new_key()
     grid = slow(RealGrid({10: Signing("alice", key), 11: Volunteer("b")}))
 
