@@ -19,6 +19,7 @@ from client.activity import note_judged
 from client.byzantine import attacks, false_claims, noisy_model
 from client.data.unfit import OwnDataRefused
 from client.judgement import Adaptation
+from client.own_key import proof_of
 from client.participant import Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
@@ -123,7 +124,9 @@ class _Answers:
         try:
             participant = self._participants.of(context, message)
         except OwnDataRefused as error:
-            info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value})
+            folder = str(context.node_config.get("state-dir", ""))
+            proof = proof_of(config, error.client_id, folder, context.state, context.node_id)
+            info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
         check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
         if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
@@ -137,9 +140,10 @@ class _Answers:
         arrays, _ = self._model(message, participant)
         run_key = str(config.get(keys.RUN_KEY, ""))
         participant.begin_run(run_key, participant.complete(arrays, run_key))
+        client_id, folder = participant.client_id, participant.node.state_dir
         info = ConfigRecord(
             {
-                keys.CLIENT_ID: participant.client_id,
+                keys.CLIENT_ID: client_id,
                 keys.ROLE: keys.SEEN if participant.node.is_seen(participant.config.clients) else keys.UNSEEN,
                 keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
@@ -147,6 +151,7 @@ class _Answers:
                 keys.FINGERPRINT: participant.task.fingerprint,
                 keys.PROTOCOL_VERSION: keys.PROTOCOL,
                 keys.VERSION: fedappeal.__version__,
+                **proof_of(config, client_id, folder, context.state, context.node_id),
             }
         )
         metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})

@@ -7,10 +7,11 @@ the simulation runtime and the long-lived process all give a client the same set
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from client.data.columns import Columns, is_table
 from fedappeal.protocol.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
+from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
 from fedappeal.protocol.plugins import ALL, Allowed
 
 
@@ -99,6 +100,13 @@ class NodeSettings(Settings):
 
     def _columns_given(self) -> str:
         return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"
+
+    @field_validator("client_id")
+    @classmethod
+    def _safe(cls, value: str) -> str:
+        if value and not is_client_id(value):
+            raise ValueError(CLIENT_IDS)
+        return value
 
     @property
     def columns(self) -> Columns:

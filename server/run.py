@@ -21,6 +21,7 @@ from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_se
 from server.card import run_card
 from server.checkpoint import Checkpoint
 from server.given import NOTHING_GIVEN, Given
+from server.identities import identities_of
 from server.mending import mended
 from server.recorder import ClientMemory, Recorder
 from server.resumption import KIND, SUBMITTED, schedule_rounds
@@ -164,6 +165,7 @@ def _run(
             arrays=start.arrays,
             first_round=start.server_round + 1,
             schedule_rounds=config.schedule_rounds,
+            identities=identities_of(folder.path, folder.run_key),
         )
     except BaseException:
         recorder.save()  # the last round, where it is over and the next one has not begun

@@ -24,6 +24,7 @@ from client.fleet.identity import Identity
 from client.fleet.polling import poll_wait, retry_wait
 from client.guard import Guard
 from client.limits import MEGABYTE
+from client.own_key import note_connection
 from client.process.answer import Answer, task_of
 from client.process.owner import PAUSED
 from client.process.reason import reason_of
@@ -251,6 +252,7 @@ class _Client:
     def _work(self, node_id: int, message: Message, settings: RunSettings) -> Answer:
         run_id = message.metadata.run_id
         state = self._states.pop(run_id, None) or RecordDict()
+        note_connection(state, self.identity.fingerprint, lasting=not self.identity.own)
         context = Context(run_id, node_id, self.node.as_config(), state, settings.config)
         try:
             reply = self.app(message, context)

@@ -10,11 +10,11 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from client.fleet.identity import client_id_of
 from fedappeal.federation.listed import Listed
 from fedappeal.flower.control import UNREGISTERED, KeyInUse, control
 from fedappeal.flower.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.proof import client_id_of
 
 __all__ = ["UNREGISTERED", "Node", "PublicKey", "Registration", "list_nodes", "register", "unregister"]
 

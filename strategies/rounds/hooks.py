@@ -103,6 +103,19 @@ class Hooks:
         """A client's own data do not fit the run; by default an ordinary refusal."""
         self.on_refused(node_id, f"client {client_id}: {problem.text}")
 
+    def on_unavailable(self, node_id: int, times: int, seconds: float, reason: str) -> None:
+        """A node was called and is not available.
+
+        Args:
+            node_id: the node.
+            times: how often it was so, one call after another.
+            seconds: until it is called again.
+            reason: what the error says.
+        """
+
+    def on_open_federation(self) -> None:
+        """The run has a node whose key the operator did not register: any process can be such a node."""
+
     def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
         """The run has waited for its first clients for a while.
 
