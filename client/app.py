@@ -19,6 +19,7 @@ from client.activity import note_judged
 from client.byzantine import attacks, false_claims, noisy_model
 from client.data.unfit import OwnDataRefused
 from client.judgement import Adaptation
+from client.own_key import proof_of
 from client.participant import Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
@@ -54,7 +55,7 @@ def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord
 def _config(message: Message) -> Mapping[str, Any]:
     config = message.content.get(keys.CONFIG)
     if not isinstance(config, ConfigRecord):
-        raise ValueError(f"message has no ConfigRecord '{keys.CONFIG}'")
+        raise ConfigError(f"message has no ConfigRecord '{keys.CONFIG}'")
     return config
 
 
@@ -92,20 +93,25 @@ class _Answers:
         """Return the model that was sent, by name, and its content hash.
 
         Raises:
-            ValueError: if it is not this task's model.
+            ConfigError: if it is not this task's model, or may not be asked about.
         """
         own = participant.layout.hash
         layout = str(_config(message).get(keys.LAYOUT, own))
         if layout != own:
-            raise ValueError(
+            raise ConfigError(
                 f"layout {layout} of the model that was sent does not match this client's {own} "
                 f"(task {participant.config.task}, model {participant.config.model})"
             )
-        record = model_of(message.content)
-        latest = self._latest
-        if latest is None or latest.record is not record or latest.layout != own:
-            latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
-            self._latest = latest
+        try:
+            record = model_of(message.content)
+            latest = self._latest
+            if latest is None or latest.record is not record or latest.layout != own:
+                latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
+                self._latest = latest
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        if participant.guard is not None:
+            participant.guard.check_question(message, latest.hash)
         return latest.arrays, latest.hash
 
     def roll_call(self, message: Message, context: Context) -> Message:
@@ -116,9 +122,11 @@ class _Answers:
                 f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {theirs}"
             )
         try:
-            participant = self._participants.of(context)
+            participant = self._participants.of(context, message)
         except OwnDataRefused as error:
-            info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value})
+            folder = str(context.node_config.get("state-dir", ""))
+            proof = proof_of(config, error.client_id, folder, context.state, context.node_id)
+            info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
         check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
         if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
@@ -132,9 +140,10 @@ class _Answers:
         arrays, _ = self._model(message, participant)
         run_key = str(config.get(keys.RUN_KEY, ""))
         participant.begin_run(run_key, participant.complete(arrays, run_key))
+        client_id, folder = participant.client_id, participant.node.state_dir
         info = ConfigRecord(
             {
-                keys.CLIENT_ID: participant.client_id,
+                keys.CLIENT_ID: client_id,
                 keys.ROLE: keys.SEEN if participant.node.is_seen(participant.config.clients) else keys.UNSEEN,
                 keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
@@ -142,6 +151,7 @@ class _Answers:
                 keys.FINGERPRINT: participant.task.fingerprint,
                 keys.PROTOCOL_VERSION: keys.PROTOCOL,
                 keys.VERSION: fedappeal.__version__,
+                **proof_of(config, client_id, folder, context.state, context.node_id),
             }
         )
         metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
@@ -149,7 +159,7 @@ class _Answers:
 
     def train(self, message: Message, context: Context) -> Message:
         """Decide, and train where the decision is to join."""
-        participant = self._participants.of(context)
+        participant = self._participants.of(context, message)
         config = _config(message)
         algorithm, told = told_strategy(participant, config)
         participant.discloses.check_train(algorithm)
@@ -183,6 +193,8 @@ class _Answers:
         rule = told_rule(participant, algorithm, config)
         training = LocalTrainingSettings.of(config, context.run_config)
         rule.check(training)
+        if participant.guard is not None:
+            participant.guard.check_sent(rule, training, len(participant.data.train))
         measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
         claims = algorithm.report(measured) if participant.discloses.weight else {}
@@ -200,7 +212,7 @@ class _Answers:
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """Report how well the model serves this client; at the end, keep the preferred."""
-        participant = self._participants.of(context)
+        participant = self._participants.of(context, message)
         config = _config(message)
         run_key = str(config.get(keys.RUN_KEY, ""))
         server_round = int(config.get(keys.SERVER_ROUND, 0))

@@ -7,10 +7,11 @@ the simulation runtime and the long-lived process all give a client the same set
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from client.data.columns import Columns, is_table
 from fedappeal.protocol.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
+from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
 from fedappeal.protocol.plugins import ALL, Allowed
 
 
@@ -38,6 +39,11 @@ class NodeSettings(Settings):
     set: str = Field("", description="settings of that policy: NAME.KEY=VALUE, separated by spaces")
     client_id: str = Field("", description="stable id; empty: the key's fingerprint, else from the state")
     state_dir: str = Field("", description="folder of the durable state; empty: in memory")
+    limits: str = Field(
+        "",
+        description="limits that go before those of the state folder: KEY=VALUE separated by spaces, or off; with "
+        "neither limits nor a state folder there are none",
+    )
     data_dir: str = Field("", description="folder with the data sets (torchvision's layout)")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N")
     priority: bool = Field(False, description="this client asks to be served with priority")
@@ -94,6 +100,13 @@ class NodeSettings(Settings):
 
     def _columns_given(self) -> str:
         return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"
+
+    @field_validator("client_id")
+    @classmethod
+    def _safe(cls, value: str) -> str:
+        if value and not is_client_id(value):
+            raise ValueError(CLIENT_IDS)
+        return value
 
     @property
     def columns(self) -> Columns:

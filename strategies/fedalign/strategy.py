@@ -103,7 +103,8 @@ class FedALIGN(Strategy):
             -1, description="the first clients, this many of them, ask for priority; -1: half of them"
         )
         priority_ids: str = Field(
-            "", description="client-ids with priority, by commas; empty: clients that ask for it"
+            "",
+            description="client-ids or key fingerprints (key-...) with priority, by commas; empty: clients that ask",
         )
         epsilon: float = Field(
             0.2, description="how close a non-priority client's loss must be to F; below 0: none is"
@@ -205,7 +206,7 @@ class FedALIGN(Strategy):
     def has_priority(self, member: Member) -> bool | None:
         """Whether a client has priority: as listed, else as it asked; None: not known."""
         if self._priority_ids:
-            return member.client_id in self._priority_ids
+            return not self._priority_ids.isdisjoint((member.client_id, member.key_id))
         return member.priority if member.enrolled else None
 
     def epsilon_of(self, number: int) -> float:
