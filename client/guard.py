@@ -113,14 +113,23 @@ class Guard:
         if self.deadline is not None:
             self.deadline.check()
 
-    def check_sent(self, rule: LocalRule, training: LocalTrainingSettings, examples: int) -> None:
+    def check_sent(self, rule: LocalRule, training: LocalTrainingSettings, examples: int, own: bool) -> None:
         """Check a training whose result is sent: what is behind it must not be too little.
+
+        Args:
+            rule: the local rule.
+            training: how much it trains.
+            examples: how many the client trains on.
+            own: whether they are its owner's. How many of them are left to train on is the run's to say, so they
+                count as a batch; a share of a task's data is as small as it is.
 
         Raises:
             LimitReached: for fewer gradients, or fewer examples behind one, than the owner allows.
         """
         self.check_training(rule, training, examples)
         limits, batch, gradients = self.limits, rule.examples(training), rule.gradients(training.steps(examples))
+        if own:
+            batch = min(batch or examples, examples)
         if 0 < batch < limits.min_batch:
             raise LimitReached(f"a batch of {batch} is not allowed: this client's min-batch = {limits.min_batch}")
         if gradients < limits.min_steps:
