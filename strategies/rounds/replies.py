@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
-from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.metric import ACCURACY, Metric
 from strategies.rounds.members import Member
@@ -78,7 +78,7 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
 
 def _content(message: Message) -> MetricRecord:
     if message.has_error():
-        reason = printable(" ".join((message.error.reason or "").split()))  # it is the client's text
+        reason = one_line(message.error.reason or "")  # it is the client's text
         raise Refused(reason or f"error code {message.error.code}")
     if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")

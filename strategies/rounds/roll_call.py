@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from fedappeal.flower.messages import has_no_handler, is_from_superlink
+from fedappeal.protocol.allowance import Allowance
 from strategies.rounds.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.members import Member, Members
@@ -75,7 +76,7 @@ class RollCall:
             sent = {i: (node, now + self.timeout) for i, node in zip(ids, fresh, strict=False) if i}
             self._pending |= sent
             self._called.update(node for node, _ in sent.values())
-        answers = list(grid.pull_messages(list(self._pending))) if self._pending else []
+        answers = self.channel.inbox.pull(list(self._pending), Allowance()) if self._pending else []
         for message in answers:
             called = self._pending.pop(message.metadata.reply_to_message_id, None)
             if called is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fedappeal.protocol import keys
@@ -132,7 +132,7 @@ class Late:
         self.grid.pull_messages = counted  # type: ignore[assignment, method-assign]
 
     def exchange(self, members: list[Member], deadline: float) -> None:
-        exchange = Exchange(self.channel, deadline)
+        exchange = Exchange(self.channel, deadline, MessageType.TRAIN)
         exchange.send([(m, Message(RecordDict({keys.ARRAYS: model(0)}), m.node_id, "train")) for m in members])
         for _ in exchange.replies():
             pass
