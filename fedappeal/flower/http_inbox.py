@@ -22,6 +22,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from fedappeal.flower.capped_pull import TooLarge, pull_object
 from fedappeal.flower.incoming import Incoming, unavailable
 from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.foreign_text import one_line
 
 _STAGES = 3
 
@@ -71,11 +72,12 @@ class HttpInbox:
             return list(chain.from_iterable(self._announced([each]) for each in ids))
         try:
             answer = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=ids))
-        except httpx.HTTPStatusError as error:
-            # Flower's SuperLink cannot pack a reply whose objects are nested deeply, and fails for all replies of the
-            # request, which it then has forgotten. From now on one such reply must cost no other one.
+        except (httpx.HTTPStatusError, ValueError) as error:
+            # A reply whose objects are nested a hundred deep cannot be unpacked, nor can any other one of the same
+            # answer, which the SuperLink has then forgotten. From now on such a reply must cost no other one.
             self._one_by_one = True
-            reason = f"the SuperLink cannot hand over its reply: HTTP {error.response.status_code}"
+            said = f"HTTP {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else error
+            reason = f"the SuperLink cannot hand over its reply: {one_line(said)}"
             return [] if len(ids) > 1 else [(unavailable(ids[0], reason), ObjectTree())]
         return list(zip(answer.messages_list, answer.message_object_trees, strict=True))
 

@@ -157,10 +157,7 @@ class Incoming:
         self._contents.clear()
         if not isinstance(message, Message):
             raise TypeError(f"an object of type {type(message).__name__} came where a message was due")
-        content = message.content
-        if not isinstance(content, RecordDict):
-            raise TypeError(f"an object of type {type(content).__name__} came where a RecordDict was due")
-        return content
+        return message.content
 
     def _check_arrays(self, expanded: bool = False) -> None:
         """Refuse arrays that say that they are larger than allowed; ``expanded``: that are, with repeated chunks."""

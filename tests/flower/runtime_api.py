@@ -70,5 +70,6 @@ class _Parts(httpx.SyncByteStream):
 
     def __iter__(self) -> Any:
         for start in range(0, len(self._body), 1 << 16):
-            self._api.read += 1 << 16
-            yield self._body[start : start + (1 << 16)]
+            part = self._body[start : start + (1 << 16)]
+            self._api.read += len(part)
+            yield part

@@ -90,47 +90,56 @@ def reply(message: Message, *children: Forged) -> tuple[message_pb2.Message, For
 
 
 @dataclass
-class Sent:
-    """How an attacker's sending ended."""
+class Upload:
+    """A reply that was announced, and what came of its objects.
 
+    Attributes:
+        left: objects that the SuperLink wants and that were not pushed.
+        pushed: how many were.
+        refused: what the SuperLink said against the announcement or an object.
+    """
+
+    fleet: Any
+    node_id: int
+    run_id: int
+    left: list[Forged]
+    session: str = ""
     pushed: int = 0
     refused: list[str] = field(default_factory=list)
 
+    def push(self, count: int | None = None, every: float = 0.0) -> "Upload":
+        """Push objects, children first: some or all; ``every``: seconds between two."""
+        for each in self.left[:count]:
+            request = message_pb2.PushObjectRequest(
+                node=Node(node_id=self.node_id),
+                run_id=self.run_id,
+                object_id=each.id,
+                object_content=each.content,
+                session_id=self.session,
+            )
+            try:
+                stored = self.fleet._call(self.fleet._stub.PushObject, request).stored
+                self.pushed += stored
+                self.refused += [] if stored else ["not stored"]
+            except (NotConnected, MessageDropped) as error:
+                self.refused.append(str(error))
+            self.left.remove(each)
+            time.sleep(every)
+        return self
 
-def send(
-    fleet: Any, node_id: int, proto: message_pb2.Message, root: Forged, *, only: int | None = None, every: float = 0.0
-) -> Sent:
-    """Announce an object and push what the SuperLink wants of it.
 
-    Args:
-        fleet: the node's calls.
-        node_id: the node.
-        proto: the announcement.
-        root: the tree.
-        only: number of objects that are pushed; None: all.
-        every: seconds between them.
-    """
-    node, sent = Node(node_id=node_id), Sent()
+def announce(fleet: Any, node_id: int, proto: message_pb2.Message, root: Forged) -> Upload:
+    """Announce a reply whose root object is this one, by the calls of a node."""
     proto.metadata.message_id = root.id
+    upload = Upload(fleet, node_id, proto.metadata.run_id, [])
     request = fleet_pb2.PushMessagesRequest(
-        node=node, messages_list=[proto], message_object_trees=[root.tree], clientapp_runtime_list=[0.0]
+        node=Node(node_id=node_id), messages_list=[proto], message_object_trees=[root.tree], clientapp_runtime_list=[0]
     )
     try:
         answer = fleet._call(fleet._stub.PushMessages, request)
-        wanted = set(answer.objects_to_push)
-        for each in [o for o in {o.id: o for o in root.all()}.values() if o.id in wanted][:only]:
-            push = message_pb2.PushObjectRequest(
-                node=node,
-                run_id=proto.metadata.run_id,
-                object_id=each.id,
-                object_content=each.content,
-                session_id=answer.session_id,
-            )
-            if fleet._call(fleet._stub.PushObject, push).stored:
-                sent.pushed += 1
-            else:
-                sent.refused.append("not stored")
-            time.sleep(every)
     except (NotConnected, MessageDropped) as error:
-        sent.refused.append(str(error))
-    return sent
+        upload.refused.append(str(error))
+        return upload
+    upload.session, wanted = answer.session_id, set(answer.objects_to_push)
+    upload.left = [each for each in {o.id: o for o in root.all()}.values() if each.id in wanted]
+    return upload

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
 from tests.hostile.federation import Attacker, Federation, enrolled, federation, is_roll_call, is_train
-from tests.hostile.forged import Forged, Sent, forged, metrics, model, npy, reply, send
+from tests.hostile.forged import Forged, announce, forged, model, npy, reply
 
 TIMEOUT = 6.0
 ROUNDS = 4
@@ -37,17 +37,21 @@ def chain(depth: int) -> Forged:
     return link
 
 
-def sends(make: Callable[[], Forged], **how: object) -> Attack:
+def sends(make: Callable[[], Forged], count: int | None = None, every: float = 0.0) -> Attack:
     def attack(attacker: Attacker, message: Message) -> None:
         proto, root = reply(message, make())
-        threading.Thread(target=lambda: attacker.outcome.append(send(attacker.fleet, attacker.node_id, proto, root, **how))).start()  # type: ignore
+
+        def upload():
+            attacker.outcome.append(announce(attacker.fleet, attacker.node_id, proto, root).push(count, every))
+
+        threading.Thread(target=upload).start()
 
     return attack
 
 
 def other_root(attacker: Attacker, message: Message) -> None:
     proto, _ = reply(message)
-    send(attacker.fleet, attacker.node_id, proto, model(npy(4)))
+    announce(attacker.fleet, attacker.node_id, proto, model(npy(4))).push()
 
 
 def slow(attacker: Attacker, message: Message) -> None:
@@ -58,7 +62,7 @@ ATTACKS: dict[str, Attack] = {
     "garbage": sends(lambda: forged("RecordDict", b'{"arrays": "\xff\xfe not json')),
     "other-root": other_root,
     "chain": sends(lambda: chain(62)),
-    "silent-objects": sends(lambda: model(npy(4)), only=0),
+    "silent-objects": sends(lambda: model(npy(4)), count=0),
     "trickle": sends(lambda: model(*(bytes([i]) * 64 for i in range(40))), every=1.0),
     "huge": sends(lambda: model(*(bytes([i]) * 20 * MIB for i in range(30)), shape=(150_000_000,))),
     "one-huge": sends(lambda: model(bytes(40 * MIB), shape=(10_000_000,))),
@@ -105,7 +109,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federat
             for line in made.history:
                 print(line["round"], line["seconds"], line["joined"], line.get("failures"))
             for name, a in zip(ATTACKS, made.attackers, strict=True):
-                print(name, a.outcome)  # type: ignore
+                print(name, [(u.pushed, u.refused[:2]) for u in a.outcome])  # type: ignore
         yield made, peak
 
 
