@@ -101,7 +101,9 @@ class HttpInbox:
         try:
             answer = pull_object(self._grid._runtime_client, request, reply.room)
         except TooLarge as error:
-            reply.refuse(f"an object of its reply is too large: {error}, where {max(0, reply.room)} bytes are allowed")
+            reply.refuse(
+                f"an object of its reply is too large: {error}, where {max(0, reply.room)} bytes are allowed"
+            )
         except httpx.HTTPStatusError as error:
             reply.refuse(f"the SuperLink cannot hand over its reply: HTTP {error.response.status_code}")
         else:

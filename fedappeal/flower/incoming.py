@@ -6,7 +6,6 @@ becomes an error reply of that client.
 
 import json
 import math
-from collections.abc import Iterable
 
 import numpy as np
 from flwr.app import Error, Message, RecordDict
@@ -23,11 +22,10 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedappeal.flower.messages import FROM_SUPERLINK
+from fedappeal.flower.object_tree import DEEPEST, TreeRefused, levels
 from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import one_line
 
-DEEPEST = 5
-"""Message, RecordDict, record, array, chunk."""
 FIRST_WAIT, LONGEST_WAIT = 0.01, 1.0
 """Seconds until a reply that was incomplete is looked at again: at first, and at most."""
 
@@ -66,7 +64,7 @@ class Incoming:
             return
         try:
             self._stages = _stages(tree, allowance.objects)
-        except ValueError as error:
+        except TreeRefused as error:
             self.problem = str(error)
 
     @property
@@ -196,25 +194,8 @@ def _unreadable(error: Exception) -> str:
 
 
 def _stages(tree: ObjectTree, most: int) -> list[list[str]]:
-    """Return the ids of a tree's objects by stage.
-
-    Raises:
-        ValueError: if there are too many, or they are nested too deeply.
-    """
-    count, level = 0, [tree]
-    inner: dict[str, None] = {}
-    chunks: dict[str, None] = {}
-    for depth in range(1, DEEPEST + 2):
-        count += len(level)
-        if count > most:
-            raise ValueError(f"its reply has more than the {most} objects that are allowed")
-        if depth > DEEPEST and level:
-            raise ValueError(f"the objects of its reply are nested more than {DEEPEST} deep")
-        (chunks if depth == DEEPEST else inner).update(dict.fromkeys(node.object_id for node in level))
-        level = [child for node in level for child in _children(node, most - count)]
-    del inner[tree.object_id]
+    """Return the ids of a tree's objects by stage; raises `TreeRefused` as `levels`."""
+    found = levels(tree, most)
+    chunks = dict.fromkeys(node.object_id for level in found[DEEPEST - 1 :] for node in level)
+    inner = dict.fromkeys(node.object_id for level in found[1 : DEEPEST - 1] for node in level)
     return [stage for stage in ([tree.object_id], list(inner), [c for c in chunks if c not in inner]) if stage]
-
-
-def _children(node: ObjectTree, most: int) -> Iterable[ObjectTree]:
-    return node.children[: most + 1]

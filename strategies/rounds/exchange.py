@@ -28,7 +28,7 @@ _LATE_AT_ONCE = 4
 NOT_SENT = "the message could not be sent"
 NO_ANSWER = "no answer before the deadline"
 SURVEY = "survey"
-"""Kind of the exchange in which clients measure the model before they train; the others are Flower's message types."""
+"""Kind of the exchange in which clients measure the model before they train; other kinds: Flower's message types."""
 
 _RULE = f"{FACTOR:g} times the median of the others"
 
@@ -79,7 +79,7 @@ class Exchange:
         kind: str,
         *,
         model_bytes: int = 0,
-        allowance: Allowance = Allowance(),
+        allowance: Allowance | None = None,
         needs_all: bool = False,
     ) -> None:
         """Begin.
@@ -89,7 +89,7 @@ class Exchange:
             deadline: on the channel's clock.
             kind: of the exchange, among which answer times are compared.
             model_bytes: size of a reply that carries a model; bounds how many are pulled at once.
-            allowance: what one reply may hold.
+            allowance: what one reply may hold; None: no model.
             needs_all: whether slow clients are waited for until the deadline all the same.
         """
         self.bytes_up = self.bytes_down = 0
@@ -99,7 +99,7 @@ class Exchange:
         self._at_once = max(2, PULLED_AT_ONCE // max(1, model_bytes))
         self._left: dict[str, Member] = {}
         self._wait, self._offset = FIRST_POLL, 0
-        self._kind, self._allowance, self._needs_all = kind, allowance, needs_all
+        self._kind, self._allowance, self._needs_all = kind, allowance or Allowance(), needs_all
         self._asked: dict[str, float] = {}
         self._looked: dict[str, float] = {}
         self._answers: dict[str, AnswerTime] = {}
@@ -183,8 +183,7 @@ class Exchange:
         for message_id, member in self._left.items():
             client = member.client_id
             channel.late[message_id] = client
-            if client not in channel.absent:
-                self._answers[client] = AnswerTime(now - self._asked[client])
+            self._note_silence(client)
             if now < self._deadline and client not in channel.absent and self._past_patience(client):
                 silent.append((member, f"slow alone: not waited for after {self._patience(client):.1f} s, {_RULE}"))
             else:
@@ -200,6 +199,11 @@ class Exchange:
         if self._needs_all or not self._channel.pace.is_slow(client_id):
             return False
         return self._channel.clock() - self._asked[client_id] >= self._patience(client_id)
+
+    def _note_silence(self, client_id: str) -> None:
+        """Remember that a client has not answered by now."""
+        if client_id not in self._channel.absent:  # else it cost no time
+            self._answers[client_id] = AnswerTime(self._channel.clock() - self._asked[client_id])
 
     def _note(self, client_id: str, message: Message) -> None:
         """Remember when a client answered."""
@@ -239,7 +243,9 @@ class Exchange:
                     channel.absent.discard(client_id)
                 yield None
                 continue
-            if not is_from_superlink(message):
+            if is_from_superlink(message):
+                self._note_silence(member.client_id)
+            else:
                 channel.absent.discard(member.client_id)
                 self._note(member.client_id, message)
             if message.has_content():

@@ -5,12 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.proto import message_pb2, runtime_pb2
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.servicer.runtime import runtime_handlers
 
+from fedappeal.flower.grid import inbox_of
+from fedappeal.flower.http_inbox import HttpInbox
+from fedappeal.flower.messages import be_client, be_server
+from fedappeal.protocol import keys
+from fedappeal.protocol.allowance import Allowance
 from tests.flower.conftest import Server
+from tests.hostile.forged import Forged, Upload, announce, reply
 
 CALLS: dict[str, tuple[Any, Any]] = {
     "pull-messages": (runtime_handlers.pull_messages, runtime_pb2.PullAppMessagesRequest),
@@ -32,8 +40,8 @@ class RuntimeApi:
         server: whose state it serves.
         run_id: the run.
         calls: how often each call was made.
-        sent: bytes of the largest answer that was read.
         announces: whether answers say how long they are.
+        read: bytes of all answers that were read.
     """
 
     server: Server
@@ -73,3 +81,68 @@ class _Parts(httpx.SyncByteStream):
             part = self._body[start : start + (1 << 16)]
             self._api.read += len(part)
             yield part
+
+
+SENT = ArrayRecord({"flat": Array(np.zeros(4, np.float32))})
+ALLOWED = Allowance.of_models(SENT)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Node:
+    """A client, and the message that it was sent."""
+
+    fleet: object
+    node_id: int
+    message: Message
+    id: str
+
+    def forge(self, *children: Forged) -> None:
+        self.announce(*children).push()
+
+    def announce(self, *children: Forged) -> Upload:
+        upload = announce(self.fleet, self.node_id, *reply(self.message, *children))
+        assert not upload.refused
+        return upload
+
+    def answer(self, made: Message) -> None:
+        upload = self.fleet.push(self.node_id, made, 0.0)  # type: ignore[attr-defined]
+        self.fleet.push_objects(self.node_id, self.message.metadata.run_id, upload)  # type: ignore[attr-defined]
+
+
+class World:
+    """A run with some nodes, each of which has a message."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.clock = server, Clock()
+        self.run_id = server.start_run()
+        self.api = RuntimeApi(server, self.run_id)
+        self.grid = self.api.grid()
+        inbox = inbox_of(self.grid)
+        assert isinstance(inbox, HttpInbox)
+        inbox._clock = self.clock
+        self.inbox = inbox
+
+    def node(self) -> Node:
+        fleet, node_id = self.server.node()
+        be_server(self.run_id, 1, 1)
+        message = Message(RecordDict({keys.ARRAYS: SENT}), node_id, "train", ttl=60.0, group_id="1")
+        sent = self.server.send(message)
+        be_client(self.run_id, node_id, 1)
+        return Node(fleet, node_id, message, sent)
+
+    def pull(self, *nodes: Node, unread: tuple[Node, ...] = ()) -> dict[str, Message]:
+        found = self.inbox.pull([n.id for n in nodes], ALLOWED, [n.id for n in unread])
+        return {message.metadata.reply_to_message_id: message for message in found}
+
+
+def joins(message: Message, value: float = 1.0) -> Message:
+    arrays = ArrayRecord({"flat": Array(np.full(4, value, np.float32))})
+    told = MetricRecord({keys.NUM_EXAMPLES: 100, keys.DECISION: 1})
+    return Message(RecordDict({keys.ARRAYS: arrays, keys.METRICS: told}), reply_to=message)

@@ -1,10 +1,11 @@
-"""Replies that no Flower client would send, written in Flower's own format of objects: ``TYPE CHILDREN LENGTH\\0BODY``."""
+"""Replies that no Flower client would send, in Flower's own format of objects: ``TYPE CHILDREN LENGTH\\0BODY``."""
 
 import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class Forged:
     content: bytes
     children: tuple["Forged", ...] = ()
 
-    @property
+    @cached_property
     def id(self) -> str:
         return hashlib.sha256(self.content).hexdigest()
 
@@ -59,7 +60,9 @@ def array(values: Sequence[bytes], shape: Sequence[int], dtype: str = "float32",
 
 
 def record(**arrays: Forged) -> Forged:
-    return forged("ArrayRecord", json.dumps({name: each.id for name, each in arrays.items()}).encode(), *arrays.values())
+    return forged(
+        "ArrayRecord", json.dumps({name: each.id for name, each in arrays.items()}).encode(), *arrays.values()
+    )
 
 
 def metrics(**told: Any) -> Forged:
@@ -133,7 +136,10 @@ def announce(fleet: Any, node_id: int, proto: message_pb2.Message, root: Forged)
     proto.metadata.message_id = root.id
     upload = Upload(fleet, node_id, proto.metadata.run_id, [])
     request = fleet_pb2.PushMessagesRequest(
-        node=Node(node_id=node_id), messages_list=[proto], message_object_trees=[root.tree], clientapp_runtime_list=[0]
+        node=Node(node_id=node_id),
+        messages_list=[proto],
+        message_object_trees=[root.tree],
+        clientapp_runtime_list=[0],
     )
     try:
         answer = fleet._call(fleet._stub.PushMessages, request)
