@@ -74,4 +74,7 @@ def run_superlink() -> None:
     """Be the SuperLink, with the options of this process's command line."""
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
+    from fedappeal.flower.fleet_limits import limit_fleet_api
+
+    limit_fleet_api()
     flower_superlink()

@@ -25,6 +25,8 @@ LAST_POLL = 0.2
 PULLED_AT_ONCE = 64 << 20
 """Bytes of models that may be in memory at once while replies are added up."""
 _LATE_AT_ONCE = 4
+_EXPIRY = 1.0
+"""Seconds before the deadline in which the SuperLink's word that a message has expired means a missed deadline."""
 NOT_SENT = "the message could not be sent"
 NO_ANSWER = "no answer before the deadline"
 SURVEY = "survey"
@@ -245,6 +247,8 @@ class Exchange:
                 continue
             if is_from_superlink(message):
                 self._note_silence(member.client_id)
+                if self.seconds_left <= _EXPIRY:
+                    channel.absent.add(member.client_id)
             else:
                 channel.absent.discard(member.client_id)
                 self._note(member.client_id, message)
