@@ -25,6 +25,8 @@ from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import one_line
 
 _STAGES = 3
+_FORGOTTEN = 600.0
+"""Seconds after which what has come of a reply is dropped that is asked for no more."""
 
 
 class HttpInbox:
@@ -60,7 +62,11 @@ class HttpInbox:
             if reply_to in wanted:
                 self._coming[reply_to] = Incoming(proto, tree, allowance, wanted[reply_to])
         now = self._clock()
-        replies = [r for each in wanted if (r := self._coming.get(each)) is not None and r.due <= now]
+        asked = [reply for each in wanted if (reply := self._coming.get(each)) is not None]
+        for reply in asked:
+            reply.asked = now
+        self._coming = {key: reply for key, reply in self._coming.items() if reply.asked > now - _FORGOTTEN}
+        replies = [reply for reply in asked if reply.due <= now]
         self._fetch(replies)
         return [self._hand_over(reply) for reply in replies if reply.settled]
 

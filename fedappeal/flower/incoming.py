@@ -43,6 +43,7 @@ class Incoming:
         gone: whether the SuperLink does not have it any more.
         unread: whether only the fact of an answer matters.
         due: time from which it is looked at again.
+        asked: time at which it was last asked for.
     """
 
     def __init__(self, proto: MessageProto, tree: ObjectTree, allowance: Allowance, unread: bool) -> None:
@@ -55,6 +56,7 @@ class Incoming:
         self.gone = False
         self.unread = unread
         self.due, self._wait = -math.inf, FIRST_WAIT
+        self.asked = math.inf
         self._proto, self._allowance = proto, allowance
         self._contents: dict[str, bytes] = {}
         self._size = 0

@@ -101,7 +101,8 @@ class Exchange:
         self._at_once = max(2, PULLED_AT_ONCE // max(1, model_bytes))
         self._left: dict[str, Member] = {}
         self._wait, self._offset = FIRST_POLL, 0
-        self._kind, self._allowance, self._needs_all = kind, allowance or Allowance(), needs_all
+        self._kind, self._allowance = kind, allowance or Allowance()
+        self._paced = channel.pace.binds and not needs_all
         self._asked: dict[str, float] = {}
         self._looked: dict[str, float] = {}
         self._answers: dict[str, AnswerTime] = {}
@@ -141,7 +142,9 @@ class Exchange:
 
     def waits_for(self, member: Member) -> bool:
         """Whether a client's answer is waited for: it missed no deadline since its last one, and is not too slow."""
-        return member.client_id not in self._channel.absent and not self._past_patience(member.client_id)
+        if member.client_id in self._channel.absent:
+            return False
+        return not (self._paced and self._past_patience(member.client_id))
 
     def poll(self, window: int = 0) -> Iterator[Addressed]:
         """Yield the replies that are there, in the order of the messages; else sleep briefly.
@@ -186,19 +189,20 @@ class Exchange:
             client = member.client_id
             channel.late[message_id] = client
             self._note_silence(client)
-            if now < self._deadline and client not in channel.absent and self._past_patience(client):
+            if now < self._deadline and client not in channel.absent and self._paced and self._past_patience(client):
                 silent.append((member, f"slow alone: not waited for after {self._patience(client):.1f} s, {_RULE}"))
             else:
                 channel.absent.add(client)
                 silent.append((member, NO_ANSWER))
-        channel.pace.note(self._kind, self._answers)
+        if self._paced:
+            channel.pace.note(self._kind, self._answers)
         return silent
 
     def _patience(self, client_id: str) -> float:
         return self._channel.pace.patience(self._kind, client_id, self._times)
 
     def _past_patience(self, client_id: str) -> bool:
-        if self._needs_all or not self._channel.pace.is_slow(client_id):
+        if not self._channel.pace.is_slow(client_id):
             return False
         return self._channel.clock() - self._asked[client_id] >= self._patience(client_id)
 
@@ -209,6 +213,8 @@ class Exchange:
 
     def _note(self, client_id: str, message: Message) -> None:
         """Remember when a client answered."""
+        if not self._paced:
+            return
         asked = self._asked[client_id]
         worked = message.has_content()
         if worked and self._kind == MessageType.TRAIN:  # one that sits out has not trained
@@ -235,7 +241,8 @@ class Exchange:
             channel.late[message_id] = channel.late.pop(message_id)
         looked = channel.clock()
         replies = {m.metadata.reply_to_message_id: m for m in channel.inbox.pull(ids, self._allowance, late)}
-        self._looked |= {self._left[each].client_id: looked for each in ids if each not in replies}
+        if self._paced:
+            self._looked |= {self._left[each].client_id: looked for each in ids if each not in replies}
         for message_id in (*ids, *late):
             if (message := replies.get(message_id)) is None:
                 continue
