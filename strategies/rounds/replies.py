@@ -1,9 +1,10 @@
 """What the server checks before it believes a reply."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
@@ -12,10 +13,13 @@ from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.metric import ACCURACY, Metric
+from strategies.rounds.faults import unexpected
 from strategies.rounds.members import Member
 from strategies.rounds.weighted_sum import NotFinite, Refused
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_EXAMPLES = 10**12
 """What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
@@ -119,6 +123,22 @@ def _data_problem(value: object) -> DataProblem:
         raise Refused(f"{keys.DATA_REFUSED} = {str(value)[:40]!r} is not allowed: {allowed}") from None
 
 
+def _refusing(read: Callable[P, T]) -> Callable[P, T]:
+    """Return a reading that refuses a reply whatever is raised: it is one client's."""
+
+    @wraps(read)
+    def reading(*given: P.args, **named: P.kwargs) -> T:
+        try:
+            return read(*given, **named)
+        except Refused:
+            raise
+        except Exception as error:
+            raise Refused(unexpected(error)) from error
+
+    return reading
+
+
+@_refusing
 def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Reply:
     """Check a reply to TRAIN.
 
@@ -145,6 +165,7 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
     return Reply(member, decision, _num_examples(metrics), metrics, arrays or ArrayRecord(), records)
 
 
+@_refusing
 def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
     """Check a reply to EVALUATE.
 
@@ -166,6 +187,7 @@ def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
     return metrics
 
 
+@_refusing
 def read_roll_call(message: Message) -> Member:
     """Check a reply to the roll call.
 

@@ -15,6 +15,8 @@ from strategies.rounds.exchange import NO_ANSWER
 from tests.hostile.federation import Attacker, Federation, enrolled, federation, is_roll_call, is_train
 from tests.hostile.forged import Forged, announce, forged, model, npy, reply
 
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # attackers go on
+
 HONEST = 3
 TIMEOUT = 8.0
 ROUNDS = 5
