@@ -55,7 +55,8 @@ def pull_object(client: RuntimeHttpClient, request: PullObjectRequest, most: int
             response.close()
 
     body = client._retry_invoker.invoke(send) if client._retry_invoker is not None else send()
-    return PullObjectResponse.FromString(body)
+    answer: PullObjectResponse = PullObjectResponse.FromString(body)
+    return answer
 
 
 def _read(response: httpx.Response, most: int) -> bytes:

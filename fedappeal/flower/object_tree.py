@@ -21,14 +21,15 @@ def levels(tree: ObjectTree, most: int) -> list[list[ObjectTree]]:
         TreeRefused: if it has more, is nested deeper than a Flower message, or names an object with other children
             than before.
     """
-    found, count, level = [], 0, [tree]
+    found: list[list[ObjectTree]] = []
+    count, level = 0, [tree]
     children: dict[str, list[str]] = {}
     while level:
         if len(found) == DEEPEST:
             raise TreeRefused(f"the objects of its reply are nested more than {DEEPEST} deep")
         found.append(level)
         count += len(level)
-        below = []
+        below: list[ObjectTree] = []
         for node in level:
             if count + len(below) + len(node.children) > most:
                 raise TreeRefused(f"its reply has more than the {most} objects that are allowed")
