@@ -153,8 +153,8 @@ class Incoming:
         self._check_arrays(expanded=True)
         if self.problem:
             raise ValueError(self.problem)
-        message = inflate_object_from_contents(self.root, dict(self._contents))
-        self._contents.clear()
+        contents, self._contents = self._contents, {}  # what is built is forgotten on the way
+        message = inflate_object_from_contents(self.root, contents)
         if not isinstance(message, Message):
             raise TypeError(f"an object of type {type(message).__name__} came where a message was due")
         return message.content
@@ -169,7 +169,7 @@ class Incoming:
                     continue
                 body = json.loads(content[content.index(HEAD_BODY_DIVIDER) + 1 :])
                 chunks = [children[int(each)] for each in body["arraychunk_ids"]]
-                size = math.prod(map(int, body["shape"])) * np.dtype(body["dtype"]).itemsize
+                size = max(0, math.prod(map(int, body["shape"]))) * np.dtype(body["dtype"]).itemsize
                 total += sum(len(self._contents[each]) for each in chunks) if expanded else size
                 if total > self._allowance.bytes:
                     shape = one_line(tuple(body["shape"]), 40)
