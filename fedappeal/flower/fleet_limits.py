@@ -23,6 +23,7 @@ from flwr.proto.message_pb2 import (
 from flwr.supercore.object_store import ObjectStore
 
 from fedappeal.flower.object_tree import TreeRefused, levels
+from fedappeal.flower.processes import replace_name
 
 LARGEST_REQUEST = 24 << 20
 """Bytes of one request; Flower cuts an array into chunks of at most 20 MiB."""
@@ -172,5 +173,5 @@ def limit_fleet_api() -> None:
         behind = [*(interceptors or []), FleetLimits(named["objectstore_factory"].store)]
         return run(interceptors=behind, **named)
 
-    flower._run_fleet_api_grpc_rere = start
-    flower.GRPC_MAX_MESSAGE_LENGTH = LARGEST_REQUEST
+    replace_name(flower, "_run_fleet_api_grpc_rere", start)
+    replace_name(flower, "GRPC_MAX_MESSAGE_LENGTH", LARGEST_REQUEST)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from flwr.app import MessageType, MetricRecord
 
+from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.packing import content_bytes
 from strategies.rounds.exchange import NO_ANSWER, NOT_SENT, SURVEY, Addressed, Channel, Exchange
@@ -106,5 +107,6 @@ def _checked(exchange: Exchange, record: RoundRecord, purpose: str) -> Iterator[
             metrics = read_evaluate(message)
         except Refused as error:
             record.add_failure(member.client_id, f"{purpose}: {error}")
+            record.unusable += purpose == "evaluation" and not is_from_superlink(message)
         else:
             yield member, metrics
