@@ -13,6 +13,7 @@ from client.training.settings import LocalTrainingSettings
 from fedappeal.files import CARD, read_safetensors, write_safetensors
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import ALL, parts_of, share_of
@@ -103,7 +104,7 @@ def run(
         try:
             _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir, evaluate)
         except Exception as error:
-            folder.event("failed", reason=str(error))
+            folder.event("failed", reason=one_line(error))
             raise
 
 

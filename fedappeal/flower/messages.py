@@ -4,13 +4,14 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
-_FROM_SUPERLINK = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+FROM_SUPERLINK = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+"""Codes of the error replies with which a SuperLink stands in for a client."""
 _DEFAULT_ACTION = "default"
 
 
 def is_from_superlink(message: Message) -> bool:
     """Whether a reply is the SuperLink's word that there is no reply, not the client's own."""
-    return message.has_error() and message.error.code in _FROM_SUPERLINK
+    return message.has_error() and message.error.code in FROM_SUPERLINK
 
 
 def has_no_handler(message: Message) -> bool:

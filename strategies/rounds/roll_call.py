@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from fedappeal.flower.messages import has_no_handler, is_from_superlink
 from fedappeal.flower.nodes import ConnectedNode, connected_nodes
 from fedappeal.protocol import keys, proof
+from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import printable
 from strategies.rounds.calls import Call, Calls
 from strategies.rounds.exchange import FIRST_POLL, LAST_POLL, Channel
@@ -88,7 +89,7 @@ class RollCall:
             for message_id, call in sent.items():
                 calls.sent(message_id, call)
             due = list(sent.values())
-        answers = list(grid.pull_messages(list(calls.pending))) if calls.pending else []
+        answers = self.channel.inbox.pull(list(calls.pending), Allowance()) if calls.pending else []
         asked = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
         known = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
         self._take(known, online)

@@ -43,6 +43,7 @@ class Round:
         carry: what the strategy gathers of this round besides.
         end: why the run is over with this round; empty while it is not.
         lr_share: share of the run's learning rate with which its clients train; 1 but for a schedule.
+        faults: errors that no check foresaw, by the client whose reply met them.
     """
 
     model: "ArrayRecord"
@@ -51,6 +52,7 @@ class Round:
     carry: Any = None
     end: str = ""
     lr_share: float = 1.0
+    faults: dict[str, Exception] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sum = WeightedSum(self.model)

@@ -16,6 +16,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.rounds import default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.divergence import DIVERGED, Divergence
+from strategies.rounds.faults import check_faults, unexpected
 from strategies.rounds.hooks import Hooks, RoundRecord
 from strategies.rounds.last_good import LOST, ROLL_BACKS, ROLLED_BACK, LastGood, split
 from strategies.rounds.members import Member, Members
@@ -329,10 +330,18 @@ class Strategy(Algorithm):
             record.fail(member.client_id, str(error))
             if isinstance(error, NotFinite):
                 self._divergence.note(member.client_id, finite=False)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever one client sent, it must not end the run
+            log.debug("round %d: reply of %s", round.number, member.client_id, exc_info=True)
+            record.fail(member.client_id, unexpected(error))
+            # A traceback keeps the reply's model in memory: that of the first one says enough.
+            round.faults[member.client_id] = error.with_traceback(None) if round.faults else error
 
     def close_round(self, round: Round) -> "ArrayRecord | None":
         """End the round; return the next global model, None where it stays."""
         record = round.record
+        check_faults(round.faults, len(record.decisions), record.count("joined"))
         self.pool_empty = record.count("joined") == 0
         arrays = self.finish(round)
         self.finished = self.finished or round.end
@@ -371,7 +380,8 @@ class Strategy(Algorithm):
             coming = iter([next(coming, ())])
         # Made when a wave is due: what is told may depend on the replies so far.
         messages = (self.train_messages(round, wave, config, deadline - channel.clock()) for wave in coming)
-        for member, message in train_replies(round, channel, deadline, wanted, messages):
+        records, needs_all = 1 + len(self.reply_records), self.waits_for_all
+        for member, message in train_replies(round, channel, deadline, wanted, messages, records, needs_all):
             self.take(round, member, message)
             del message  # its model is not to stay in memory while the next ones are pulled
         return self.close_round(round)
@@ -394,3 +404,7 @@ class Strategy(Algorithm):
                 self.surveyed(round, member, metrics)
             except Refused as error:
                 round.record.add_failure(member.client_id, f"survey: {error}")
+            except ConfigError:
+                raise
+            except Exception as error:
+                round.record.add_failure(member.client_id, f"survey: {unexpected(error)}")
