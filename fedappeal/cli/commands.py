@@ -27,7 +27,7 @@ cli.command("key")(key)
 def _print_versions(wanted: bool) -> None:
     if not wanted:
         return
-    from server.run_folder import recorded_versions
+    from fedappeal.versions import recorded_versions
 
     found = recorded_versions()
     others = ", ".join(f"{name} {found[name]}" for name in ("flwr", "torch", "python"))
@@ -59,6 +59,18 @@ def _local(
 
 
 cli.command("local")(with_run_options(_local))
+
+
+@cli.command(
+    "superlink",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def superlink(context: typer.Context) -> None:
+    """Start a long-running SuperLink (options: of `flower-superlink`); its Control port is this user's alone."""
+    from fedappeal.cli.superlink import start_superlink
+
+    start_superlink(context.args)
 
 
 @cli.command("resume")

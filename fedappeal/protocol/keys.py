@@ -43,6 +43,12 @@ NONCE = "nonce"
 """Roll call (down) of a run of real nodes: what a client signs to prove whose its client-id is."""
 NEEDS_LOSS = "needs-loss"
 """1 in the roll call of a strategy that cannot do without losses: a client that reports none declines."""
+NEEDS_WEIGHT = "needs-weight"
+"""The same of what a joined client claims besides its model."""
+NEEDS_APPEAL = "needs-appeal"
+"""The same of whether the model meets the client's requirement."""
+NEEDS_TRAIN_SPLIT = "needs-train-split"
+"""The same of answers to an EVALUATE with ``split = train``."""
 
 # -- metrics, up -------------------------------------------------------------------------------------
 NUM_EXAMPLES = "num-examples"

@@ -167,6 +167,11 @@ class FedALIGN(Strategy):
             raise ConfigError(f"fedalign.epsilon = {own.epsilon} is not allowed: a finite number")
 
     @classmethod
+    def needs_train_split(cls, settings: PluginSettings) -> bool:
+        """Return whether the priority clients measure each model first."""
+        return cls.Settings.model_validate(settings).global_loss == "fresh"
+
+    @classmethod
     def notes(cls, config: RunConfig, settings: PluginSettings) -> list[str]:
         """Return how long the run warms up."""
         own = cls.Settings.model_validate(settings)
