@@ -23,12 +23,12 @@ from server.run_folder import how_it_ended, recorded_metric
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
 _MOST_NAMED = 3
+_NAME = 160
+"""Characters of a client's name, with its id, that are shown."""
 OPEN = (
     "this federation is open: it counts nodes, not people. One process can be many clients; registered keys "
     "(flower-superlink --enable-supernode-auth) prevent that"
 )
-_NAME = 160
-"""Characters of a client's name, with its id, that are shown."""
 
 
 class RunView:
@@ -103,9 +103,8 @@ class RunView:
             who = f"client {printable(self._name_of(named), _NAME)}" if named else "a client was refused"
             self._say(f"{who}: {printable(line['reason'])}", style="yellow")
         elif line["event"] == "unavailable":
-            node, times, again = (printable(line[key], SHOWN_ID) for key in ("node", "times", "seconds"))
-            said = f"node {node} was called {times} times and is not available: {printable(line['reason'])}"
-            self._say(f"{said} (called again in {again} s)", style="yellow")
+            said = f"node {line['node']} was called {line['times']} times and is not available"
+            self._say(f"{said}: {printable(line['reason'])} (called again in {line['seconds']} s)", style="yellow")
         elif line["event"] == "open":
             self._say(OPEN, style="yellow")
         elif line["event"] == "resumed" and line["round"]:
