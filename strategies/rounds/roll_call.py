@@ -137,13 +137,7 @@ class RollCall:
             Refused: it does not fit the run, or the client-id is another's.
         """
         node = call.node
-        key = self._key_of(call, message) if node.real else None
-        try:
-            member = Member.bare(node.node_id) if has_no_handler(message) else read_roll_call(message)
-        except DataRefused as error:
-            if key is not None:
-                owners.check(error.client_id, key)
-            raise
+        key, member = self._read(call, message, owners)
         if key is not None:
             self._check_place(member, node)
             if member.enrolled:
@@ -160,6 +154,25 @@ class RollCall:
             self.members.left.discard(member.client_id)
         self.channel.absent.discard(member.client_id)
         self.hooks.on_enrolled(member, len(self.members))
+
+    def _read(self, call: Call, message: Message, owners: Owners) -> tuple[ProvenKey | None, Member]:
+        """Return the key that a node has proven, None in a simulation, and who it says it is.
+
+        Raises:
+            Refused: whatever is wrong with the answer.
+        """
+        try:
+            key = self._key_of(call, message) if call.node.real else None
+            try:
+                return key, Member.bare(call.node.node_id) if has_no_handler(message) else read_roll_call(message)
+            except DataRefused as error:
+                if key is not None:
+                    owners.check(error.client_id, key)
+                raise
+        except Refused:
+            raise
+        except Exception as error:  # what a client wrote can make anything raise: it concerns that client alone
+            raise Refused(f"its answer cannot be read ({type(error).__name__})") from error
 
     def _refuse(self, node: int, reason: str) -> None:
         """Take note of a node that is not enrolled; of very many, the hooks are told of ever fewer."""
