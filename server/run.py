@@ -1,6 +1,6 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -68,6 +68,7 @@ def run(
     strategy: Strategy | None = None,
     data_dir: Path | None = None,
     evaluate: Evaluate | None = None,
+    nodes: Sequence[int] = (),
 ) -> None:
     """Run, or continue, the run that the settings describe.
 
@@ -82,6 +83,7 @@ def run(
         strategy: the same; a template, which is copied.
         data_dir: the server's folder of data sets, for a task whose initial model lies in it; None: the default.
         evaluate: evaluates each evaluated model on the server as well.
+        nodes: node ids of the task's clients, in order, where the caller made them all.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -91,7 +93,7 @@ def run(
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config, {KIND: SUBMITTED}, given)
     with folder.alone():
         try:
-            _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir, evaluate)
+            _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir, evaluate, nodes)
         except Exception as error:
             folder.event("failed", reason=str(error))
             raise
@@ -107,11 +109,13 @@ def _run(
     given: Given,
     data_dir: Path | None,
     evaluate: Evaluate | None,
+    nodes: Sequence[int],
 ) -> None:
     if config.resume:
         config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
     strategy, plugins = build_strategy(config, given), chosen(config, given)
     task = given.task or load_task(config.task_settings(), data_dir)
+    strategy.granted_nodes = frozenset(n for k, n in enumerate(nodes) if strategy.asks_priority(k, config.clients))
     strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
     named = initial_arrays(config, task, plugins.rule)
     layout = Layout.of(named)

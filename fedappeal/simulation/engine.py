@@ -192,6 +192,7 @@ def simulate(
                         strategy=strategy,
                         data_dir=Path(simulation.data_dir) if simulation.data_dir else None,
                         evaluate=evaluate,
+                        nodes=range(FIRST_NODE, FIRST_NODE + settings.clients),
                     )
                 except KeyboardInterrupt:
                     folder.event("interrupted")

@@ -16,7 +16,9 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.rounds import default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.divergence import DIVERGED, Divergence
+from strategies.rounds.held_models import HeldModels
 from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.influence import Bounds, Medians
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
 from strategies.rounds.sampling import sampling_order, waves
@@ -29,11 +31,14 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Result
 
     from strategies.rounds.exchange import Channel
+    from strategies.rounds.replies import Reply
 
 log = logging.getLogger("fedappeal")
 
 _LOOP = "volunteers"
 """Name of what the rounds themselves carry, in a checkpoint."""
+_INFLUENCE = "influence"
+"""Name of the medians that bound clients' influence, in the same place."""
 
 
 class Strategy(Algorithm):
@@ -57,6 +62,9 @@ class Strategy(Algorithm):
         self.finished = ""
         self.pool_empty = False
         self._divergence = Divergence()
+        self._medians = Medians()
+        self.granted_nodes: frozenset[int] = frozenset()
+        """Nodes to which the runtime, which made their clients, grants priority by the strategy's own rule."""
         self._opened: Round | None = None
 
     # -- what is carried from round to round ---------------------------------------------------------
@@ -66,11 +74,12 @@ class Strategy(Algorithm):
         from strategies.rounds.carry import packed
 
         loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
-        if _LOOP in (carried := self.carried()):
+        own = {_LOOP: loop | self._divergence.state(), _INFLUENCE: self._medians.state()}
+        if taken := own.keys() & (carried := self.carried()).keys():
             raise ConfigError(
-                f"strategy {self.name} carries '{_LOOP}', which is the rounds' own: choose another name"
+                f"strategy {self.name} carries '{min(taken)}', which is the rounds' own: choose another name"
             )
-        return packed({_LOOP: loop | self._divergence.state(), **carried})
+        return packed({**own, **carried})
 
     def restore(self, state: "RecordDict") -> None:
         """Take up what `state` returned."""
@@ -81,6 +90,7 @@ class Strategy(Algorithm):
         self.members.left = set(loop["gone"])
         self.pool_empty, self.finished = bool(loop["pool-empty"]), str(loop["finished"])
         self._divergence.restore(loop)
+        self._medians.restore(carried.pop(_INFLUENCE, {}))
         self.take_up(carried)
 
     # -- Flower's methods ----------------------------------------------------------------------------
@@ -247,6 +257,11 @@ class Strategy(Algorithm):
         self.record = RoundRecord(number, mandatory=mandatory)
         lr_share = learning_rate_share(self.shared, number, self.num_rounds)
         round = Round(arrays, self.members, self.record, lr_share=lr_share)
+        own = self.shared
+        if own.influence == "bounded":
+            round.bounds = Bounds(self._medians, arrays, own.influence_weight, own.influence_norm)
+        if own.aggregation != "mean":
+            round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)
         self.begin(round)
         return round
 
@@ -291,19 +306,53 @@ class Strategy(Algorithm):
                 if most and record.count("joined") >= most:
                     decision = "surplus"
                 else:
-                    self.add(round, reply)
+                    self._accept(round, reply)
             record.decisions[member.client_id] = decision
             self._divergence.note(member.client_id, finite=True)
         except Refused as error:
-            record.fail(member.client_id, str(error))
-            if isinstance(error, NotFinite):
-                self._divergence.note(member.client_id, finite=False)
+            self._refuse(round, member, error)
+
+    def _accept(self, round: Round, reply: "Reply") -> None:
+        """Add a joined reply, or the replies that need not wait any more where influence is bounded."""
+        if round.bounds is None:
+            self.add(round, reply)
+            return
+        round.sum.check(reply.arrays)
+        unit = round.lr_share * self.update_unit(round, reply)
+        for each in round.bounds.admit(reply, self.log_weight(round, reply), unit):
+            if each.member is reply.member:
+                self.add(round, each)
+            else:
+                self._add_held(round, each)
+
+    def _bounded(self, round: Round, bounds: Bounds, arrays: "ArrayRecord | None") -> "ArrayRecord | None":
+        """Return the next model where few clients may move it that far; else None, and all are asked next."""
+        joined = [client for client, decision in round.record.decisions.items() if decision == "joined"]
+        kept = bounds.close(arrays, joined, round.record.count("sat-out"))
+        self.pool_empty = self.pool_empty or (arrays is not None and kept is None)
+        round.metrics["bounded"] = float(len(bounds.cut))
+        return kept
+
+    def _add_held(self, round: Round, reply: "Reply") -> None:
+        try:
+            self.add(round, reply)
+        except Refused as error:
+            self._refuse(round, reply.member, error)
+
+    def _refuse(self, round: Round, member: Member, error: Refused) -> None:
+        round.record.fail(member.client_id, str(error))
+        if isinstance(error, NotFinite):
+            self._divergence.note(member.client_id, finite=False)
 
     def close_round(self, round: Round) -> "ArrayRecord | None":
         """End the round; return the next global model, None where it stays."""
         record = round.record
+        for reply in [] if round.bounds is None else round.bounds.release():
+            self._add_held(round, reply)
         self.pool_empty = record.count("joined") == 0
         arrays = self.finish(round)
+        if round.bounds is not None:
+            arrays = self._bounded(round, round.bounds, arrays)
         self.finished = self.finished or round.end
         # All clients are listed only where it matters: of a large federation that takes time, in every round.
         remaining = {member.client_id for member in self.members.remaining()} if self._divergence.suspected else set()
