@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
+from fedappeal.cli.influence import check_deployed
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.local import LocalRunError, check_port, run_local
@@ -55,6 +56,7 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
         ConfigError: for the first that is.
     """
     check_settings(config)
+    check_deployed(config)
     check_device(device)
     check_port(port)
     check_task(config.task_settings(), Path(data_dir) if data_dir else None)

@@ -128,9 +128,7 @@ def without_outliers(claims: Sequence[Statement], factor: float) -> list[Stateme
     middle = median_low(said.loss for said in claims)
     low, high = sorted((middle - (factor - 1) * abs(middle), middle + (factor - 1) * abs(middle)))
     examples = capped([said.examples for said in claims], factor)
-    return [
-        Statement(min(high, max(low, said.loss)), int(held)) for said, held in zip(claims, examples, strict=True)
-    ]
+    return [Statement(min(high, max(low, said.loss)), int(held)) for said, held in zip(claims, examples, strict=True)]
 
 
 def aligned(loss: float, global_loss: float, epsilon: float) -> bool:

@@ -171,6 +171,12 @@ class FedALIGN(Strategy):
             raise ConfigError(f"fedalign.epsilon = {own.epsilon} is not allowed: a finite number")
 
     @classmethod
+    def bounds_lack(cls, config: RunConfig, settings: PluginSettings) -> str:
+        """Return that the operator has to say which clients have priority, where no setting does."""
+        own = cls.Settings.model_validate(settings)
+        return "" if own.priority_ids else f"fedalign.priority-ids = '' is not allowed with {_CLAIMS_DO_NOT_COUNT}"
+
+    @classmethod
     def notes(cls, config: RunConfig, settings: PluginSettings) -> list[str]:
         """Return how long the run warms up."""
         own = cls.Settings.model_validate(settings)

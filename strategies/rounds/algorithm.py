@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from strategies.rounds.replies import Reply
 
+
 def log(value: float) -> float:
     """Return the logarithm of a number of at least 0; minus infinity for 0."""
     return math.log(value) if value else -math.inf
@@ -139,6 +140,11 @@ class Algorithm(Plugin):
                 f"aggregation = '{aggregation}' is not allowed with strategy = '{cls.name}': its rounds weight "
                 "clients, or do more than average their models (mean)"
             )
+
+    @classmethod
+    def bounds_lack(cls, config: RunConfig, settings: PluginSettings) -> str:
+        """Return what `influence = bounded` lacks where clients are not the runtime's own; empty: nothing."""
+        return ""
 
     @classmethod
     def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:

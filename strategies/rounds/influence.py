@@ -139,6 +139,8 @@ class Bounds:
     def close(self, moved: "ArrayRecord | None", joined: Collection[str], sat_out: int) -> "ArrayRecord | None":
         """End the round; return the next model, None where it stays.
 
+        Where others sat out, a client that had to be cut is not left to move the model alone, or with one other.
+
         Args:
             moved: the strategy's next model.
             joined: clients that joined.
@@ -146,14 +148,8 @@ class Bounds:
         """
         for client, values in sorted(self._sent.items()):  # not in the order in which they came
             self.medians.note(client, values)
-        asked = len(joined) + sat_out
-        if moved is None or not 0 < len(joined) < FEWEST <= asked:
-            return moved
-        most = math.log(self.norm * len(joined) / asked) + self.medians.of(keys.ARRAYS)
-        if log_norm(moved, self.model) <= most:
-            return moved
-        self.cut |= set(joined)
-        return None
+        few = 0 < len(joined) < FEWEST <= len(joined) + sat_out
+        return None if few and self.cut & set(joined) else moved
 
     def _cuts(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the factor on each quantity that keeps it in its bound."""

@@ -326,7 +326,7 @@ class Strategy(Algorithm):
                 self._add_held(round, each)
 
     def _bounded(self, round: Round, bounds: Bounds, arrays: "ArrayRecord | None") -> "ArrayRecord | None":
-        """Return the next model where few clients may move it that far; else None, and all are asked next."""
+        """Return the next model; None where clients that were cut are nearly alone: then all are asked next."""
         joined = [client for client, decision in round.record.decisions.items() if decision == "joined"]
         kept = bounds.close(arrays, joined, round.record.count("sat-out"))
         self.pool_empty = self.pool_empty or (arrays is not None and kept is None)
