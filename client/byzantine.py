@@ -53,7 +53,8 @@ def falsify_enrolment(config: RunConfig, partition_id: int, reply: Message) -> N
     """Make an answer to the roll call one of an attacker that replaces the model, where the client is one."""
     if config.byzantine_attack in REPLACEMENTS and attacks(config, partition_id):
         info, metrics = reply.content[keys.INFO], reply.content[keys.METRICS]
-        assert isinstance(info, ConfigRecord) and isinstance(metrics, MetricRecord)
+        assert isinstance(info, ConfigRecord)
+        assert isinstance(metrics, MetricRecord)
         info[keys.PRIORITY], metrics[keys.NUM_EXAMPLES] = 1, CLAIMED_EXAMPLES
 
 

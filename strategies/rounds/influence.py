@@ -1,15 +1,16 @@
 """Bounds on what one client may do to the model, against what the cohort does: ``influence = bounded``.
 
-A client k joins with a weight a_k and an update u_k (its model less the one that was sent; another array of a reply is
-an update as it stands). With m_a and m_u the cohort's medians of weights and of norms::
+A client k joins with a weight a_k and an update u_k (its model less the one that was sent; another array of a reply
+is an update as it stands). With m_a and m_u the cohort's medians of weights and of norms::
 
-    a_k <- min(a_k, A m_a)                                       A: influence-weight
-    u_k <- u_k min(1, N m_u min(1, m_a / a_k) / ||u_k||)         N: influence-norm
+    a_k <- m_a                          where a_k > A m_a                  A: influence-weight
+    u_k <- u_k (m_u / h_k) / |u_k|      where |u_k| h_k > N m_u            N: influence-norm; h_k = max(1, a_k / m_a)
 
-so that its pull a_k ||u_k|| is at most N times the median client's. The medians are those of the rounds before, over
-the latest values of the latest clients, as they were sent: one client is one value among them, whatever it sends and
-however often. Nothing is bounded by a median of fewer than three clients while more of them may come: until then
-replies wait. All is done in logarithms, where no weight overflows; the median of an even number is the lower one.
+What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest clients,
+and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest clients, as they
+were sent, this round's too as they come: one client is one value, whatever it sends and however often. A reply beyond
+a limit, or one that comes before three clients' values are known, waits for the round's end (four of them at most).
+All is done in logarithms, where no weight overflows; the median of an even number is the lower one.
 """
 
 import copy

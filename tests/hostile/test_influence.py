@@ -1,4 +1,4 @@
-"""Promise: one of six clients cannot replace the model where influence is bounded, and honest clients notice nothing."""
+"""Promise: where influence is bounded, one of six clients cannot replace the model, and honest ones are not cut."""
 
 from pathlib import Path
 from typing import Any

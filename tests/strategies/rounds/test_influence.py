@@ -58,14 +58,16 @@ def test_what_is_beyond_the_bounds_counts_as_the_median() -> None:
     assert counted["mallory"].counts == pytest.approx(0.02)
     assert update_of(counted["mallory"]) == [3.0, 4.0]
     assert own.cut == {"mallory"}
-    assert all(counted[name].counts == 1.0 for name in "abcd") and update_of(counted["d"]) == [4.2, 5.6]
+    assert all(counted[name].counts == 1.0 for name in "abcd")
+    assert update_of(counted["d"]) == [4.2, 5.6]
 
 
 def test_a_heavy_client_may_not_pull_as_far() -> None:
     own = bounds()
     counted = sent(own, *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")), reply("large", 0.0, 5.0, examples=4))
     # 4 is less than 3 * 2, so it counts; its pull, 4 * 5, is more than 1.5 * 2 * 5, so it is brought to 2 * 5.
-    assert counted["large"].counts == 1.0 and update_of(counted["large"]) == [0.0, 2.5]
+    assert counted["large"].counts == 1.0
+    assert update_of(counted["large"]) == [0.0, 2.5]
     assert own.cut == {"large"}
 
 
@@ -93,7 +95,8 @@ def test_norms_that_rise_for_all_are_not_cut() -> None:
         medians.note(name, {"weight": math.log(2.0), keys.ARRAYS: math.log(5.0)})
     own = bounds(medians)
     counted = sent(own, *(reply(name, 0.0, 50.0) for name in "abcd"))
-    assert [update_of(counted[name]) for name in "abcd"] == [[0.0, 50.0]] * 4 and own.cut == set()
+    assert [update_of(counted[name]) for name in "abcd"] == [[0.0, 50.0]] * 4
+    assert own.cut == set()
 
 
 def test_a_client_has_one_value_in_the_medians_however_often_it_joins() -> None:
@@ -102,7 +105,8 @@ def test_a_client_has_one_value_in_the_medians_however_often_it_joins() -> None:
         own = bounds(medians)
         sent(own, reply("mallory", 0.0, 10.0**number), *(reply(name, 0.0, 5.0) for name in ("a", "b")))
         assert own.close(None, ["mallory", "a", "b"], 0) is None
-    assert medians.of(keys.ARRAYS) == pytest.approx(math.log(5.0)) and len(medians.latest[keys.ARRAYS]) == 3
+    assert medians.of(keys.ARRAYS) == pytest.approx(math.log(5.0))
+    assert len(medians.latest[keys.ARRAYS]) == 3
 
 
 def test_clients_that_were_cut_do_not_move_the_model_where_the_others_sat_out() -> None:
@@ -115,7 +119,8 @@ def test_clients_that_were_cut_do_not_move_the_model_where_the_others_sat_out() 
         sent(own, *(reply(name, 0.0, update if name == "a" else 5.0) for name in joined))
         return own.close(moved, joined, sat_out)
 
-    assert closed(50.0, "a", sat_out=4) is None and closed(50.0, "a", "b", sat_out=4) is None
+    assert closed(50.0, "a", sat_out=4) is None
+    assert closed(50.0, "a", "b", sat_out=4) is None
     assert closed(5.0, "a", sat_out=4) is moved  # not cut
     assert closed(50.0, "a", "b", "c", sat_out=4) is moved  # three are a cohort
     assert closed(50.0, "a", sat_out=1) is moved  # of two clients neither can be the other's measure
@@ -158,7 +163,8 @@ def test_the_medians_are_in_the_state_and_old_values_are_forgotten() -> None:
 
 
 def test_numbers_capped_by_hand() -> None:
-    assert capped([4, 1, 100, 2], 3) == [4, 1, 6, 2] and capped([], 3) == []
+    assert capped([4, 1, 100, 2], 3) == [4, 1, 6, 2]
+    assert capped([], 3) == []
 
 
 def test_maxfl_bounds_the_share_and_not_the_step() -> None:
@@ -195,6 +201,6 @@ def test_mwfeds_loads_have_a_bound() -> None:
 
 def test_adagd_cannot_be_bounded() -> None:
     with pytest.raises(
-        ConfigError, match="influence = 'bounded' is not allowed with strategy = 'adagd': .* \\(off\\)$"
+        ConfigError, match=r"influence = 'bounded' is not allowed with strategy = 'adagd': .* \(off\)$"
     ):
         AdaGD(influence="bounded")
