@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 import fedappeal
 from client.activity import note_judged
-from client.byzantine import attacks, false_claims, noisy_model
+from client.byzantine import attacks, false_claims, falsify, falsify_enrolment
 from client.data.unfit import OwnDataRefused
 from client.judgement import Adaptation
 from client.own_key import proof_of
@@ -167,7 +167,9 @@ class _Answers:
             }
         )
         metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
-        return Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
+        reply = Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
+        falsify_enrolment(participant.config, participant.node.partition_id, reply)
+        return reply
 
     def train(self, message: Message, context: Context) -> Message:
         """Decide, and train where the decision is to join."""
@@ -215,10 +217,8 @@ class _Answers:
         train_locally = protected(participant, rule, lambda message, _: _reply(message, metrics, rule.reply(turn)))
         reply = train_locally(message, context)
         if attacking and reply.has_content():
-            sent, honest = None if rule.sends_update else model_of(message.content), model_of(reply.content)
-            reply.content[keys.ARRAYS] = noisy_model(
-                participant.config, participant.client_id, server_round, honest, sent
-            )
+            sent = None if rule.sends_update else model_of(message.content)
+            falsify(participant.config, participant.client_id, server_round, reply, sent)
         return reply
 
     def evaluate(self, message: Message, context: Context) -> Message:

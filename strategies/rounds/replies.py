@@ -53,6 +53,7 @@ class Reply:
         metrics: all that it reported; every number is finite.
         arrays: its model or gradient; empty where it did not join.
         records: the further ArrayRecords that were asked for, where it joined.
+        counts: share of its weight that counts; less than 1 where its influence is bounded.
     """
 
     member: Member
@@ -61,6 +62,7 @@ class Reply:
     metrics: Mapping[str, Any]
     arrays: ArrayRecord
     records: Mapping[str, ArrayRecord] = field(default_factory=dict)
+    counts: float = 1.0
 
     def claim(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
         """Return a number that the client reported, if it is there and inside its bounds.
