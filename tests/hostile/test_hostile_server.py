@@ -110,9 +110,9 @@ def test_a_volunteer_outlives_what_a_server_thinks_of(
 
     # Steps that are allowed, but not in this time: nothing half-trained is sent, and it is said in time.
     (state / "limits.json").write_text('{"max-steps": 0}')
-    answer, seconds = run.told(node, ttl=3.0, **{"server-round": 3, "local-steps": 10**9})
+    answer, seconds = run.told(node, ttl=8.0, **{"server-round": 3, "local-steps": 10**9})
     assert "the message's deadline came before the work was done" in answer["error"][1]
-    assert seconds < 3.5
+    assert seconds < 8.5
 
     # What the owner broke is for the owner to read.
     (state / "limits.json").write_text("{")
