@@ -263,11 +263,15 @@ class _Client:
             LOGGER.debug("the app raised", exc_info=True)
             told = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             take_judged(context.state)  # what failed is no figure of the next model
-            return Answer("failed", f"failed, {told}", message, error_reply(reason_of(error), message))
+            return Answer("failed", f"failed, {told}", message, error_reply(self._reason(error), message))
         finally:
             self._states[run_id] = context.state
             while len(self._states) > _KEPT_RUNS:
                 self._states.pop(next(iter(self._states)))
+
+    def _reason(self, error: BaseException) -> str:
+        node = self.node
+        return reason_of(error, (node.state_dir, node.data, node.data_dir, self.connection.key))
 
     def _persist(self, act: Callable[[], T], *, until: float | None = None) -> T | None:
         """Do something that needs the SuperLink, again and again until it works.
