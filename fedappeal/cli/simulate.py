@@ -13,7 +13,9 @@ from typing import Any
 from rich.console import Console
 
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
+from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.progress import described, one_run, several_runs
+from fedappeal.cli.shown import complain, say
 from fedappeal.cli.unused import report_unused, without_others
 from fedappeal.cli.view import RunView
 from fedappeal.protocol.config import ConfigError, RunConfig, scalar
@@ -21,7 +23,7 @@ from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_paral
 from fedappeal.tasks import check_task
 from server.build import check_settings, chosen
 from server.resumption import rounds_done
-from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines, recorded_metric
+from server.run_folder import CONFIG, HISTORY, RunFolder, Usable, check_new, new_path, read_lines, recorded_metric
 
 MOST_RUNS = 10_000
 """Runs of one sweep; more are a slip of the pen."""
@@ -132,7 +134,7 @@ def start_simulations(
     for config in {_training(job.config): job.config for job in jobs}.values():
         choices[_training(config)] = choose_mode(config, simulation)
     for line in dict.fromkeys(f"{key[0]}: clients train {choice}" for key, choice in choices.items()):
-        console.print(line, soft_wrap=True)
+        say(console, line)
     # Each run keeps to what was said of it: another measurement could come out otherwise.
     found = [choices[_training(job.config)] for job in jobs]
     simulations = [replace(simulation, mode=choice.mode, why=choice.why) for choice in found]
@@ -145,8 +147,14 @@ def start_simulations(
         _interrupted("FOLDER" if len(jobs) > 1 else str(jobs[0].path))
 
 
-def resume_simulation(config: RunConfig, path: Path, simulation: Any) -> None:
+def resume_simulation(config: RunConfig, path: Path, simulation: Any, usable: Usable) -> None:
     """Continue a run and show it, as it is shown from its beginning.
+
+    Args:
+        config: its settings.
+        path: its folder.
+        simulation: how it is simulated.
+        usable: as in `server.checkpoints.newest_usable`.
 
     Raises:
         ConfigError: before anything is started, for a setting that is not allowed.
@@ -154,6 +162,8 @@ def resume_simulation(config: RunConfig, path: Path, simulation: Any) -> None:
     check_settings(config)
     check_device(simulation.device)
     check_task(config.task_settings(), Path(simulation.data_dir) if simulation.data_dir else None)
+    with mended_folder(path, usable):
+        pass  # the run takes it again
     try:
         _one(SimulationJob(config, path, "run"), simulation, Console(highlight=False))
     except KeyboardInterrupt:
@@ -185,9 +195,9 @@ def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
     view = RunView(job.config, job.path, console)
     view.heading()
     if done := rounds_done(job.path):
-        console.print(f"continued after round {done}")
+        say(console, f"continued after round {done}")
     begun = (job.path / CONFIG).exists()
-    folder = RunFolder.open(job.path) if begun else RunFolder.create(job.path, job.config)
+    folder = RunFolder.open(job.path) if begun else RunFolder.create(job.path, job.config, simulation.runtime())
     with one_run(view, job.name, completed=done) as on_round:
         simulate(
             job.config,
@@ -214,9 +224,9 @@ def _several(jobs: list[SimulationJob], at_once: int, simulations: list[Any], co
         for job in jobs:
             if lines := read_lines(job.path / HISTORY):
                 name = f"{job.name}: after round {lines[-1]['round']}:"
-                console.print(described(name, lines[-1], recorded_metric(job.path)), soft_wrap=True)
-    console.print(f"the runs' folders: [bold]{_root(jobs)}[/]", soft_wrap=True)
+                say(console, described(name, lines[-1], recorded_metric(job.path)))
+    say(console, "the runs' folders: ", (str(_root(jobs)), "bold"))
     if failed:
         for line in failed:
-            print(f"fedappeal: {line}", file=sys.stderr)
+            complain(line)
         sys.exit(1)

@@ -21,6 +21,7 @@ OPTIONS = {
     "ALLOW": "--allow",
     "PARTICIPATION": "--participation",
     "SET": "--set",
+    "LIMITS": "--limits",
 }
 """Variables of the environment that are options of `fedappeal client`; an empty one is none."""
 

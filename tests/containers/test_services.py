@@ -95,11 +95,13 @@ def test_a_replica_is_a_client_with_its_slots_key_share_and_state() -> None:
 
 def test_a_replicas_owner_says_in_the_environment_what_it_allows_and_how_it_decides() -> None:
     environment = {"ALLOW": "mine,theirs", "PARTICIPATION": "defect", "SET": "defect.leave-below=0.3", "DEVICE": ""}
+    environment["LIMITS"] = "max-steps=2000 min-batch=4"
     said = environment_options(environment)
     assert dict(zip(said[::2], said[1::2], strict=True)) == {
         "--allow": "mine,theirs",
         "--participation": "defect",
         "--set": "defect.leave-below=0.3",
+        "--limits": "max-steps=2000 min-batch=4",
     }
     known = {name for parameter in typer.main.get_command(client_app).params for name in parameter.opts}
     assert set(OPTIONS.values()) <= known
