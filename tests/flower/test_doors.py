@@ -86,16 +86,16 @@ def answers(scope: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_http_door() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as client:
-            server, remote = listener.accept()
-            with server:
-                own = {"type": "http", "client": remote, "server": server.getsockname()}
-                assert answers(own) == [{"type": "let in"}]
-                for other in ({"client": None}, {"server": None}, {"client": ("not a host", 1)}):
-                    assert [each.get("status") for each in answers(own | other)] == [403, None]
-                assert answers(own | {"type": "websocket", "client": None}) == []
-                client.close()
-                assert answers(own)[0]["status"] == 403
+        client = socket.create_connection(listener.getsockname())
+        server, remote = listener.accept()
+    with server:
+        own = {"type": "http", "client": remote, "server": server.getsockname()}
+        assert answers(own) == [{"type": "let in"}]
+        for other in ({"client": None}, {"server": None}, {"client": ("not a host", 1)}):
+            assert [each.get("status") for each in answers(own | other)] == [403, None]
+        assert answers(own | {"type": "websocket", "client": None}) == []
+        client.close()
+        assert answers(own)[0]["status"] == 403
     assert answers({"type": "lifespan"}) == [{"type": "let in"}]
 
 
@@ -112,9 +112,8 @@ def test_what_the_doors_hang_on() -> None:
     assert "uvicorn.run(" in run
     assert "proxy_headers" in inspect.signature(uvicorn.run).parameters
     assert "*extensions.get_middleware()," in inspect.getsource(main._get_middleware)
-    assert inspect.getsource(main._get_middleware).index("extensions") < inspect.getsource(
-        main._get_middleware
-    ).index("Control"), "ours is outermost"
+    order = inspect.getsource(main._get_middleware)
+    assert order.index("extensions") < order.index("Control"), "ours is outermost"
     assert extensions.get_middleware() == ()
     assert "interceptors" in inspect.signature(flower._run_fleet_api_grpc_rere).parameters
     assert '"--parent-pid"' in inspect.getsource(flower._get_superexec_command)
