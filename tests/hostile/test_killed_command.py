@@ -19,7 +19,7 @@ from server.run_folder import EVENTS, HISTORY, read_lines
 ROOT = Path(__file__).resolve().parents[2]
 FEDAPPEAL = [sys.executable, "-m", "fedappeal.cli.main"]
 GONE_WITHIN = 10.0
-"""Seconds after which nothing may be alive; measured: 0.1 to 1.4 after a kill, on a machine with ten times the work it can do."""
+"""Seconds after which nothing may be alive; measured on a machine with ten times the work it can do: 0.1 to 1.4."""
 CLIENTS = 2
 
 
