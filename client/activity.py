@@ -8,13 +8,17 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from client.requirement import LOSS, METRIC, Requirement
 from client.training.measured import Evaluation
-from fedappeal.files import replace_file
+from fedappeal.files import DAMAGED, replace_file, set_aside
 from fedappeal.plural import counted
 from fedappeal.protocol.foreign_text import printable
 
@@ -127,6 +131,11 @@ class RunActivity:
         return lines
 
 
+@lru_cache
+def _runs() -> TypeAdapter[list[RunActivity]]:
+    return TypeAdapter(list[RunActivity])
+
+
 class Activity:
     """What a client did in its latest runs, in a file of its state folder."""
 
@@ -139,12 +148,9 @@ class Activity:
         if not self._path.exists():
             return {}
         try:
-            found = [
-                RunActivity(**{**run, "judged": Judged(**run["judged"]) if run["judged"] else None})
-                for run in json.loads(self._path.read_text())
-            ]
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            log.warning("%s cannot be read, and is begun anew: %s", self._path, error)
+            found = _runs().validate_json(self._path.read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read, and is begun anew: %s", self._path, str(error).splitlines()[0])
             return {}
         return {run.run_key: run for run in found}
 
@@ -173,6 +179,9 @@ class Activity:
             judged: what was measured of the model, if it was.
         """
         runs, now = self.runs(), self._clock()
+        if not runs and self._path.exists():
+            with suppress(OSError):
+                set_aside(self._path)  # damaged, not empty: it holds a run from the first answer on
         strategy, task = (printable(settings.get(key, ""), _LONGEST) for key in ("strategy", "task"))
         run = runs.pop(run_key, None) or RunActivity(run_key, strategy, task, now, now)
         runs[run_key] = replace(
@@ -188,10 +197,11 @@ class Activity:
         kept = [asdict(each) for each in runs.values()][-KEPT_RUNS:]
         # Not forced to the disk: a power cut may cost a round's figures, and a small device's card lives longer.
         try:
-            replace_file(self._path, json.dumps(kept).encode(), durable=False)
+            replace_file(self._path, json.dumps(kept).encode(), durable=False, mode=0o600)
         except OSError as error:  # a full disk: the client's answers matter more
             log.warning("%s cannot be written: %s", self._path, error)
 
     def forget(self) -> None:
         """Forget all runs."""
-        self._path.unlink(missing_ok=True)
+        for file in (self._path, *self._path.parent.glob(f"{ACTIVITY}.{DAMAGED}*")):
+            file.unlink(missing_ok=True)

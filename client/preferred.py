@@ -2,7 +2,7 @@
 
 from client.state import DiskStore, Record, Store
 from fedappeal.files import CARD
-from fedappeal.protocol.config import Scalar
+from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.packing import Arrays
 from fedappeal.trained.card import ModelCard, card_in
@@ -36,16 +36,18 @@ def keep(store: Store, arrays: Arrays, card: ModelCard) -> None:
 
 
 def describe_preferred(store: DiskStore) -> list[str]:
-    """Return a line for each preferred model that is kept, the newest run's first.
-
-    Raises:
-        ConfigError: a file that cannot be read.
-    """
+    """Return a line for each preferred model that is kept, the newest run's first; a damaged one says so."""
     names = _newest_first(store)
-    latest = store.values(LATEST)
-    if latest is not None and record_name(str(latest[RUN_KEY])) not in names:
+    if record_name(_run_key_of_latest(store)) not in names:
         names.insert(0, LATEST)  # of a version that kept one alone
     return [line for name in names if (line := _line(store, name))]
+
+
+def _run_key_of_latest(store: DiskStore) -> str:
+    try:
+        return str((store.values(LATEST) or {}).get(RUN_KEY, ""))
+    except ConfigError:
+        return ""
 
 
 def _newest_first(store: DiskStore) -> list[str]:
@@ -54,12 +56,16 @@ def _newest_first(store: DiskStore) -> list[str]:
 
 
 def _line(store: DiskStore, name: str) -> str:
-    values, path = store.values(name), store.path(name)
-    if values is None or RUN_KEY not in values:
-        return ""  # a file of another kind, such as an export
-    if CARD not in values:
-        return f"prefers    the {values['which']} model (run {values[RUN_KEY]}): {path}"
-    card = card_in(values, path)
+    path = store.path(name)
+    try:
+        values = store.values(name)
+        if values is None or RUN_KEY not in values:
+            return ""  # a file of another kind, such as an export
+        if CARD not in values:
+            return f"prefers    the {values.get('which', '')} model (run {values[RUN_KEY]}): {path}"
+        card = card_in(values, path)
+    except ConfigError as error:
+        return f"damaged    the model that this client prefers: {error}"
     figures = ", ".join(f"{figure} {value:.4f}" for figure, value in card.figures.items())
     met = f", requirement {'met' if card.requirement_met else 'not met'}" if card.which == "global" else ""
     return (

@@ -169,11 +169,15 @@ def requirement_key(
 
 
 def read_requirement(store: "Store", key: str) -> Requirement | None:
-    """Return the stored requirement of that key, or None."""
+    """Return the stored requirement of that key, or None: it is made again where the record is damaged."""
     if (record := store.read(key)) is None:
         return None
     values = record.values
-    return Requirement(float(values["rho"]), dict(record.arrays), float(values["solo-score"]), str(values["of"]))
+    try:
+        rho, score, of = float(values["rho"]), float(values["solo-score"]), str(values["of"])
+    except (KeyError, ValueError):  # of another kind of record
+        return None
+    return Requirement(rho, dict(record.arrays), score, of) if math.isfinite(rho) else None
 
 
 def stored_requirement(store: "Store", key: str, compute: Callable[[], Requirement]) -> Requirement:

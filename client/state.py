@@ -1,10 +1,13 @@
 """What a client remembers: small named records, durable on disk or in the memory of a simulator.
 
-A record is a few scalars and, where needed, some named arrays. On disk each record is one safetensors file,
-replaced atomically, so a client killed at any moment finds either the old record or the new one.
+A record is a few scalars and, where needed, some named arrays. On disk each record is one safetensors file with a
+checksum, replaced atomically, so a client killed at any moment finds either the old record or the new one.
 """
 
+import glob
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -13,9 +16,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedappeal.files import read_safetensors, read_values, write_safetensors
+from fedappeal.files import DAMAGED, read_safetensors, read_values, set_aside, write_safetensors
 from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.packing import view
+
+PRECIOUS = ("identity", "noise-key", "run-")
+"""How the names of records begin that have a copy."""
+_COPIES = "copies"
+_FOLDER, _FILE = 0o700, 0o600
+
+log = logging.getLogger("fedappeal.client")
 
 
 @dataclass(frozen=True)
@@ -43,14 +53,18 @@ class Store(Protocol):
 
 
 class DiskStore:
-    """Records as files ``NAME.safetensors`` in one folder."""
+    """Records as files ``NAME.safetensors`` in one folder, for their owner's eyes alone.
+
+    A damaged record is put aside, and is as if it had never been written: the client makes it again. Those in
+    `PRECIOUS` cannot be made again, and have a copy each; where that is damaged too, reading fails.
+    """
 
     durable = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"state-dir = '{folder}' is not allowed: {error.strerror}") from None
 
@@ -60,22 +74,54 @@ class DiskStore:
 
     def names(self) -> list[str]:
         """Return the names of all records, sorted."""
-        return sorted(p.stem for p in self.folder.glob("*.safetensors"))
+        found = (*self.folder.glob("*.safetensors"), *(self.folder / _COPIES).glob("*.safetensors"))
+        return sorted({file.stem for file in found})
 
     def read(self, name: str) -> Record | None:
-        """Return the record of that name, or None.
+        """Return the record of that name, or None; a damaged one is put aside, with a warning to its owner.
+
+        Raises:
+            ConfigError: a precious record is damaged, and so is its copy.
+        """
+        path = self.path(name)
+        try:
+            record = self.look(name)
+        except ConfigError as error:
+            if is_precious(name):
+                raise
+            aside = set_aside(path)
+            log.warning("%s: it is kept as '%s', and made again where a run needs it", error, aside.name)
+            return None
+        if record is not None and is_precious(name) and not _readable(path):
+            if path.exists():
+                log.warning(
+                    "'%s' is damaged: its copy takes its place, and it is kept as '%s'", path, set_aside(path)
+                )
+            self.write(name, record)
+        return record
+
+    def look(self, name: str) -> Record | None:
+        """Return the record of that name, or None, and change nothing.
+
+        Raises:
+            ConfigError: it is damaged, and so is its copy.
+        """
+        path, copy = self.path(name), self._copy(name)
+        if not path.exists():
+            return _record(copy) if copy.exists() else None
+        try:
+            return _record(path)
+        except ConfigError:
+            if not (copy.exists() and _readable(copy)):
+                raise
+            return _record(copy)
+
+    def values(self, name: str) -> dict[str, Scalar] | None:
+        """Return a record's scalars without reading its arrays, or None.
 
         Raises:
             ConfigError: if the file is not a record (another program wrote it, or the disk failed).
         """
-        path = self.path(name)
-        if not path.exists():
-            return None
-        arrays, values = read_safetensors(path)
-        return Record(values, arrays)
-
-    def values(self, name: str) -> dict[str, Scalar] | None:
-        """Return a record's scalars without reading its arrays, or None; errors as in `read`."""
         return read_values(self.path(name)) if self.path(name).exists() else None
 
     def written(self, name: str) -> float:
@@ -84,11 +130,57 @@ class DiskStore:
 
     def write(self, name: str, record: Record) -> None:
         """Replace the record of that name atomically, and wait until it is on the disk."""
-        write_safetensors(self.path(name), record.arrays, record.values)
+        write_safetensors(self.path(name), record.arrays, record.values, mode=_FILE)
+        if is_precious(name):
+            copy = self._copy(name)
+            copy.parent.mkdir(mode=_FOLDER, exist_ok=True)
+            write_safetensors(copy, record.arrays, record.values, mode=_FILE)
 
     def delete(self, name: str) -> None:
-        """Forget the record of that name."""
-        self.path(name).unlink(missing_ok=True)
+        """Forget the record of that name, and what was put aside of it."""
+        self._copy(name).unlink(missing_ok=True)  # first: a copy without its record would bring it back
+        for file in (self.path(name), *self.folder.glob(f"{glob.escape(name)}.safetensors.{DAMAGED}*")):
+            file.unlink(missing_ok=True)
+
+    def put_aside(self, name: str) -> None:
+        """Put the record of that name aside, with its copy forgotten."""
+        self._copy(name).unlink(missing_ok=True)
+        if self.path(name).exists():
+            set_aside(self.path(name))
+
+    def damaged(self) -> list[str]:
+        """Return the names of the records of which something was put aside, sorted."""
+        return sorted({file.name.partition(".safetensors.")[0] for file in self.folder.glob(f"*.{DAMAGED}*")})
+
+    def _copy(self, name: str) -> Path:
+        return self.folder / _COPIES / f"{name}.safetensors"
+
+
+def make_private(folder: Path) -> None:
+    """Let only its owner read a state folder, where the file system knows owners."""
+    with suppress(OSError):
+        folder.chmod(_FOLDER)
+        for path in folder.rglob("*"):
+            if not path.is_symlink():
+                path.chmod(_FOLDER if path.is_dir() else _FILE)
+
+
+def is_precious(name: str) -> bool:
+    """Whether a record cannot be made again: its loss would change who the client is, or what its owner decided."""
+    return name.startswith(PRECIOUS)
+
+
+def _record(path: Path) -> Record:
+    arrays, values = read_safetensors(path)
+    return Record(values, arrays)
+
+
+def _readable(path: Path) -> bool:
+    try:
+        _record(path)
+    except ConfigError:
+        return False
+    return True
 
 
 class ContextStore:

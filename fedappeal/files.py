@@ -14,19 +14,24 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from fedappeal.checksum import UNSEALED, check, seal
 from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.foreign_text import parse_json
 
 _METADATA = "fedappeal"
 CARD = "fedappeal-card"
 """A scalar of this name, a JSON text, is an entry of its own in the metadata, for other programs to read."""
+DAMAGED = "damaged"
+"""How the name of a file ends that was put aside."""
+MOST_ASIDE = 9
+"""Damaged files of one name that are kept; then the last one is replaced."""
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
     """Return a safetensors file's arrays by name, and the scalars that `write_safetensors` put beside them.
 
     Raises:
-        ConfigError: if the file is not there or cannot be read; one line that names it.
+        ConfigError: if the file is not there, cannot be read, or is damaged; one line that names it.
     """
     return _read(path, arrays=True)
 
@@ -35,6 +40,7 @@ def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dic
     try:
         if path.exists() and not path.is_file():
             raise ValueError("it is no file")
+        check(path, arrays)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             values = parse_json(metadata.get(_METADATA, "{}"))
@@ -47,7 +53,7 @@ def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dic
 
 
 def read_values(path: Path) -> dict[str, Scalar]:
-    """Return the scalars of a safetensors file alone; arguments and errors as in `read_safetensors`."""
+    """Return the scalars of a safetensors file alone, its header checked; errors as in `read_safetensors`."""
     return _read(path, arrays=False)[1]
 
 
@@ -57,8 +63,9 @@ def write_safetensors(
     values: Mapping[str, Scalar],
     durable: bool = True,
     texts: Mapping[str, str] = MappingProxyType({}),
+    mode: int = 0o666,
 ) -> None:
-    """Write arrays and scalars as one safetensors file, atomically.
+    """Write arrays and scalars as one safetensors file with a checksum, atomically.
 
     Args:
         path: the file; readers see its old content or its new content, never a part.
@@ -66,16 +73,18 @@ def write_safetensors(
         values: scalars, kept as JSON in the file's metadata.
         durable: whether to wait until the disk has it, so that a power cut cannot undo it.
         texts: further entries of the metadata, for other programs to read.
+        mode: as in `replaced`.
     """
     own = {key: value for key, value in values.items() if key != CARD}
     card = {CARD: str(values[CARD])} if CARD in values else {}
-    with replaced(path, durable) as temporary:  # straight into the file: a second copy could be gigabytes
+    with replaced(path, durable, mode) as temporary:  # straight into the file: a second copy could be gigabytes
         try:
             save_file(
                 {k: np.asarray(a, order="C") for k, a in arrays.items()},
                 temporary,
-                {**texts, _METADATA: json.dumps(own), **card},
+                {**texts, _METADATA: json.dumps(own), **card, **UNSEALED},
             )
+            seal(temporary)
         except SafetensorError as error:  # a full disk
             raise OSError(errno.EIO, str(error), str(path)) from None
 
@@ -113,6 +122,20 @@ def replaced(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[Pa
         raise
     if durable:
         _sync(path.parent, os.O_RDONLY)
+
+
+def aside_name(path: Path) -> Path:
+    """Return the path at which a damaged file is kept: the first free one, else the last."""
+    names = [DAMAGED, *(f"{DAMAGED}-{number}" for number in range(2, MOST_ASIDE + 1))]
+    paths = [path.with_name(f"{path.name}.{name}") for name in names]
+    return next((other for other in paths if not other.exists()), paths[-1])
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file, so that another one can take its place; return its new path."""
+    aside = aside_name(path)
+    os.replace(path, aside)
+    return aside
 
 
 def _sync(path: Path, flags: int) -> None:

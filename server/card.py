@@ -8,10 +8,11 @@ from fedappeal.tasks.share import ALL, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
 from server.run_folder import HISTORY, RunFolder, read_lines
+from strategies.rounds.last_good import ROLLED_BACK_TO
 
 
 def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int, held: Iterable[str]) -> ModelCard:
-    """Return the card of the model after a run's last round.
+    """Return the card of the model after a run's last round; of that to which the run went back in it, if it did.
 
     Args:
         task: the run's task.
@@ -22,8 +23,11 @@ def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int
     """
     metrics = map(column, (task.metric.name, *task.other_metrics))
     wanted = ["gm_appeal", *metrics, f"preferred_{task.metric.column}", "loss"]
-    lines = [line for line in read_lines(folder.path / HISTORY) if line["round"] == server_round]
-    last = lines[-1] if lines else {}
+    lines = {line["round"]: line for line in read_lines(folder.path / HISTORY)}
+    last = lines.get(server_round, {})
+    if ROLLED_BACK_TO in last:
+        server_round = int(last[ROLLED_BACK_TO])
+        last = lines.get(server_round, {})
     return ModelCard.of(
         task,
         config,

@@ -9,6 +9,7 @@ from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol.config import ConfigError
 from server.records import flattened, restored
 from server.run_folder import checkpoint_round
+from strategies.rounds.weighted_sum import finite
 
 _STATE = "state/"
 
@@ -53,5 +54,7 @@ class Checkpoint:
             raise ConfigError(
                 f"file '{path}' cannot be read: it is damaged, or another version of fedappeal wrote it"
             ) from None
+        if not (finite(initial) and finite(model)):
+            raise ConfigError(f"file '{path}' cannot be used: its model has values that are not finite")
         state = {name.removeprefix(_STATE): r for name, r in records.items() if name.startswith(_STATE)}
         return cls(server_round, initial, model, RecordDict(state))

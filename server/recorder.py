@@ -1,7 +1,7 @@
 """Fills a run's folder round by round: lines, and the checkpoints behind them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,8 +11,9 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
 from server.build import Chosen
 from server.checkpoint import Checkpoint
+from server.checkpoints import write_checkpoint
+from server.resumption import is_local
 from server.run_folder import (
-    CHECKPOINT,
     HISTORY,
     MEASUREMENTS,
     PARTICIPATION,
@@ -46,8 +47,15 @@ class ClientMemory(Protocol):
     def save(self, server_round: int) -> None:
         """Keep what the clients remember after a round, beside what is kept already."""
 
-    def keep_only(self, server_round: int) -> None:
-        """Let go of what was kept after other rounds."""
+    def keep_only(self, rounds: Collection[int]) -> None:
+        """Let go of what was kept after other rounds than these."""
+
+    def check(self, server_round: int) -> None:
+        """Check that what was kept after a round can be read.
+
+        Raises:
+            ConfigError: it cannot.
+        """
 
 
 @dataclass
@@ -101,6 +109,17 @@ class Recorder(Hooks):
         self.folder.event("refused", node=str(node_id), client=client_id, problem=problem.value, reason=problem.text)
         self.watch.on_data_refused(node_id, client_id, problem)
 
+    def on_unavailable(self, node_id: int, times: int, seconds: float, reason: str) -> None:
+        """Record a node that is called in vain: at the second time, the fourth, the eighth and so on."""
+        if times > 1 and times & (times - 1) == 0:
+            facts = {"times": times, "seconds": round(seconds), "reason": reason}
+            self.folder.event("unavailable", node=str(node_id), **facts)
+
+    def on_open_federation(self) -> None:
+        """Record that the run counts nodes, not people; of a local run they are all its user's own."""
+        if not is_local(self.folder.path):
+            self.folder.event("open")
+
     def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
         """Record how many clients are missing before the first round."""
         nodes = [str(node) for node in silent]
@@ -114,6 +133,11 @@ class Recorder(Hooks):
             self.memory.enrolled(server_round)
         self._begun = True
         self.folder.event("round", round=server_round)
+
+    def on_rolled_back(self, server_round: int, to_round: int, finite: int, answered: int) -> None:
+        """Record that a round's model was useless, and which one takes its place."""
+        self.folder.event("rolled-back", round=server_round, to=to_round, finite=finite, answered=answered)
+        self.watch.on_rolled_back(server_round, to_round, finite, answered)
 
     def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
         """Write the round's lines, then the checkpoint that makes them count."""
@@ -143,9 +167,9 @@ class Recorder(Hooks):
         if self.memory is not None:
             self.memory.save(server_round)
         checkpoint = Checkpoint(server_round, self.initial, arrays, self.strategy.state())
-        checkpoint.write(self.folder.path / CHECKPOINT, self.durable)
+        kept = write_checkpoint(self.folder.path, checkpoint, self.durable)
         if self.memory is not None:
-            self.memory.keep_only(server_round)
+            self.memory.keep_only(kept)
         ended = time.monotonic()
         self._due = ended + max(SECONDS_APART, LARGEST_SHARE * (ended - started))
         self.watch.on_checkpoint(server_round)

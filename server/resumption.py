@@ -8,22 +8,25 @@ from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from server.run_folder import (
     CHECKPOINT,
     CONFIG,
-    HISTORY,
     INITIAL,
-    MEASUREMENTS,
-    PARTICIPATION,
-    POLICIES,
     RunFolder,
+    Usable,
     checkpoint_round,
     how_it_ended,
     read_config,
-    read_lines,
     recorded_settings,
+    without_memory,
 )
 
 KIND = "kind"
 """Key of a run's runtime under which its name stands."""
 LOCAL, SIMULATION, SUBMITTED = "local", "simulation", "submitted"
+
+
+def is_local(path: Path) -> bool:
+    """Whether a run was started with processes of this machine alone, all of its user's own."""
+    runtime = read_config(path).get("runtime")
+    return isinstance(runtime, dict) and runtime.get(KIND) == LOCAL
 
 
 def runtime_of(path: Path) -> dict[str, Any]:
@@ -47,22 +50,23 @@ def runtime_of(path: Path) -> dict[str, Any]:
     return runtime
 
 
-def settings_to_resume(path: Path, rounds: int | None = None) -> RunConfig:
-    """Return the settings with which a run continues.
+def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = without_memory) -> RunConfig:
+    """Return the settings with which a run continues; nothing is changed.
 
     Args:
         path: its folder.
         rounds: its new total of rounds; None: as it is.
+        usable: as in `server.checkpoints.newest_usable`.
 
     Raises:
-        ConfigError: if the folder holds no run, a damaged one, one that a strategy ended, or one that has done all
-            these rounds.
+        ConfigError: if the folder holds no run, one without a checkpoint that can be used, one that a strategy ended,
+            or one that has done all these rounds.
     """
+    from server.checkpoints import newest_usable  # Flower, which takes a second
+
     config = RunConfig.parse(recorded_settings(path))
     RunFolder.open(path)
-    for file in (POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS):
-        read_lines(path / file)  # found damaged before anything is written
-    ended, done = how_it_ended(path), rounds_done(path)
+    ended, done = how_it_ended(path), newest_usable(path, usable).server_round
     if ended and ended["reason"]:
         raise ConfigError(
             f"'{path}' holds a run that has finished in round {ended['round']}: {ended['reason']}; it cannot continue"
@@ -77,7 +81,7 @@ def settings_to_resume(path: Path, rounds: int | None = None) -> RunConfig:
 
 
 def rounds_done(path: Path) -> int:
-    """Return the round after which a run continues: that of its checkpoint; 0: there is none.
+    """Return the round of a run's newest checkpoint; 0: there is none.
 
     Raises:
         ConfigError: the checkpoint cannot be read.

@@ -1,7 +1,9 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
@@ -19,11 +21,15 @@ from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_se
 from server.card import run_card
 from server.checkpoint import Checkpoint
 from server.given import NOTHING_GIVEN, Given
+from server.identities import identities_of
+from server.mending import mended
 from server.recorder import ClientMemory, Recorder
 from server.resumption import KIND, SUBMITTED, schedule_rounds
-from server.run_folder import CHECKPOINT, MODEL, RunFolder, new_path
+from server.run_folder import MODEL, RunFolder, new_path, without_memory
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.strategy import Strategy
+
+log = logging.getLogger("fedappeal")
 
 Evaluate = Callable[[int, Arrays], Mapping[str, float]]
 """Evaluates a model on the server: given the round and the named arrays, it returns numbers for the history."""
@@ -68,6 +74,7 @@ def run(
     strategy: Strategy | None = None,
     data_dir: Path | None = None,
     evaluate: Evaluate | None = None,
+    runtime: Mapping[str, Scalar] = MappingProxyType({}),
 ) -> None:
     """Run, or continue, the run that the settings describe.
 
@@ -82,6 +89,7 @@ def run(
         strategy: the same; a template, which is copied.
         data_dir: the server's folder of data sets, for a task whose initial model lies in it; None: the default.
         evaluate: evaluates each evaluated model on the server as well.
+        runtime: what the folder records of it once no other process has the run; empty: that stays as it is.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -90,6 +98,8 @@ def run(
     path = Path(config.out or new_path(config)).absolute()
     folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config, {KIND: SUBMITTED}, given)
     with folder.alone():
+        if runtime:
+            folder.record(runtime=dict(runtime))
         try:
             _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir, evaluate)
         except Exception as error:
@@ -122,14 +132,15 @@ def _run(
     folder.record(metric=task.metric.as_record())
     start = Checkpoint(0, initial, initial, strategy.state())
     if folder.begun:
-        if (folder.path / CHECKPOINT).exists():
-            start = Checkpoint.read(folder.path / CHECKPOINT)
+        found = mended(folder, log.warning, memory.check if memory is not None else without_memory)
+        if found.checkpoint is not None:
+            start = found.checkpoint
             try:
                 layout.unpack(start.initial)
                 layout.unpack(start.arrays)
                 strategy.restore(start.state)
             except (KeyError, TypeError, ValueError) as error:
-                raise ConfigError(f"file '{folder.path / CHECKPOINT}' does not fit the run: {error}") from None
+                raise ConfigError(f"file '{found.file}' does not fit the run: {error}") from None
         if memory is not None:
             memory.restore(start.server_round)
         folder.forget_after(start.server_round)
@@ -154,15 +165,15 @@ def _run(
             arrays=start.arrays,
             first_round=start.server_round + 1,
             schedule_rounds=config.schedule_rounds,
+            identities=identities_of(folder.path, folder.run_key),
         )
     except BaseException:
         recorder.save()  # the last round, where it is over and the next one has not begun
         raise
     last = strategy.record.server_round or start.server_round
     card = run_card(task, config, folder, last, layout.names)
-    write_safetensors(
-        folder.path / MODEL, layout.unpack(result.arrays), {"round": last, "task": config.task, CARD: card.to_json()}
-    )
+    values: dict[str, Scalar] = {"round": card.round, "task": config.task, CARD: card.to_json()}
+    write_safetensors(folder.path / MODEL, layout.unpack(result.arrays), values)
     folder.event("finished", round=last, reason=strategy.finished)
 
 
@@ -181,10 +192,14 @@ def roll_call_settings(
     config: RunConfig, plugins: Chosen, task: Task, given: Given = NOTHING_GIVEN
 ) -> dict[str, Scalar]:
     """Return what the roll call says besides the run's key and the layout."""
+    strategy = plugins.strategy
     foreign = (f"{kind}\t{found.name}\t{found}" for kind, found in foreign_plugins(config, given))
     return {
         keys.FINGERPRINT: task.fingerprint,
         keys.PROTOCOL_VERSION: keys.PROTOCOL,
         keys.PLUGINS: "\n".join(foreign),
-        keys.NEEDS_LOSS: int(plugins.strategy.needs_losses),
+        keys.NEEDS_LOSS: int(strategy.needs_losses),
+        keys.NEEDS_WEIGHT: int(strategy.needs_weight),
+        keys.NEEDS_APPEAL: int(strategy.needs_appeal),
+        keys.NEEDS_TRAIN_SPLIT: int(strategy.needs_train_split(own_settings(config, strategy))),
     }

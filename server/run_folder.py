@@ -4,17 +4,16 @@
 ``history.jsonl`` (a line a round), ``participation.jsonl`` (round, client-id, decision), ``measurements.jsonl`` (a
 line a round: what each client measured), ``policies.jsonl`` (client-id and policy, where the run mixes policies),
 ``events.jsonl`` (arrivals, refusals, failures, the end), ``initial.safetensors`` (w_0, of local runs),
-``checkpoint.safetensors`` (what ``fedappeal resume`` continues from) and ``model.safetensors`` (the global model by
+``checkpoint.safetensors`` (what ``fedappeal resume`` continues from; ``checkpoint-ROUND.safetensors``: the two before
+it) and ``model.safetensors`` (the global model by
 parameter names). A simulated run leaves its clients' memory too: `fedappeal.simulation.memory`.
 """
 
 import json
-import platform
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,41 +22,35 @@ from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.foreign_text import all_printable, parse_json, printable
+from fedappeal.protocol.foreign_text import all_printable, parse_json
 from fedappeal.protocol.keys import is_run_key
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
 from fedappeal.trained.model import MODEL as MODEL
+from fedappeal.versions import recorded_versions
 from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
+from server.lines import EVENTS as EVENTS
+from server.lines import HISTORY as HISTORY
+from server.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, rewrite, usable_lines
+from server.lines import MEASUREMENTS as MEASUREMENTS
+from server.lines import PARTICIPATION as PARTICIPATION
+from server.lines import POLICIES as POLICIES
+from server.lines import read_lines as read_lines
+
+Usable = Callable[[int], None]
+"""Raises ConfigError where what belongs to the checkpoint of a round cannot be read."""
 
 GIVEN = "given"
 """What ``config.json`` calls the record of a program's objects that stood in for names."""
-HISTORY = "history.jsonl"
-PARTICIPATION = "participation.jsonl"
-MEASUREMENTS = "measurements.jsonl"
-POLICIES = "policies.jsonl"
-EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 INITIAL = "initial.safetensors"
-LONGEST_TEXT = 500
-"""Characters that are kept of a text in the files of lines: clients and other parties wrote some of them."""
 _LOCK = ".lock"
-_MOST_ROUNDS = 2**63
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
 
-_VERSIONED = ("fedappeal", "flwr", "torch", "torchvision", "numpy", "grpcio", "protobuf")
 
-
-def recorded_versions() -> dict[str, str]:
-    """Return the versions that are recorded with every run."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in _VERSIONED:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+def without_memory(server_round: int) -> None:
+    """Say that nothing belongs to a checkpoint but itself: a `Usable`."""
 
 
 class RunFolder:
@@ -124,7 +117,7 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Whether a process has run rounds, or tried to, in this folder."""
-        return (self.path / EVENTS).exists()
+        return (self.path / EVENTS).exists() or any(self.path.glob("checkpoint*.safetensors"))
 
     def record(self, **facts: object) -> None:
         """Put facts into ``config.json``, under kebab-case keys, in place of those of the same key."""
@@ -181,9 +174,8 @@ class RunFolder:
             ) from None
 
     def append(self, file: str, *lines: Mapping[str, object]) -> None:
-        """Append JSON lines to a file and flush them."""
-        with open(self.path / file, "a") as out:
-            out.writelines(json.dumps(line) + "\n" for line in lines)
+        """Append JSON lines to a file, all or none."""
+        append_lines(self.path / file, lines)
 
     def event(self, kind: str, **facts: object) -> None:
         """Record something that is not a round: an arrival, a refusal, the end."""
@@ -197,16 +189,12 @@ class RunFolder:
         for file in (EVENTS, POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS):
             if (self.path / file).exists():  # a run without a mixture has no policies
                 lines = read_lines(self.path / file)
-                _rewrite(self.path / file, (line for line in lines if not _is_of_later(line, server_round)))
+                rewrite(self.path / file, (line for line in lines if not _is_of_later(line, server_round)))
 
 
 def _is_of_later(line: Mapping[str, Any], server_round: int) -> bool:
     """Whether a line is of a later round; of the events, only that it began."""
     return line.get("event", "round") == "round" and int(line.get("round", 0)) > server_round
-
-
-def _rewrite(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
-    replace_file(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def new_path(config: RunConfig) -> Path:
@@ -262,7 +250,7 @@ def checkpoint_round(path: Path, values: Mapping[str, Scalar]) -> int:
         ConfigError: they name none.
     """
     server_round = values.get("round")
-    if type(server_round) is not int or not 0 <= server_round < _MOST_ROUNDS:
+    if type(server_round) is not int or not 0 <= server_round < MOST_ROUNDS:
         raise ConfigError(f"file '{path}' cannot be read: it does not say of which round it is")
     return server_round
 
@@ -275,48 +263,16 @@ def recorded_metric(path: Path) -> Metric:
         return ACCURACY
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a JSON-lines file without one cut short by a kill; texts without control characters.
-
-    Raises:
-        ConfigError: the file is damaged: one line that names it.
-    """
-    if not path.exists():
-        return []
-    number = 0
-    try:
-        if not path.is_file():
-            raise ValueError("it is no file")
-        found: list[dict[str, Any]] = []
-        for text in path.read_text().split("\n")[:-1]:
-            number += 1
-            found.append(_line(text))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"file '{path}' cannot be read: {f'line {number}: ' if number else ''}{error}") from None
-    return found
-
-
-def _line(text: str) -> dict[str, Any]:
-    line = parse_json(text)
-    if not isinstance(line, dict):
-        raise ValueError("it is no JSON object")
-    server_round = line.get("round", 0)
-    if type(server_round) is not int or not 0 <= server_round < _MOST_ROUNDS:
-        raise ValueError(f"round = {printable(server_round, 40)} is not a number of a round")
-    cleaned: dict[str, Any] = all_printable(
-        line, LONGEST_TEXT
-    )  # clients and other parties wrote some of it, and it is printed
-    return cleaned
-
-
 def how_it_ended(path: Path) -> dict[str, Any] | None:
     """Return the event that ended a run (``round``, ``reason`` of an early end), or None while it is to continue.
+
+    Damaged lines are left out.
 
     Raises:
         ConfigError: the events cannot be read.
     """
     ended = None
-    for line in read_lines(path / EVENTS):
+    for line in usable_lines(path / EVENTS)[0]:
         if line.get("event") in ("finished", "resumed"):
             ended = line if line["event"] == "finished" else None
     return {**ended, "round": ended.get("round", 0), "reason": str(ended.get("reason", ""))} if ended else None

@@ -5,6 +5,7 @@ online before remembers its node id, and asks whether the two go together: that 
 """
 
 import contextlib
+import logging
 
 from client.fleet.identity import Identity
 from client.state import Record, Store
@@ -23,6 +24,8 @@ from fedappeal.flower.fleet import (
 HEARTBEAT_INTERVAL = 10.0
 """Seconds, Flower's minimum: a node that died counts as online, and its key is refused, for twice as long."""
 _LAST = "node"
+
+log = logging.getLogger("fedappeal.client")
 
 
 def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
@@ -61,7 +64,10 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
         ) from None
     node = {**here, "node-id": str(node_id)}
     if store and (last is None or dict(last.values) != node):
-        store.write(_LAST, Record(node))
+        try:
+            store.write(_LAST, Record(node))
+        except OSError as error:  # a full disk: the connection matters more
+            log.warning("which node this client is could not be remembered: %s", error)
     return node_id
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from client.activity import Activity
+from client.answers import AnswerBook
 from client.preferred import describe_preferred
 from client.requirement import METRIC
 from client.state import DiskStore, Record
@@ -29,37 +30,56 @@ def describe(folder: Path) -> list[str]:
         ConfigError: if there is no state in the folder.
     """
     store = _store(folder)
-    identity = store.read("identity")
-    lines = [f"client     {identity.values['client-id'] if identity else 'no id yet'} ({folder})"]
+    lines = [f"client     {_client_id(store)} ({folder})"]
     lines.append(
         "paused     yes: `fedappeal client reset` ends it" if (folder / PAUSED).exists() else "paused     no"
     )
     activity = Activity(folder).runs()
     for name in store.names():
-        if (record := store.read(name)) is None:
+        run_key = name.removeprefix("run-") if name.startswith("run-") else None
+        if run_key is None and not name.startswith("requirement-"):
             continue
-        if name.startswith("requirement-"):
-            kind = "a model of its own" if record.arrays else "a fixed number"
-            score = float(record.values["solo-score"])
-            own = f", alone {score:.4f} on the test data" if record.arrays else ""
-            rho = float(record.values["rho"])
-            by_metric = record.values["of"] == METRIC
-            wanted = f"the task's metric at {rho:.4f} or better" if by_metric else f"training loss below {rho:.4f}"
-            lines.append(f"requires   {wanted} (from {kind}{own})")
-        elif name.startswith("run-"):
-            left = int(record.values["left-round"])
-            state = f"left for good in round {left}" if left else "takes part"
-            lines.append(f"run        {name.removeprefix('run-') or '(no key)'}: {state}")
-            if (did := activity.pop(name.removeprefix("run-"), None)) is not None:
-                lines += [f"{'':11}{line}" for line in did.lines()]
-    lines += describe_preferred(store)
-    return lines
+        try:
+            if (record := store.look(name)) is not None:
+                lines.append(_requires(record) if run_key is None else _takes_part(run_key, record))
+        except (ConfigError, KeyError, ValueError) as error:
+            lines.append(f"damaged    {name}: {_OF_RUN if run_key is not None else _OF_REQUIREMENT} ({error})")
+        if run_key is not None and (did := activity.pop(run_key, None)) is not None:
+            lines += [f"{'':11}{line}" for line in did.lines()]
+    return lines + describe_preferred(store)
+
+
+_OF_RUN = "the client takes no part in this run until `fedappeal client reset`"
+_OF_REQUIREMENT = "the client makes it again for the next run that needs it"
+
+
+def _client_id(store: DiskStore) -> str:
+    try:
+        identity = store.look("identity")
+        return str(identity.values["client-id"]) if identity else "no id yet"
+    except (ConfigError, KeyError):
+        return f"an id that cannot be read: '{store.path('identity')}' and its copy are damaged"
+
+
+def _requires(record: Record) -> str:
+    kind = "a model of its own" if record.arrays else "a fixed number"
+    own = f", alone {float(record.values['solo-score']):.4f} on the test data" if record.arrays else ""
+    rho = float(record.values["rho"])
+    by_metric = record.values["of"] == METRIC
+    wanted = f"the task's metric at {rho:.4f} or better" if by_metric else f"training loss below {rho:.4f}"
+    return f"requires   {wanted} (from {kind}{own})"
+
+
+def _takes_part(run_key: str, record: Record) -> str:
+    left = int(record.values["left-round"])
+    state = f"left for good in round {left}" if left else "takes part"
+    return f"run        {run_key or '(no key)'}: {state}"
 
 
 def pause(folder: Path) -> str:
     """Make the client rest; return what was done, in one line."""
     _store(folder)
-    (folder / PAUSED).touch()
+    (folder / PAUSED).touch(mode=0o600)
     return "paused: the client stays connected and answers nothing until `fedappeal client reset`"
 
 
@@ -74,15 +94,34 @@ def reset(folder: Path, forget: bool = False) -> str:
     """
     store = _store(folder)
     (folder / PAUSED).unlink(missing_ok=True)
-    back = 0
+    back = damaged = 0
     for name in store.names():
-        record = store.read(name)
-        if name.startswith("run-") and record is not None and record.values["left-round"]:
-            store.write(name, Record({**record.values, "left-round": 0}))
-            back += 1
+        left = _left(store, name) if name.startswith("run-") else False
+        back += left is not False
         if forget and name not in KEPT:
             store.delete(name)
+        elif left is None:
+            store.put_aside(name)
+            damaged += 1
+        elif left:
+            record = store.look(name)
+            assert record is not None
+            store.write(name, Record({**record.values, "left-round": 0}))
     if forget:
+        for name in store.damaged():
+            if name not in KEPT:
+                store.delete(name)
         Activity(folder).forget()
+        AnswerBook(folder).forget()
+    aside = f"; {counted(damaged, 'damaged record')} put aside" if damaged else ""
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
-    return f"back: not paused, {counted(back, 'run')} can be joined again after having been left{forgotten}"
+    return f"back: not paused, {counted(back, 'run')} can be joined again after having been left{aside}{forgotten}"
+
+
+def _left(store: DiskStore, name: str) -> bool | None:
+    """Whether the client has left a run for good; None: its record is damaged."""
+    try:
+        record = store.look(name)
+        return record is not None and bool(record.values["left-round"])
+    except (ConfigError, KeyError):
+        return None

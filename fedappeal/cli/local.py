@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
+from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.shown import complain
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
@@ -42,8 +43,8 @@ def resume_local(config: RunConfig, path: Path, *, port: int, data_dir: str, dev
         ConfigError: before anything is started, for what is not allowed.
     """
     _check(config, port, data_dir, device)
-    folder = RunFolder.open(path)
-    folder.record(runtime=_runtime(data_dir, device))
+    with mended_folder(path) as folder:
+        folder.record(runtime=_runtime(data_dir, device))
     _run(config, folder, port, data_dir, device)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedappeal.protocol.config import ConfigError
 from server.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of, settings_to_resume
-from server.run_folder import CONFIG, GIVEN, read_config
+from server.run_folder import CONFIG, GIVEN, Usable, read_config, without_memory
 
 _FITTING = {
     LOCAL: ("port", "data-dir", "device"),
@@ -73,7 +73,7 @@ def resume_run(path: Path, options: ResumeOptions) -> None:
     runtime = runtime_of(path)
     kind = str(runtime[KIND])
     options.check(path, kind)
-    config = settings_to_resume(path, options.rounds)
+    config = settings_to_resume(path, options.rounds, usable := _usable(path, kind))
     if kind == SUBMITTED:
         from fedappeal.cli.submit import resume_submitted
 
@@ -95,4 +95,16 @@ def resume_run(path: Path, options: ResumeOptions) -> None:
             simulation = replace(simulation, data_dir=options.data_dir)
         if options.device is not None:
             simulation = replace(simulation, device=options.device)
-        resume_simulation(config, path.absolute(), simulation)
+        resume_simulation(config, path.absolute(), simulation, usable)
+
+
+def _usable(path: Path, kind: str) -> Usable:
+    """Return the check of what belongs to a checkpoint besides itself."""
+    if kind != SIMULATION:
+        return without_memory
+    from fedappeal.simulation.memory import read_memory
+
+    def usable(server_round: int) -> None:
+        read_memory(path, server_round)
+
+    return usable

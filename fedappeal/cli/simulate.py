@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
+from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.progress import described, one_run, several_runs
 from fedappeal.cli.shown import complain, say
 from fedappeal.cli.unused import report_unused, without_others
@@ -22,7 +23,7 @@ from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_paral
 from fedappeal.tasks import check_task
 from server.build import check_settings, chosen
 from server.resumption import rounds_done
-from server.run_folder import CONFIG, HISTORY, RunFolder, check_new, new_path, read_lines, recorded_metric
+from server.run_folder import CONFIG, HISTORY, RunFolder, Usable, check_new, new_path, read_lines, recorded_metric
 
 MOST_RUNS = 10_000
 """Runs of one sweep; more are a slip of the pen."""
@@ -146,8 +147,14 @@ def start_simulations(
         _interrupted("FOLDER" if len(jobs) > 1 else str(jobs[0].path))
 
 
-def resume_simulation(config: RunConfig, path: Path, simulation: Any) -> None:
+def resume_simulation(config: RunConfig, path: Path, simulation: Any, usable: Usable) -> None:
     """Continue a run and show it, as it is shown from its beginning.
+
+    Args:
+        config: its settings.
+        path: its folder.
+        simulation: how it is simulated.
+        usable: as in `server.checkpoints.newest_usable`.
 
     Raises:
         ConfigError: before anything is started, for a setting that is not allowed.
@@ -155,6 +162,8 @@ def resume_simulation(config: RunConfig, path: Path, simulation: Any) -> None:
     check_settings(config)
     check_device(simulation.device)
     check_task(config.task_settings(), Path(simulation.data_dir) if simulation.data_dir else None)
+    with mended_folder(path, usable):
+        pass  # the run takes it again
     try:
         _one(SimulationJob(config, path, "run"), simulation, Console(highlight=False))
     except KeyboardInterrupt:
@@ -188,7 +197,7 @@ def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
     if done := rounds_done(job.path):
         say(console, f"continued after round {done}")
     begun = (job.path / CONFIG).exists()
-    folder = RunFolder.open(job.path) if begun else RunFolder.create(job.path, job.config)
+    folder = RunFolder.open(job.path) if begun else RunFolder.create(job.path, job.config, simulation.runtime())
     with one_run(view, job.name, completed=done) as on_round:
         simulate(
             job.config,

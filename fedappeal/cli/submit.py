@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.checks import check_initial_model
+from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.shown import complain, say
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
@@ -52,7 +53,10 @@ def resume_submitted(config: RunConfig, folder: Path, superlink: str, root_certi
     """
     config = config.model_copy(update={"out": str(folder), "resume": True})
     _check(config)
-    _submit(config, remote_superlink(superlink, root_certificates), detach)
+    remote = remote_superlink(superlink, root_certificates)
+    with mended_folder(folder):
+        pass  # the ServerApp takes it
+    _submit(config, remote, detach)
 
 
 def remote_superlink(superlink: str, root_certificates: str) -> RemoteSuperLink:

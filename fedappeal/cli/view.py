@@ -25,6 +25,10 @@ _MOST_SIGNS = 40
 _MOST_NAMED = 3
 _NAME = 160
 """Characters of a client's name, with its id, that are shown."""
+OPEN = (
+    "this federation is open: it counts nodes, not people. One process can be many clients; registered keys "
+    "(flower-superlink --enable-supernode-auth) prevent that"
+)
 
 
 class RunView:
@@ -98,6 +102,11 @@ class RunView:
             named = line.get("client")
             who = f"client {printable(self._name_of(named), _NAME)}" if named else "a client was refused"
             self._say(f"{who}: {printable(line['reason'])}", style="yellow")
+        elif line["event"] == "unavailable":
+            said = f"node {line['node']} was called {line['times']} times and is not available"
+            self._say(f"{said}: {printable(line['reason'])} (called again in {line['seconds']} s)", style="yellow")
+        elif line["event"] == "open":
+            self._say(OPEN, style="yellow")
         elif line["event"] == "resumed" and line["round"]:
             self._say(f"continued after round {line['round']}")
         elif line["event"] == "round":
@@ -182,6 +191,9 @@ class RunView:
         )
         row = " ".join(v.rjust(w) for v, (_, w) in zip(values, columns, strict=True))
         self._say(self._who(line["decisions"]) + row, soft_wrap=False)
+        if "rolled_back_to" in line:
+            told = f"back to that of round {line['rolled_back_to']:.0f}"
+            self._say(f"        most clients have no finite loss on this model: {told}", style="yellow")
         for client, reason in line.get("failures", {}).items():
             self._say(f"        {printable(client, SHOWN_ID)}: {printable(reason)}", style="yellow")
 

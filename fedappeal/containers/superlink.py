@@ -6,6 +6,7 @@ Its log has short plain lines with the time. Its Control API is for other contai
 the kernel here cannot say whose a connection is: that network is what keeps others out.
 """
 
+import os
 import sys
 
 from fedappeal.flower.superlink_log import log_refusals, readable_log
@@ -14,6 +15,7 @@ from fedappeal.flower.superlink_process import run_superlink
 
 def main() -> None:
     """Be the SuperLink."""
+    os.umask(0o077)
     readable_log()
     log_refusals()
     run_superlink(sys.argv[1:], guarded=False)

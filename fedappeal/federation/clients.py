@@ -9,7 +9,9 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
+from client.limits import OFF
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.processes import QUIET
 from fedappeal.private_files import private_folder, private_log
@@ -36,6 +38,9 @@ class ClientProcesses:
         device: where they train.
     """
 
+    module: ClassVar[str] = "client.process.fork_server"
+    """What the parent runs."""
+
     def __init__(
         self, config: RunConfig, *, initial: Path, states: Path, logs: Path, data_dir: str = "", device: str = "auto"
     ) -> None:
@@ -51,6 +56,7 @@ class ClientProcesses:
                     "partition-id": i,
                     "num-partitions": total,
                     "allow": allowed,
+                    "limits": OFF,  # that user also chose what the run asks of them
                     "state-dir": str((states / f"{i:04d}").absolute()),
                     "data-dir": data_dir,
                     "device": device,
@@ -77,7 +83,7 @@ class ClientProcesses:
         with private_log(self._log) as log:
             self._process = subprocess.Popen(
                 # -P: the current folder may hold a client.py of the user's.
-                [sys.executable, "-P", "-m", "client.process.fork_server"],
+                [sys.executable, "-P", "-m", self.module],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -301,7 +301,7 @@ def _parents() -> dict[int, int]:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 pairs.append([stat.parent.name, stat.read_text().rsplit(")", 1)[1].split()[1]])
     else:
-        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
+        listing = subprocess.run(["/bin/ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
         pairs = [line.split() for line in listing.stdout.splitlines()]
     return {int(pair[0]): int(pair[1]) for pair in pairs}
 

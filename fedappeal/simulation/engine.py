@@ -157,14 +157,13 @@ def simulate(
     )
     device, cache = pick_device(simulation.device), Cache(task, given.strategy_of)
     simulation = replace(simulation, device=str(device))
-    folder.record(runtime=simulation.runtime())
     with torch_threads(simulation.threads) as threads:
         clients = settings.clients + settings.unseen_clients
         loaded = _task(settings, simulation, cache, given)
         pool = Pool(loaded, clients, device)
         mode, why = choose_mode(settings, simulation, cache, pool, given)
         form = form_of(mode, loaded, cache.scratch_model(loaded, settings.seed, device))
-        folder.record(runtime=replace(simulation, mode=mode, threads=threads, why=why or simulation.why).runtime())
+        runtime = replace(simulation, mode=mode, threads=threads, why=why or simulation.why).runtime()
         node: dict[str, Scalar] = {
             "num-partitions": clients,
             "data-dir": simulation.data_dir,
@@ -192,6 +191,7 @@ def simulate(
                         strategy=strategy,
                         data_dir=Path(simulation.data_dir) if simulation.data_dir else None,
                         evaluate=evaluate,
+                        runtime=runtime,
                     )
                 except KeyboardInterrupt:
                     folder.event("interrupted")

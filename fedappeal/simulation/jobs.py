@@ -48,7 +48,8 @@ def run_job(job: SimulationJob, how: Mapping[str, Any]) -> None:
     from fedappeal.simulation.engine import Simulation, quiet, simulate
 
     quiet()
-    simulate(job.config, RunFolder.create(job.path, job.config), Simulation(**how))
+    simulation = Simulation(**how)
+    simulate(job.config, RunFolder.create(job.path, job.config, simulation.runtime()), simulation)
 
 
 def share_threads(threads: int, at_once: int) -> int:

@@ -1,13 +1,16 @@
 """What a simulated run's clients remember, in its folder: of each checkpoint's round.
 
 ``memory-0.safetensors`` holds what clients remember before the first round: their requirements, which do not change
-any more. ``memory-ROUND.safetensors`` holds what has changed since. It is written before the checkpoint of its round,
-and older ones are deleted after it: a kill at any moment leaves a checkpoint with the memory of the same round.
+any more; where it is damaged, clients make them again. ``memory-ROUND.safetensors`` holds what has changed since. It
+is written before the checkpoint of its round, and that of a round without a checkpoint is deleted after it: a kill at
+any moment leaves each checkpoint with the memory of the same round.
 ``requirements.jsonl`` has each client's rho_k: only a simulation may know it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,14 @@ from client.participants import Participants
 from client.requirement import read_requirement
 from client.state import ContextStore
 from client.training.measured import Evaluation
-from fedappeal.files import read_safetensors, replace_file, write_safetensors
+from fedappeal.files import read_safetensors, replace_file, set_aside, write_safetensors
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
 from server.records import Record, flattened, restored
 from server.run_folder import RunFolder, read_config
+
+log = logging.getLogger("fedappeal")
 
 REQUIREMENTS = "requirements.jsonl"
 _TEXT = "text"
@@ -38,6 +43,30 @@ def _file(path: Path, server_round: int) -> Path:
 
 def _values(evaluations: Mapping[str, Evaluation]) -> Mapping[str, Sequence[Any]]:
     return {key: (each.loss, each.score, dict(each.others)) for key, each in evaluations.items()}
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """A round's file: records by client and name, and what clients had measured of the last model."""
+
+    records: Mapping[str, Record]
+    judged: list[Any]
+
+
+def read_memory(path: Path, server_round: int) -> _Remembered:
+    """Return what a run's clients remembered after a round; 0: before the first.
+
+    Raises:
+        ConfigError: it is not there, or damaged.
+    """
+    file = _file(path, server_round)
+    arrays, _ = read_safetensors(file)
+    try:
+        text = parse_json(arrays.pop(_TEXT).tobytes())
+        judged = [(int(place), str(model), int(noise), dict(e)) for place, model, noise, e in text["judged"]]
+        return _Remembered(restored(arrays, text["records"]), judged)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"file '{file}' cannot be read: {type(error).__name__}: {error}") from None
 
 
 class SavedMemory:
@@ -68,12 +97,27 @@ class SavedMemory:
             ConfigError: if the memory of that round is not there.
         """
         if server_round or _file(self._folder.path, 0).exists():
-            self._read(0)
-            self._first = self._states()
+            self._restore_first()
         if server_round:
             self._judged = self._read(server_round)
             if self._measured_as_last(server_round):
                 self._judged = [(place, "", 0, {}) for place, *_ in self._judged]
+
+    def check(self, server_round: int) -> None:
+        """Check that what clients remembered after a round can be read; see `server.recorder.ClientMemory`."""
+        read_memory(self._folder.path, server_round)
+
+    def _restore_first(self) -> None:
+        """Give the clients what they remembered before the first round; where that is damaged, they make it again."""
+        self._first = {}
+        try:
+            self._read(0)
+            self._first = self._states()
+        except ConfigError as error:
+            file = _file(self._folder.path, 0)
+            aside = set_aside(file).name if file.exists() else ""
+            self._folder.event("damaged", file=file.name, aside=aside, reason=str(error))
+            log.warning("%s: the clients make their requirements again", error)
 
     def enrolled(self, server_round: int) -> None:
         """Keep the memory before round 1, or give back what was measured after the last."""
@@ -83,6 +127,9 @@ class SavedMemory:
             self._first = self._states()
             self._write_requirements()
             return
+        if not _file(self._folder.path, 0).exists():  # it was damaged, and the clients have made it again
+            self.save(0)
+            self._first = self._states()
         # As they were kept, in the same order: which of them are kept next follows from it.
         self._participants.clear()
         for place, model, noise_round, measured in self._judged:
@@ -107,9 +154,9 @@ class SavedMemory:
         arrays[_TEXT] = np.frombuffer(text, np.uint8)
         write_safetensors(_file(self._folder.path, server_round), arrays, {"round": server_round}, durable=False)
 
-    def keep_only(self, server_round: int) -> None:
+    def keep_only(self, rounds: Collection[int]) -> None:
         """Delete the memory of other rounds; what clients remembered before the first stays."""
-        kept = {_file(self._folder.path, each) for each in (0, server_round)}
+        kept = {_file(self._folder.path, each) for each in (0, *rounds)}
         for file in set(self._folder.path.glob("memory-*.safetensors")) - kept:
             file.unlink()
 
@@ -127,19 +174,17 @@ class SavedMemory:
         Raises:
             ConfigError: it is not there, or damaged.
         """
-        file = _file(self._folder.path, server_round)
-        arrays, _ = read_safetensors(file)
+        remembered = read_memory(self._folder.path, server_round)
         try:
-            text = parse_json(arrays.pop(_TEXT).tobytes())
-            judged = [(int(place), str(model), int(noise), dict(e)) for place, model, noise, e in text["judged"]]
-            for path, record in restored(arrays, text["records"]).items():
+            for path, record in remembered.records.items():
                 place, _, name = path.partition("/")
                 self._context(int(place)).state[name] = record
-            for number, *_ in judged:
+            for number, *_ in remembered.judged:
                 self._context(number)
         except (KeyError, TypeError, ValueError) as error:
+            file = _file(self._folder.path, server_round)
             raise ConfigError(f"file '{file}' cannot be read: {type(error).__name__}: {error}") from None
-        return judged
+        return remembered.judged
 
     def _context(self, place: int) -> Context:
         node = FIRST_NODE + place

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from flwr.app import MetricRecord
 
+from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol.packing import content_bytes
 from strategies.rounds.exchange import NO_ANSWER, NOT_SENT, Addressed, Channel, Exchange
 from strategies.rounds.hooks import RoundRecord
@@ -87,5 +88,6 @@ def _checked(exchange: Exchange, record: RoundRecord, purpose: str) -> Iterator[
             metrics = read_evaluate(message)
         except Refused as error:
             record.add_failure(member.client_id, f"{purpose}: {error}")
+            record.unusable += purpose == "evaluation" and not is_from_superlink(message)
         else:
             yield member, metrics

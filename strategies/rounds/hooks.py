@@ -28,6 +28,7 @@ class RoundRecord:
         metrics: numbers for the history (evaluation, and what the strategy adds).
         measured: what each client that answered the evaluation reported, by client-id, then by key.
         evaluated: clients that answered the evaluation; ``expected``: clients that were asked.
+        unusable: clients whose answer to the evaluation, an error or a reply, is left out.
         bytes_up: bytes of the replies' contents; ``bytes_down``: of the instructions'.
         seconds: wall time.
         mandatory: whether clients were asked not to opt out.
@@ -40,6 +41,7 @@ class RoundRecord:
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluated: int = 0
     expected: int = 0
+    unusable: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float = 0.0
@@ -101,6 +103,19 @@ class Hooks:
         """A client's own data do not fit the run; by default an ordinary refusal."""
         self.on_refused(node_id, f"client {client_id}: {problem.text}")
 
+    def on_unavailable(self, node_id: int, times: int, seconds: float, reason: str) -> None:
+        """A node was called and is not available.
+
+        Args:
+            node_id: the node.
+            times: how often it was so, one call after another.
+            seconds: until it is called again.
+            reason: what the error says.
+        """
+
+    def on_open_federation(self) -> None:
+        """The run has a node whose key the operator did not register: any process can be such a node."""
+
     def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
         """The run has waited for its first clients for a while.
 
@@ -116,6 +131,16 @@ class Hooks:
 
     def on_round_end(self, record: RoundRecord, arrays: "ArrayRecord") -> None:
         """A round is over; ``arrays`` is the new global model."""
+
+    def on_rolled_back(self, server_round: int, to_round: int, finite: int, answered: int) -> None:
+        """The model of a round was useless: the run takes up an earlier one.
+
+        Args:
+            server_round: the round.
+            to_round: the round after which the model was good; 0: the initial model.
+            finite: clients that answered the evaluation with a finite loss.
+            answered: clients that answered it, an error included.
+        """
 
     def on_checkpoint(self, server_round: int) -> None:
         """The folder holds a checkpoint of this round: the run can continue after it."""

@@ -17,6 +17,7 @@ from fedappeal.protocol.rounds import default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.divergence import DIVERGED, Divergence
 from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.last_good import LOST, ROLL_BACKS, ROLLED_BACK, LastGood, split
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
 from strategies.rounds.sampling import sampling_order, waves
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Result
 
     from strategies.rounds.exchange import Channel
+    from strategies.rounds.ownership import Identities
 
 log = logging.getLogger("fedappeal")
 
@@ -57,6 +59,7 @@ class Strategy(Algorithm):
         self.finished = ""
         self.pool_empty = False
         self._divergence = Divergence()
+        self._last_good = LastGood()
         self._opened: Round | None = None
 
     # -- what is carried from round to round ---------------------------------------------------------
@@ -70,14 +73,18 @@ class Strategy(Algorithm):
             raise ConfigError(
                 f"strategy {self.name} carries '{_LOOP}', which is the rounds' own: choose another name"
             )
-        return packed({_LOOP: loop | self._divergence.state(), **carried})
+        state = packed({_LOOP: loop | self._divergence.state() | self._last_good.state(), **carried})
+        state.update(self._last_good.records())
+        return state
 
     def restore(self, state: "RecordDict") -> None:
         """Take up what `state` returned."""
-        from strategies.rounds.carry import unpacked
+        from strategies.rounds.carry import packed, unpacked
 
+        state, good = split(state)
         carried = unpacked(state)
         loop = carried.pop(_LOOP)
+        self._last_good.restore(loop, good, packed(self.carried()))
         self.members.left = set(loop["gone"])
         self.pool_empty, self.finished = bool(loop["pool-empty"]), str(loop["finished"])
         self._divergence.restore(loop)
@@ -155,6 +162,7 @@ class Strategy(Algorithm):
         arrays: "ArrayRecord | None" = None,
         first_round: int = 1,
         schedule_rounds: int = 0,
+        identities: "Identities | None" = None,
     ) -> "Result":
         """Run the federation.
 
@@ -173,6 +181,7 @@ class Strategy(Algorithm):
             first_round: the first round to run.
             schedule_rounds: the number of rounds from which schedules and shares follow, where a run that began with
                 it continues to another one; 0: ``num_rounds``.
+            identities: whose client-ids are, where nodes are real; None: known for this run alone.
 
         Returns:
             Flower's result: the last model and the metrics by round.
@@ -185,6 +194,7 @@ class Strategy(Algorithm):
 
         from strategies.rounds.collect import evaluation_answers
         from strategies.rounds.exchange import Channel
+        from strategies.rounds.ownership import IdentitiesInMemory
         from strategies.rounds.roll_call import RollCall
 
         self.summary()
@@ -193,9 +203,19 @@ class Strategy(Algorithm):
         training, evaluation = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         check_schedule(shared, training)
         model = initial_arrays if arrays is None else arrays
+        self._last_good.begin(self, first_round, model, initial_arrays)
         channel = Channel(grid)
         asked = roll_call_config or ConfigRecord()
-        roll_call = RollCall(channel, self.members, initial_arrays, asked, hooks, shared.start_timeout)
+        roll_call = RollCall(
+            channel,
+            self.members,
+            initial_arrays,
+            asked,
+            hooks,
+            shared.start_timeout,
+            shared.max_clients,
+            identities or IdentitiesInMemory(),
+        )
         if first_round <= num_rounds and not self.finished:  # else there is nothing left to do
             roll_call.wait_for(shared.min_clients, shared.start_timeout, shared.round_timeout)
         for number in range(first_round, num_rounds + 1):
@@ -221,10 +241,21 @@ class Strategy(Algorithm):
                 if evaluate_fn is not None and (central := evaluate_fn(number, model)) is not None:
                     round.record.metrics |= {key: float(value) for key, value in central.items()}  # type: ignore[arg-type]
                     result.evaluate_metrics_serverapp[number] = central
+            model = self._settled(round.record, model, hooks)
             round.record.seconds = channel.clock() - started
             hooks.on_round_end(round.record, model)
         result.arrays = model
         return result
+
+    def _settled(self, record: RoundRecord, model: "ArrayRecord", hooks: Hooks) -> "ArrayRecord":
+        """Return the model with which the run continues after a round; see `LastGood`."""
+        model = self._last_good.settle(self, record, model, hooks)
+        if ROLLED_BACK in record.metrics:
+            self._divergence = Divergence()  # it was the other model's
+            self.finished = "" if self.finished == DIVERGED else self.finished
+            if self._last_good.in_a_row >= ROLL_BACKS:
+                self.finished = self.finished or LOST
+        return model
 
     # -- one round -----------------------------------------------------------------------------------
 

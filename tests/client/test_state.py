@@ -105,8 +105,9 @@ def test_a_file_that_is_no_record_is_one_line(tmp_path: Path) -> None:
     for content in (path.read_bytes()[:50], b"", b"garbage" * 10):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r"it\.safetensors' cannot be read") as error:
-            store.read("it")
+            store.look("it")
         assert "\n" not in str(error.value)
+        assert path.read_bytes() == content, "looking changes nothing"
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What fills a run's folder: the columns of a round, when a checkpoint is due, and the memory that goes with it."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class Memory:
     """Notes what it is asked for; saving takes seconds."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
-        self.clock, self.seconds, self.asked = clock, seconds, list[tuple[str, int]]()
+        self.clock, self.seconds, self.asked = clock, seconds, list[tuple[str, object]]()
 
     def restore(self, server_round: int) -> None:
         self.asked.append(("restore", server_round))
@@ -43,8 +44,11 @@ class Memory:
         self.clock.now += self.seconds
         self.asked.append(("save", server_round))
 
-    def keep_only(self, server_round: int) -> None:
-        self.asked.append(("keep", server_round))
+    def keep_only(self, rounds: Collection[int]) -> None:
+        self.asked.append(("keep", rounds))
+
+    def check(self, server_round: int) -> None:
+        self.asked.append(("check", server_round))
 
 
 class Watch(Hooks):
@@ -71,7 +75,7 @@ def recorder(path: Path, memory: Memory | None, *, rounds: int = 100, durable: b
 
 
 def rounds(recorder: Recorder, numbers: range, clock: Clock, seconds: float) -> list[int]:
-    """Run rounds of so many seconds; return those after which a checkpoint was written."""
+    """Run rounds of these seconds each; return those after which a checkpoint was written."""
     assert isinstance(recorder.watch, Watch)
     recorder.watch.checkpoints.clear()
     for number in numbers:
@@ -104,7 +108,7 @@ def test_the_memory_is_saved_before_the_checkpoint_and_dropped_after_it(
 
     monkeypatch.setattr(Checkpoint, "write", noted)
     rounds(recorder(tmp_path, memory), range(5, 7), clock, 1.0)
-    steps = [("save", 5), ("checkpoint", 5), ("keep", 5), ("save", 6), ("checkpoint", 6), ("keep", 6)]
+    steps = [("save", 5), ("checkpoint", 5), ("keep", [5]), ("save", 6), ("checkpoint", 6), ("keep", [6, 5])]
     assert memory.asked == [("enrolled", 5), *steps]
 
 

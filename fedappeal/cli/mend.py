@@ -1,0 +1,31 @@
+"""What a run's folder needs before the run continues: no other process in it, no damaged file."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedappeal.protocol.foreign_text import printable
+from server.run_folder import RunFolder, Usable, without_memory
+
+_LONGEST = 2000
+"""Characters of a line, which quotes files."""
+
+
+@contextmanager
+def mended_folder(path: Path, usable: Usable = without_memory) -> Iterator[RunFolder]:
+    """Hold a run's folder while its damaged files are put aside, with a line on standard error for each.
+
+    Args:
+        path: the folder.
+        usable: as in `server.checkpoints.newest_usable`.
+
+    Raises:
+        ConfigError: another process runs the run, or no checkpoint can be used.
+    """
+    from server.mending import mended  # Flower, which takes a second
+
+    folder = RunFolder.open(path)
+    with folder.alone():
+        mended(folder, lambda line: print(f"fedappeal: {printable(line, _LONGEST)}", file=sys.stderr), usable)
+        yield folder

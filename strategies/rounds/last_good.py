@@ -1,0 +1,155 @@
+"""The last good model: what a run goes back to where its clients cannot evaluate the model any more.
+
+A model can be finite and of no use, such as one of values around 1e30: every loss of it is inf or NaN. A client has
+answered an evaluation with a finite loss, or without one: by an error, or by a reply that is left out, as one with a
+number that is not finite is. Silence says nothing, nor does a reply that reports no loss (``report-loss = false``).
+Where at least `ANSWERS` clients have answered, the model is good if at least half of them have a finite loss, else
+useless. So one client in three or more cannot make a model useless, nor can two in six.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.protocol import keys
+from strategies.rounds.algorithm import Algorithm
+from strategies.rounds.hooks import Hooks, RoundRecord
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, RecordDict
+
+log = logging.getLogger("fedappeal")
+
+ANSWERS = 3
+"""Clients that have to answer before their answers say anything of the model."""
+ROLL_BACKS = 3
+"""Roll-backs without a good model between them that end the run."""
+LOST = f"the model was useless to most clients {ROLL_BACKS} times in a row, each time after going back to a good one"
+
+ROLLED_BACK, ROLLED_BACK_TO = "rolled_back", "rolled_back_to"
+"""Columns of the history: a roll-back after the round, and the round whose model is taken up."""
+
+_CURRENT, _INITIAL, _KEPT = "current", "initial", "kept"
+_UNKNOWN = -1
+_RECORDS = "last-good/"
+_MODEL = f"{_RECORDS}model"
+_CARRIED = f"{_RECORDS}carried/"
+
+
+class LastGood:
+    """The last good model, with what the algorithm carried at that time.
+
+    Attributes:
+        server_round: the round after which it was the run's model; 0: the initial model.
+        in_a_row: roll-backs since the last good evaluation.
+    """
+
+    def __init__(self) -> None:
+        self.server_round = _UNKNOWN
+        self.in_a_row = 0
+        self._model: ArrayRecord | None = None
+        self._carried: RecordDict | None = None
+        self._where = _CURRENT
+
+    def begin(self, algorithm: Algorithm, first_round: int, model: "ArrayRecord", initial: "ArrayRecord") -> None:
+        """Begin, or continue, a run.
+
+        Args:
+            algorithm: the run's.
+            first_round: the next round.
+            model: the run's model.
+            initial: w_0.
+        """
+        if self._where == _CURRENT:
+            self._keep(algorithm, first_round - 1 if self.server_round == _UNKNOWN else self.server_round, model)
+            self._where = _INITIAL if model is initial else _CURRENT
+        elif self._where == _INITIAL:
+            self._model = initial
+
+    def settle(self, algorithm: Algorithm, record: RoundRecord, model: "ArrayRecord", hooks: Hooks) -> "ArrayRecord":
+        """Return the model with which the run continues after a round: the round's, or the last good one.
+
+        Args:
+            algorithm: the run's; going back, it takes up what it carried at that time.
+            record: the round's, with the answers to its evaluation; it notes a roll-back.
+            model: the model after the round.
+            hooks: told of a roll-back.
+        """
+        finite = sum(keys.LOSS in measured for measured in record.measured.values())
+        answered = finite + record.unusable
+        if answered < ANSWERS:
+            self._where = _INITIAL if self._where == _INITIAL else _KEPT
+            return model
+        if 2 * finite >= answered:
+            self.in_a_row = 0
+            self._keep(algorithm, record.server_round, model)
+            return model
+        return self._roll_back(algorithm, record, model, hooks, finite, answered)
+
+    def _keep(self, algorithm: Algorithm, server_round: int, model: "ArrayRecord") -> None:
+        from strategies.rounds.carry import packed
+
+        self.server_round, self._model, self._where = server_round, model, _CURRENT
+        self._carried = packed(algorithm.carried())  # a copy: the algorithm may change its own in place
+
+    def _roll_back(
+        self,
+        algorithm: Algorithm,
+        record: RoundRecord,
+        model: "ArrayRecord",
+        hooks: Hooks,
+        finite: int,
+        answered: int,
+    ) -> "ArrayRecord":
+        from strategies.rounds.carry import unpacked
+
+        if self._model is None or self._carried is None:
+            return model
+        algorithm.take_up(unpacked(self._carried))
+        self.in_a_row += 1
+        self._where = _CURRENT
+        record.metrics |= {ROLLED_BACK: 1.0, ROLLED_BACK_TO: float(self.server_round)}
+        text = "round %d: %d of %d clients have a finite loss on the new model; back to that of round %d"
+        log.warning(text, record.server_round, finite, answered, self.server_round)
+        hooks.on_rolled_back(record.server_round, self.server_round, finite, answered)
+        return self._model
+
+    # -- in a checkpoint -----------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return the scalars of a checkpoint."""
+        return {"good-round": self.server_round, "good-model": self._where, "rolled-back": self.in_a_row}
+
+    def records(self) -> "dict[str, Any]":
+        """Return the records of a checkpoint: the model, where the checkpoint has it not anyway."""
+        if self._where != _KEPT or self._model is None or self._carried is None:
+            return {}
+        return {_MODEL: self._model, **{f"{_CARRIED}{name}": record for name, record in self._carried.items()}}
+
+    def restore(self, loop: Mapping[str, Any], records: "RecordDict", fresh: "RecordDict") -> None:
+        """Take up what `state` and `records` returned; a checkpoint of an earlier version has neither.
+
+        Args:
+            loop: the scalars.
+            records: the second part of `split`.
+            fresh: what the algorithm carries before its first round.
+        """
+        from flwr.app import ArrayRecord, RecordDict
+
+        self.server_round, self.in_a_row = int(loop.get("good-round", _UNKNOWN)), int(loop.get("rolled-back", 0))
+        self._where = str(loop.get("good-model", _CURRENT))
+        if self._where == _INITIAL:
+            self._carried = fresh
+        if self._where == _KEPT:
+            model = records[_MODEL]
+            assert isinstance(model, ArrayRecord)
+            kept = {name.removeprefix(_CARRIED): r for name, r in records.items() if name.startswith(_CARRIED)}
+            self._model, self._carried = model, RecordDict(kept)
+
+
+def split(state: "RecordDict") -> "tuple[RecordDict, RecordDict]":
+    """Return a checkpoint's records without those of the last good model, and these."""
+    from flwr.app import RecordDict
+
+    own = {name: record for name, record in state.items() if name.startswith(_RECORDS)}
+    return RecordDict({name: record for name, record in state.items() if name not in own}), RecordDict(own)
