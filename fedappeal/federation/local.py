@@ -75,7 +75,7 @@ def run_local(
         except (ClientsEnded, SuperLinkError) as error:
             raise LocalRunError(str(error)) from None
         except KeyboardInterrupt:
-            superlink.stop()  # first here: its ServerApp would record a round whose clients have just been ended
+            superlink.kill()  # first here: its ServerApp would record a round whose clients have just been ended
             raise
 
 

@@ -168,6 +168,14 @@ class SuperLink:
             if _runs(pid):
                 os.kill(pid, signal.SIGKILL)
 
+    def kill(self) -> None:
+        """End the process and every process that it started at once; a database outlives that."""
+        if self._process is not None and self.alive:
+            for pid in (self._process.pid, *_descendants(self._process.pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.stop()
+
     def __enter__(self) -> Self:
         """Start, unless started."""
         return self if self.alive else self.start()

@@ -29,10 +29,14 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
+from fedappeal.flower.errors import known_error
 from fedappeal.flower.tls import speaks_tls, split_address
 from fedappeal.protocol.foreign_text import printable
 
+_SHOWN = 40
+"""Characters of a text that a message quotes."""
 _PROBE = 3.0
 """Seconds to find out whether a server speaks TLS."""
 UNREGISTERED = NodeStatus.UNREGISTERED
@@ -162,7 +166,7 @@ class Control:
         """Return all nodes that the SuperLink knows, unregistered ones too, in the order of registration."""
         answer = self._client.ListNodes(ListNodesRequest())
         nodes = []
-        for info in sorted(answer.nodes_info, key=lambda node: datetime.fromisoformat(node.registered_at)):
+        for info in sorted(answer.nodes_info, key=lambda node: _moment(node.registered_at)):
             since = {
                 NodeStatus.REGISTERED: info.registered_at,
                 NodeStatus.ONLINE: info.last_activated_at,
@@ -185,7 +189,7 @@ class Control:
                 run.pending_at,
                 run.finished_at,
             )
-            for run in sorted(runs, key=lambda run: datetime.fromisoformat(run.pending_at))
+            for run in sorted(runs, key=lambda run: _moment(run.pending_at))
         ]
 
     def register_node(self, public_key: bytes, name: str) -> None:
@@ -203,13 +207,28 @@ def _status(status: RunStatusProto) -> RunStatus:
     return RunStatus(*(printable(text) for text in (status.status, status.sub_status, status.details)))
 
 
+def _moment(text: str) -> datetime:
+    """Return a moment (ISO 8601) as the SuperLink says it.
+
+    Raises:
+        ControlError: it is none.
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ControlError(f"what a SuperLink says is no moment: {printable(text, _SHOWN)}") from None
+
+
 def _last_seen(info: NodeInfo) -> str:
     """Return when a node last gave a sign of life; ISO 8601, empty: never."""
     if info.status != NodeStatus.ONLINE:
         return info.last_deactivated_at
     # A heartbeat keeps a node online for HEARTBEAT_PATIENCE intervals.
     latest = info.online_until - HEARTBEAT_PATIENCE * info.heartbeat_interval
-    return datetime.fromtimestamp(latest, UTC).isoformat()
+    try:
+        return datetime.fromtimestamp(latest, UTC).isoformat()
+    except (OverflowError, OSError, ValueError):
+        raise ControlError(f"what a SuperLink says is no moment: {latest}") from None
 
 
 @contextmanager
@@ -232,10 +251,14 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
     try:
         yield Control(client, address)
     except httpx.HTTPStatusError as error:
-        known = FlowerError.from_json(error.response.text)
+        known = known_error(error.response.text)
         in_use = known is not None and known.code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
         kind = KeyInUse if in_use else ControlError
         raise kind(f"the SuperLink at {address} refused: {_reason(error.response, known)}") from None
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
+            raise
+        raise ControlError(f"what listens at {address} is no SuperLink: its answer cannot be read") from None
     except httpx.HTTPError as error:
         if not isinstance(error, httpx.TimeoutException):
             tls = speaks_tls(split_address(address), _PROBE)

@@ -17,9 +17,10 @@ from flwr.common.serde import run_from_proto
 from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.error import ApiErrorCode
 
 from fedappeal.flower import fleet
+from fedappeal.flower.errors import known_error
 from fedappeal.flower.fleet import Announcement, RunInfo, Upload
 from fedappeal.flower.objects import Parcel, announcement
 from fedappeal.flower.signing import Headers, Signer
@@ -211,7 +212,7 @@ class GrpcFleet:
 
     def _explain(self, error: grpc.RpcError) -> Exception:
         code, details = error.code(), str(error.details() or "")
-        known = FlowerError.from_json(details)
+        known = known_error(details)
         text = known.message if known else " ".join(details.split())[:300]
         if code == grpc.StatusCode.PERMISSION_DENIED:
             return fleet.MessageDropped(f"its run has ended ({text})")
