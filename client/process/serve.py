@@ -28,8 +28,9 @@ from client.settings import Connection, NodeSettings
 from client.state import DiskStore, Record, make_private
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.fleet import MessageDropped, NodeForgotten, NotConnected
-from fedappeal.flower.messages import error_reply
+from fedappeal.flower.messages import error_reply, set_times
 from fedappeal.locks import InUse, only_process
+from fedappeal.steady import CLOCK
 
 _KEPT_RUNS = 4
 
@@ -216,8 +217,9 @@ class _Client:
         started = time.monotonic()
         answer = self._work(fleet.node_id, message, settings)
         seconds = time.monotonic() - started
-        if time.time() >= until:
+        if CLOCK.now() >= until:
             raise MessageDropped(f"its time was over before the answer, which took {seconds:.1f} s")
+        set_times(answer.reply, until)
         # Sent even when asked to end meanwhile, but then only once.
         self._persist(lambda: fleet.reply(answer.reply, seconds), until=until)
         if self._activity is not None:
@@ -273,7 +275,7 @@ class _Client:
             left = float("inf") if timeout is None else since + timeout - time.monotonic()
             if left <= 0:
                 raise _GivenUp(f"gave up after {timeout:g} s: {reason}")
-            if until is not None and time.time() >= until:
+            if until is not None and CLOCK.now() >= until:
                 raise MessageDropped(f"its time is over: {reason}")
             # Where an end is in sight, the one line that gives up says the reason.
             if reason != said and timeout is None:

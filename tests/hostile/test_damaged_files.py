@@ -55,10 +55,9 @@ def flips(path: Path, patterns: Sequence[int]) -> Iterator[tuple[int, int]]:
 def noticed(read: Callable[[], object], where: tuple[int, int]) -> None:
     try:
         read()
-    except ConfigError as error:
-        assert len(str(error).splitlines()) == 1
-    else:
-        pytest.fail("byte {} ^ {} was not noticed".format(*where))
+    except ConfigError:
+        return
+    pytest.fail("byte {} ^ {} was not noticed".format(*where))
 
 
 # -- every byte ------------------------------------------------------------------------------------------
