@@ -3,6 +3,9 @@
 # make test-wheel    set up, build the wheel, and run the notebook in a clean environment with it
 # make test-hostile  set up and attack federations of real processes, as one member, neighbour or server could
 # make test-docker   set up and run the tests with real containers (needs Docker with Compose)
+# make soak   set up and soak: 500 rounds of 30 clients, one of which is killed or cut off every 10 s (half an hour)
+# make audit  set up and look for known flaws: bandit over the code, advisories of every package (needs a network)
+# make sbom   set up and write what is installed, as CycloneDX: dist/
 # make setup  the setting up alone, into .venv
 
 PYTHON ?= python3
@@ -17,19 +20,21 @@ ROUNDS ?= 20
 SEED ?= 0
 ARGS ?=
 WORKERS ?= 2
+SOAK_ROUNDS ?= 500
 
-.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile lint types check requirements clean
+.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile soak lint types check audit sbom requirements clean
 
 setup: $(READY)
 
-$(READY): requirements.txt pyproject.toml
+# Every file that is installed must have the hash that a file of this repository says; what builds the project too.
+$(READY): requirements.txt docker/installer.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "fedappeal needs Python 3.11 or newer; name it with: make PYTHON=python3.12" >&2; exit 2; }
 	@echo "setting up $(VENV) (a few minutes the first time: PyTorch is large)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[^ ;]*\).*/\1/p' requirements.txt)"
-	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.txt
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes -r docker/installer.txt
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-build --require-hashes -r requirements.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
 demo: setup
@@ -51,23 +56,46 @@ test-wheel: setup
 test-hostile: setup
 	@$(BIN)/python -m pytest tests/hostile -n $(WORKERS) --dist loadfile $(ARGS)
 
+# A long run whose clients are killed, stopped and cut off: rounds, memory, processes and the model must be right.
+soak: setup
+	@$(BIN)/python -m tests.soak.soak --rounds $(SOAK_ROUNDS) --seed $(SEED) $(ARGS)
+
 test-docker: setup
 	@FEDAPPEAL_DOCKER_TESTS=1 $(BIN)/python -m pytest tests/docker $(ARGS)
 
+CODE := fedappeal client server strategies benchmarks .ci
 lint: setup
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/bandit --quiet --configfile pyproject.toml --recursive $(CODE)
 
 types: setup
 	@$(BIN)/mypy
 
 check: lint types test
 
-# Pins every version of every package, for every platform, without addresses; for the image, those that it needs.
+# bandit over the code, and the advisories of every pinned package, for which it needs a network. Exit code 1: something
+# was found; 3: advisories could not be read (`make` itself prints the 3, and ends with 2).
+audit: setup
+	@$(BIN)/python .ci/audit.py
+
+# What is in .venv with licences and who needs what, and what is in the image with hashes, as CycloneDX; each is checked
+# against its schema before it is written.
+sbom: setup
+	@mkdir -p dist
+	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/sbom.cdx.json $(BIN)/python
+	@$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/sbom-image.cdx.json docker/requirements.txt
+	@echo "written: dist/sbom.cdx.json dist/sbom-image.cdx.json"
+
+# Pins every package's version and its files' hashes, for every platform, without addresses: all that there is; for the
+# image, what it needs; and what installs these. Versions stay unless asked: ARGS="--upgrade-package torch", ARGS=--upgrade.
+PIN = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+  --no-annotate --quiet $(ARGS)
 requirements: setup
-	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
-	  --no-emit-index-url --no-header --no-annotate --quiet --output-file requirements.txt
-	@$(BIN)/uv pip compile pyproject.toml --extra data --universal --python-version 3.11 --constraint requirements.txt \
-	  --no-emit-index-url --no-header --no-annotate --quiet --output-file docker/requirements.txt
+	@$(PIN) pyproject.toml --extra dev --group build --output-file requirements.txt
+	@$(PIN) pyproject.toml --extra data --constraint requirements.txt --output-file docker/requirements.txt
+	@$(PIN) --group build --constraint requirements.txt --output-file docker/installer.txt
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from server.run_folder import recorded_versions
+from fedappeal.versions import recorded_versions
 
 
 def described() -> dict[str, Any]:

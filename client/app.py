@@ -19,14 +19,15 @@ from client.activity import note_judged
 from client.byzantine import attacks, false_claims, noisy_model
 from client.data.unfit import OwnDataRefused
 from client.judgement import Adaptation
+from client.own_key import proof_of
 from client.participant import Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
 from client.preferred import record_name
-from client.privacy import protected
+from client.privacy import Protection, protected
 from client.training.measured import UNMEASURED, Measured
 from client.training.settings import LocalTrainingSettings
-from client.turn import Turn, told_rule, told_strategy
+from client.turn import Turn, run_rule, told_rule, told_strategy
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
@@ -54,7 +55,7 @@ def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord
 def _config(message: Message) -> Mapping[str, Any]:
     config = message.content.get(keys.CONFIG)
     if not isinstance(config, ConfigRecord):
-        raise ValueError(f"message has no ConfigRecord '{keys.CONFIG}'")
+        raise ConfigError(f"message has no ConfigRecord '{keys.CONFIG}'")
     return config
 
 
@@ -92,20 +93,25 @@ class _Answers:
         """Return the model that was sent, by name, and its content hash.
 
         Raises:
-            ValueError: if it is not this task's model.
+            ConfigError: if it is not this task's model, or may not be asked about.
         """
         own = participant.layout.hash
         layout = str(_config(message).get(keys.LAYOUT, own))
         if layout != own:
-            raise ValueError(
+            raise ConfigError(
                 f"layout {layout} of the model that was sent does not match this client's {own} "
                 f"(task {participant.config.task}, model {participant.config.model})"
             )
-        record = model_of(message.content)
-        latest = self._latest
-        if latest is None or latest.record is not record or latest.layout != own:
-            latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
-            self._latest = latest
+        try:
+            record = model_of(message.content)
+            latest = self._latest
+            if latest is None or latest.record is not record or latest.layout != own:
+                latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
+                self._latest = latest
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        if participant.guard is not None:
+            participant.guard.check_question(message, latest.hash)
         return latest.arrays, latest.hash
 
     def roll_call(self, message: Message, context: Context) -> Message:
@@ -116,9 +122,11 @@ class _Answers:
                 f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {theirs}"
             )
         try:
-            participant = self._participants.of(context)
+            participant = self._participants.of(context, message)
         except OwnDataRefused as error:
-            info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value})
+            folder = str(context.node_config.get("state-dir", ""))
+            proof = proof_of(config, error.client_id, folder, context.state, context.node_id)
+            info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
         check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
         if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
@@ -126,16 +134,16 @@ class _Answers:
                 f"this client's task '{participant.config.task}' has fingerprint {participant.task.fingerprint}, "
                 f"the run's has {task}: task and partition settings must be the same"
             )
-        if config.get(keys.NEEDS_LOSS, 0) and not participant.reports_loss:
-            raise ConfigError(
-                "report-loss = False is not allowed in this run: its strategy needs the clients' losses"
-            )
+        participant.discloses.check_run(config)
+        if participant.node.clipping_norm:
+            Protection.of(participant.config, participant.node).check(run_rule(participant), participant.layout)
         arrays, _ = self._model(message, participant)
         run_key = str(config.get(keys.RUN_KEY, ""))
         participant.begin_run(run_key, participant.complete(arrays, run_key))
+        client_id, folder = participant.client_id, participant.node.state_dir
         info = ConfigRecord(
             {
-                keys.CLIENT_ID: participant.client_id,
+                keys.CLIENT_ID: client_id,
                 keys.ROLE: keys.SEEN if participant.node.is_seen(participant.config.clients) else keys.UNSEEN,
                 keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
@@ -143,6 +151,7 @@ class _Answers:
                 keys.FINGERPRINT: participant.task.fingerprint,
                 keys.PROTOCOL_VERSION: keys.PROTOCOL,
                 keys.VERSION: fedappeal.__version__,
+                **proof_of(config, client_id, folder, context.state, context.node_id),
             }
         )
         metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
@@ -150,9 +159,10 @@ class _Answers:
 
     def train(self, message: Message, context: Context) -> Message:
         """Decide, and train where the decision is to join."""
-        participant = self._participants.of(context)
+        participant = self._participants.of(context, message)
         config = _config(message)
         algorithm, told = told_strategy(participant, config)
+        participant.discloses.check_train(algorithm)
         server_round, run_key = int(config[keys.SERVER_ROUND]), str(config.get(keys.RUN_KEY, ""))
         metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
         if participant.memory(run_key).has_left(server_round):
@@ -180,14 +190,14 @@ class _Answers:
         if decision is not Decision.JOINED:
             return _reply(message, metrics)
 
-        if algorithm.needs_losses and not participant.reports_loss:
-            raise ConfigError("report-loss = False is not allowed in this run: its strategy needs the losses")
         rule = told_rule(participant, algorithm, config)
         training = LocalTrainingSettings.of(config, context.run_config)
         rule.check(training)
+        if participant.guard is not None:
+            participant.guard.check_sent(rule, training, len(participant.data.train))
         measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
-        claims = algorithm.report(measured)
+        claims = algorithm.report(measured) if participant.discloses.weight else {}
         if attacking:
             claims = false_claims(participant.config, algorithm, claims, measured, requirement)
         metrics = {**claims, **metrics}  # what every reply says is no strategy's to change
@@ -202,12 +212,13 @@ class _Answers:
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """Report how well the model serves this client; at the end, keep the preferred."""
-        participant = self._participants.of(context)
+        participant = self._participants.of(context, message)
         config = _config(message)
         run_key = str(config.get(keys.RUN_KEY, ""))
         server_round = int(config.get(keys.SERVER_ROUND, 0))
         split = str(config.get(keys.SPLIT, keys.TEST_SPLIT))
         tuning_steps = int(config.get(keys.TUNING_STEPS, 0))
+        participant.discloses.check_split(split)
         shared, model = self._model(message, participant)
         arrays = participant.complete(shared, run_key, server_round + 1)
         requirement = participant.requirement(run_key)
@@ -220,24 +231,23 @@ class _Answers:
         metrics: Metrics = {
             keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
             participant.task.metric.name: measured.score,
+            keys.LOSS: measured.loss,
             keys.APPEALED: int(appealed),
             **measured.others,
         }
-        tells_train_loss = participant.config.report_train_loss and participant.reports_loss
-        if participant.config.evaluate_train or tells_train_loss:
+        asked, may_tell = participant.config, participant.discloses
+        tells_train_loss = asked.report_train_loss and may_tell.loss
+        if may_tell.train_split and (asked.evaluate_train or tells_train_loss):
             on_train = judge(keys.TRAIN_SPLIT, tuning_steps)
             metrics[keys.APPEALED_TRAIN] = int(requirement.met(on_train))
             if tells_train_loss:
                 metrics[keys.TRAIN_LOSS] = on_train.loss
-        if participant.reports_loss:
-            metrics[keys.LOSS] = measured.loss
         if keys.STRATEGY in config and (adapting := told_strategy(participant, config)[0].adaptation()) is not None:
             rule, steps = adapting
             adaptation = Adaptation.of(rule, participant.plain_training(steps), "adaptation")
             adapted = judge(split, adaptation=adaptation)
             metrics[keys.ADAPTED + participant.task.metric.name] = adapted.score
-            if participant.reports_loss:
-                metrics[keys.ADAPTED_LOSS] = adapted.loss
+            metrics[keys.ADAPTED_LOSS] = adapted.loss
         if (preferred := participant.preferred_score(on_test, requirement)) is not None:
             metrics[keys.PREFERRED + participant.task.metric.name] = preferred
         if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
@@ -245,7 +255,7 @@ class _Answers:
             file = f"{participant.node.state_dir}/{record_name(run_key)}.safetensors"
             kept = f", kept in {file}" if participant.node.state_dir else ""
             log.info("the run is over: this client prefers the %s model%s", which, kept)
-        return _reply(message, metrics)
+        return _reply(message, participant.discloses.of_evaluation(metrics))
 
 
 participants = Participants()

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from client import preferred
 from client.choices import policy_of, requirement_kind_of
 from client.data.cache import Cache, pick_device
+from client.disclosure import Disclosure
+from client.guard import Guard
 from client.judgement import Adaptation, JudgedModel
 from client.memory import RunMemory, client_identity
 from client.participation.policy import Past, Situation
@@ -27,7 +29,7 @@ from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.tasks.examples import ClientData
@@ -45,8 +47,10 @@ class Participant:
         client_id: stable id.
         model: a model of the task on this client's device, for its structure: its values do not last.
         judged: what it measured of the latest model.
+        discloses: what its owner lets replies tell.
         parts: which of the model's arrays travel, and which stay.
         layout: layout of what travels.
+        guard: its owner's limits; None: there are none.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Participant:
         self.strategy: Algorithm = cache.strategy_of(config) or STRATEGIES.load(config.strategy, node.allowed).of_run(
             config
         )
+        self.discloses = Disclosure.of(config, node)
         self.policy = policy_of(config, node, self.strategy, self.client_id)
         self._required = requirement_kind_of(config, node)
         self.device = pick_device(node.device)
@@ -105,6 +110,7 @@ class Participant:
         self.model = cache.scratch_model(self.task, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self._initial, self.parts.shared))
         self.judged = JudgedModel("", 0, {})
+        self.guard: Guard | None = None
 
     @property
     def trainable(self) -> list[str]:
@@ -140,14 +146,22 @@ class Participant:
     # -- requirement ---------------------------------------------------------------------------------
 
     def begin_run(self, run_key: str, initial: Arrays) -> Requirement:
-        """Make the requirement ready for a run that starts from the model ``initial`` (w_0)."""
+        """Make the requirement ready for a run that starts from the model ``initial`` (w_0).
+
+        Raises:
+            LimitReached: where the owner's limits have no room for the run.
+        """
+        packed = self.pack(initial)
+        if self.guard is not None:
+            self.guard.make_room(self.store, run_key, packed)
+            self.guard.begin_run(run_key, packed)
         key = requirement_key(
             self._required,
             self.config,
             self.task.fingerprint,
             self.data.fingerprint,
             self.layout.hash,
-            content_hash(self.pack(initial)),
+            content_hash(packed),
             self.client_id,
         )
         warm_up = _WarmUp(self, initial)
@@ -211,11 +225,6 @@ class Participant:
             return granted
         return self.node.priority or self.strategy.asks_priority(self.node.partition_id, self.config.clients)
 
-    @property
-    def reports_loss(self) -> bool:
-        """Whether replies may carry losses: by the run's settings and by the owner's."""
-        return self.config.report_loss and self.node.report_loss
-
     def decide(
         self,
         server_round: int,
@@ -271,7 +280,9 @@ class Participant:
             server_round: counted from 1; 0 outside a round.
             purpose: what the minibatches and the noise are drawn for.
         """
-        data, seed = self.data.train, self.config.seed
+        data, seed, guard = self.data.train, self.config.seed, self.guard
+        if guard is not None:
+            guard.check_training(rule, training, len(data))
         draws = training.steps(len(data)) * rule.draws()
         size = training.batch_size
         return self._arithmetic.train(
@@ -283,16 +294,19 @@ class Participant:
                 arrays=arrays,
                 rule=rule,
                 training=training,
-                batches=batch_indices(seed, self.client_id, server_round, len(data), draws, size, purpose),
+                batches=Minibatches(seed, self.client_id, server_round, len(data), draws, size, purpose),
                 seed=seed,
                 client_id=self.client_id,
                 server_round=server_round,
                 purpose=purpose,
+                deadline=guard.deadline if guard is not None else None,
             )
         )
 
     def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
         """Return the gradient of a model's mean training loss; None: all examples."""
+        if self.guard is not None and self.guard.deadline is not None:
+            self.guard.deadline.check()
         place, data = self.node.partition_id, self.data.train
         return self._arithmetic.gradient(GradientRequest(self.task, self.model, place, data, arrays, batch))
 

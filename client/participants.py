@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from flwr.app import Context
+from flwr.app import Context, Message
 
 from client.data.cache import Cache
+from client.guard import Guard
 from client.participant import Participant
 from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore, Store
@@ -56,14 +57,18 @@ class Participants:
         self._arithmetic = arithmetic or Arithmetic()
         self._data = data
         self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
+        self._guards: dict[tuple[str, str], Guard] = {}
 
-    def of(self, context: Context) -> Participant:
-        """Return a context's participant, with that context's store.
+    def of(self, context: Context, message: Message | None = None) -> Participant:
+        """Return a context's participant, with that context's store, and its owner's limits on a message.
 
         Raises:
-            ConfigError: where the owner's settings do not fit the run's.
+            ConfigError: where the owner's settings do not fit the run's, or the message passes one of its limits.
         """
         config, node = _run_config(_items(context.run_config)), _node_settings(_items(context.node_config))
+        guard = self._guard(node)
+        if guard is not None and message is not None:
+            guard.begin(message)
         key = (config, node)
         if key not in self._participants:
             data = self._data(node.partition_id) if self._data else None
@@ -76,7 +81,17 @@ class Participants:
         store = participant.store
         if isinstance(store, ContextStore) and not store.holds(context.state):
             participant.store = _store(node, context)
+        participant.guard = guard
         return participant
+
+    def _guard(self, node: NodeSettings) -> Guard | None:
+        """Return the limits of a client that has an owner: a simulator's have neither state nor limits."""
+        if not node.state_dir and not node.limits:
+            return None
+        place = (node.state_dir, node.limits)
+        if place not in self._guards:
+            self._guards[place] = Guard(Path(node.state_dir) if node.state_dir else None, node.limits)
+        return self._guards[place]
 
     def kept(self) -> list[Participant]:
         """Return the participants that are kept, the one used longest ago first."""

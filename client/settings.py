@@ -7,10 +7,11 @@ the simulation runtime and the long-lived process all give a client the same set
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from client.data.columns import Columns, is_table
-from fedappeal.protocol.config import ConfigError, Scalar, Settings, plugin_settings, section
+from fedappeal.protocol.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
+from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
 from fedappeal.protocol.plugins import ALL, Allowed
 
 
@@ -38,14 +39,39 @@ class NodeSettings(Settings):
     set: str = Field("", description="settings of that policy: NAME.KEY=VALUE, separated by spaces")
     client_id: str = Field("", description="stable id; empty: the key's fingerprint, else from the state")
     state_dir: str = Field("", description="folder of the durable state; empty: in memory")
+    limits: str = Field(
+        "",
+        description="limits that go before those of the state folder: KEY=VALUE separated by spaces, or off; with "
+        "neither limits nor a state folder there are none",
+    )
     data_dir: str = Field("", description="folder with the data sets (torchvision's layout)")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N")
     priority: bool = Field(False, description="this client asks to be served with priority")
     refuse_mandatory: bool = Field(False, description="decide freely in mandatory rounds too")
     report_loss: bool = Field(True, description="whether replies may carry losses")
+    report_weight: bool = Field(
+        True, description="whether a joined reply may carry what its strategy asks for besides the model"
+    )
+    report_appeal: bool = Field(True, description="whether replies may say that the model meets the requirement")
+    answer_evaluate: bool = Field(
+        True, description="whether to tell how a model does; false: number of examples alone"
+    )
+    answer_train_split: bool = Field(True, description="whether to tell how a model does on the training examples")
+    clipping_norm: NonNegative = Field(
+        0.0, description="most l2 norm of an update, whatever the run allows; 0: as the run says"
+    )
+    dp_epsilon: NonNegative = Field(
+        0.0, description="noise on every update of at least this epsilon's, with clipping-norm; 0: as the run says"
+    )
     fixed_requirement: float | None = Field(
         None, allow_inf_nan=False, description="rho_k, in place of the run's requirement; not set: the run's"
     )
+
+    @model_validator(mode="after")
+    def _noise_is_bounded(self) -> Self:
+        if self.dp_epsilon and not self.clipping_norm:
+            raise ValueError(f"clipping-norm = 0 is not allowed with dp-epsilon = {self.dp_epsilon:g}: more than 0")
+        return self
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -74,6 +100,13 @@ class NodeSettings(Settings):
 
     def _columns_given(self) -> str:
         return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"
+
+    @field_validator("client_id")
+    @classmethod
+    def _safe(cls, value: str) -> str:
+        if value and not is_client_id(value):
+            raise ValueError(CLIENT_IDS)
+        return value
 
     @property
     def columns(self) -> Columns:

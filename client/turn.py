@@ -76,6 +76,12 @@ def told_rule(participant: Participant, algorithm: Algorithm, config: Mapping[st
     return kind(parse_section(kind, given))
 
 
+def run_rule(participant: Participant) -> LocalRule:
+    """Return the local rule that the run's own settings name."""
+    named = participant.config.local_rule
+    return told_rule(participant, participant.strategy, {} if named == "auto" else {keys.LOCAL_RULE: named})
+
+
 @dataclass
 class Turn:
     """One TRAIN that a client joined; see `client.training.rule.TrainingJob`.

@@ -227,6 +227,7 @@ def _shared_settings(config: RunConfig, run: Chosen) -> SharedSettings:
     return SharedSettings(
         clients_per_round=config.clients_per_round or None,
         min_clients=config.resolved_min_clients,
+        max_clients=config.resolved_max_clients,
         start_timeout=config.start_timeout,
         round_timeout=config.round_timeout,
         seed=config.seed,

@@ -17,6 +17,8 @@ MEASUREMENTS = "measurements.jsonl"
 POLICIES = "policies.jsonl"
 EVENTS = "events.jsonl"
 MOST_ROUNDS = 2**63
+LONGEST_TEXT = 500
+"""Characters that are kept of a text in these files: clients and other parties wrote some of them."""
 
 _NUMBERS = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
 _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
@@ -127,7 +129,7 @@ def _line(text: str) -> dict[str, Any]:
     server_round = line.get("round", 0)
     if type(server_round) is not int or not 0 <= server_round < MOST_ROUNDS:
         raise ValueError(f"round = {printable(server_round, 40)} is not a number of a round")
-    cleaned: dict[str, Any] = all_printable(line)  # clients and other parties wrote some of it, and it is printed
+    cleaned: dict[str, Any] = all_printable(line, LONGEST_TEXT)
     return cleaned
 
 

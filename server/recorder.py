@@ -12,6 +12,7 @@ from fedappeal.protocol.data_problem import DataProblem
 from server.build import Chosen
 from server.checkpoint import Checkpoint
 from server.checkpoints import write_checkpoint
+from server.resumption import is_local
 from server.run_folder import (
     HISTORY,
     MEASUREMENTS,
@@ -107,6 +108,17 @@ class Recorder(Hooks):
         """Record a client whose own data do not fit the run, with the category."""
         self.folder.event("refused", node=str(node_id), client=client_id, problem=problem.value, reason=problem.text)
         self.watch.on_data_refused(node_id, client_id, problem)
+
+    def on_unavailable(self, node_id: int, times: int, seconds: float, reason: str) -> None:
+        """Record a node that is called in vain: at the second time, the fourth, the eighth and so on."""
+        if times > 1 and times & (times - 1) == 0:
+            facts = {"times": times, "seconds": round(seconds), "reason": reason}
+            self.folder.event("unavailable", node=str(node_id), **facts)
+
+    def on_open_federation(self) -> None:
+        """Record that the run counts nodes, not people; of a local run they are all its user's own."""
+        if not is_local(self.folder.path):
+            self.folder.event("open")
 
     def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
         """Record how many clients are missing before the first round."""

@@ -23,6 +23,12 @@ KIND = "kind"
 LOCAL, SIMULATION, SUBMITTED = "local", "simulation", "submitted"
 
 
+def is_local(path: Path) -> bool:
+    """Whether a run was started with processes of this machine alone, all of its user's own."""
+    runtime = read_config(path).get("runtime")
+    return isinstance(runtime, dict) and runtime.get(KIND) == LOCAL
+
+
 def runtime_of(path: Path) -> dict[str, Any]:
     """Return the runtime of a run: its ``kind``, and what else ``config.json`` says of it.
 

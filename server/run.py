@@ -21,6 +21,7 @@ from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_se
 from server.card import run_card
 from server.checkpoint import Checkpoint
 from server.given import NOTHING_GIVEN, Given
+from server.identities import identities_of
 from server.mending import mended
 from server.recorder import ClientMemory, Recorder
 from server.resumption import KIND, SUBMITTED, schedule_rounds
@@ -164,6 +165,7 @@ def _run(
             arrays=start.arrays,
             first_round=start.server_round + 1,
             schedule_rounds=config.schedule_rounds,
+            identities=identities_of(folder.path, folder.run_key),
         )
     except BaseException:
         recorder.save()  # the last round, where it is over and the next one has not begun
@@ -190,10 +192,14 @@ def roll_call_settings(
     config: RunConfig, plugins: Chosen, task: Task, given: Given = NOTHING_GIVEN
 ) -> dict[str, Scalar]:
     """Return what the roll call says besides the run's key and the layout."""
+    strategy = plugins.strategy
     foreign = (f"{kind}\t{found.name}\t{found}" for kind, found in foreign_plugins(config, given))
     return {
         keys.FINGERPRINT: task.fingerprint,
         keys.PROTOCOL_VERSION: keys.PROTOCOL,
         keys.PLUGINS: "\n".join(foreign),
-        keys.NEEDS_LOSS: int(plugins.strategy.needs_losses),
+        keys.NEEDS_LOSS: int(strategy.needs_losses),
+        keys.NEEDS_WEIGHT: int(strategy.needs_weight),
+        keys.NEEDS_APPEAL: int(strategy.needs_appeal),
+        keys.NEEDS_TRAIN_SPLIT: int(strategy.needs_train_split(own_settings(config, strategy))),
     }

@@ -10,12 +10,10 @@ parameter names). A simulated run leaves its clients' memory too: `fedappeal.sim
 """
 
 import json
-import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,17 +22,18 @@ from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.protocol.foreign_text import all_printable, parse_json
 from fedappeal.protocol.keys import is_run_key
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
 from fedappeal.trained.model import MODEL as MODEL
+from fedappeal.versions import recorded_versions
 from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
 from server.lines import EVENTS as EVENTS
 from server.lines import HISTORY as HISTORY
+from server.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, rewrite, usable_lines
 from server.lines import MEASUREMENTS as MEASUREMENTS
-from server.lines import MOST_ROUNDS, append_lines, rewrite, usable_lines
 from server.lines import PARTICIPATION as PARTICIPATION
 from server.lines import POLICIES as POLICIES
 from server.lines import read_lines as read_lines
@@ -49,22 +48,9 @@ INITIAL = "initial.safetensors"
 _LOCK = ".lock"
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
 
-_VERSIONED = ("fedappeal", "flwr", "torch", "torchvision", "numpy", "grpcio", "protobuf")
-
 
 def without_memory(server_round: int) -> None:
     """Say that nothing belongs to a checkpoint but itself: a `Usable`."""
-
-
-def recorded_versions() -> dict[str, str]:
-    """Return the versions that are recorded with every run."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in _VERSIONED:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 class RunFolder:
@@ -193,7 +179,7 @@ class RunFolder:
 
     def event(self, kind: str, **facts: object) -> None:
         """Record something that is not a round: an arrival, a refusal, the end."""
-        self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **facts})
+        self.append(EVENTS, {"time": round(time.time(), 3), "event": kind, **all_printable(facts, LONGEST_TEXT)})
 
     def forget_after(self, server_round: int) -> None:
         """Drop lines cut short, and those of later rounds: resume runs these again.

@@ -67,6 +67,7 @@ class MWFed(Strategy):
     """MW-Fed (Blum et al., ICML 2021): clients whose target is not met do more of the work."""
 
     name = "mwfed"
+    needs_appeal = True
     from_run: ClassVar[Mapping[str, str]] = {"local_steps": "local-steps"}
 
     class Settings(StrategySettings):

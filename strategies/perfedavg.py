@@ -71,7 +71,8 @@ class PerFedAvg(Strategy):
             def gradient(batch: "Tensor", differentiable: bool = False) -> "tuple[Tensor, ...]":
                 return torch.autograd.grad(problem.loss_of(model, batch), parameters, create_graph=differentiable)
 
-            for step in problem.minibatches().reshape(-1, draws, problem.batches.shape[1]):
+            minibatches = problem.minibatches()
+            for step in zip(*[minibatches] * draws, strict=True):
                 start = [p.detach().clone() for p in parameters]
                 inner = gradient(step[0])
                 with torch.no_grad():

@@ -60,6 +60,10 @@ class PFedMe(Strategy):
         knows_momentum = False
         knows_weight_decay = False
 
+        def gradients(self, steps: int) -> int:
+            """Return K for each local step."""
+            return steps * int(self.settings.moreau_steps)
+
         def train(self, model: "nn.Module", problem: LocalProblem) -> None:
             """Train a model in place."""
             import torch

@@ -36,7 +36,9 @@ def find_function(name: str) -> Callable[[Task], object]:
         found = _FUNCTIONS.find(name)
     except ConfigError as error:
         raise Unfit(DataProblem.UNREADABLE, str(error).removeprefix(f"data = '{name}' ")) from error
-    except SystemExit as error:
+    except Exception:
+        raise
+    except BaseException as error:  # SystemExit, and whatever else would end the client
         raise Unfit(DataProblem.UNREADABLE, f"its import ended the program ({error})") from None
     if not callable(found):
         raise Unfit(DataProblem.UNREADABLE, f"{name.rpartition(':')[2]} is not callable")
@@ -54,7 +56,7 @@ def load_by_function(task: Task, name: str) -> Split | ClientData:
     load = find_function(name)
     try:
         found: Any = load(task)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # the owner's code may raise anything: it must not end the client
         raise Unfit(DataProblem.UNREADABLE, f"it failed: {type(error).__name__}: {error}") from error
     if isinstance(found, ClientData):
         return ClientData(_checked(task, found.train), _checked(task, found.test))

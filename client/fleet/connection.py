@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -29,7 +30,16 @@ from client.settings import Connection
 from client.state import Store
 from fedappeal.flower import bundle
 from fedappeal.flower.bundle import RunSettings
-from fedappeal.flower.fleet import Announcement, FleetApi, MessageDropped, NodeForgotten, NotConnected
+from fedappeal.flower.fleet import (
+    Announcement,
+    FleetApi,
+    MessageDropped,
+    MessageRefused,
+    NodeForgotten,
+    NotConnected,
+    ObjectTooLarge,
+)
+from fedappeal.flower.inflated_size import inflated_size
 from fedappeal.flower.messages import be_client
 from fedappeal.flower.objects import inflate
 from fedappeal.flower.transport import open_fleet
@@ -39,11 +49,16 @@ _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
 _MOST_UNCONFIRMED = 8
+_MOST_OBJECTS = 10_000
+_AT_ONCE = 32  # objects that are pulled side by side
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
 
 
 def connect(
-    connection: Connection, identity: Identity | None = None, store: Store | None = None
+    connection: Connection,
+    identity: Identity | None = None,
+    store: Store | None = None,
+    largest: Callable[[], int] = lambda: 0,
 ) -> "FleetConnection":
     """Connect to the SuperLink and go online as a node.
 
@@ -51,6 +66,7 @@ def connect(
         connection: where it is and how to speak to it.
         identity: the node's key; the same key keeps the same node id as long as the SuperLink knows it.
         store: where to remember the node id; it tells a key that is not known from one that is still online.
+        largest: returns the most bytes that a message may bring; 0: any number.
 
     Raises:
         NotConnected: if it is not there or does not admit the node.
@@ -73,20 +89,22 @@ def connect(
     except BaseException:
         fleet.close()
         raise
-    return FleetConnection(fleet, node_id, own=identity.own)
+    return FleetConnection(fleet, node_id, own=identity.own, largest=largest)
 
 
 class FleetConnection:
     """A node that is online: receives messages, sends replies, keeps its heartbeat going. One per process."""
 
-    def __init__(self, fleet: FleetApi, node_id: int, *, own: bool) -> None:
+    def __init__(self, fleet: FleetApi, node_id: int, *, own: bool, largest: Callable[[], int] = lambda: 0) -> None:
         """Keep a node online that was activated.
 
         Args:
             fleet: the calls.
             node_id: the node.
             own: whether its key was made here, and is forgotten at the end.
+            largest: as in `connect`.
         """
+        self._largest = largest
         self.node_id = node_id
         self._own = own
         self._fleet = fleet
@@ -109,6 +127,7 @@ class FleetConnection:
 
         Raises:
             MessageDropped: if its time is over or its run has ended; it is gone.
+            MessageRefused: if it is larger than may be, or cannot be read; it is gone, and can be answered.
             NotConnected: if the SuperLink does not answer; asking again may help.
             NodeForgotten: if it does not know this node any more.
         """
@@ -125,27 +144,41 @@ class FleetConnection:
             return self._pull_whole(message)
 
     def _pull_whole(self, message: Announcement) -> Message:
-        until = message.created_at + message.ttl
+        until, largest = message.created_at + message.ttl, self._largest()
         size, self._half = 0, message
         try:
             if until <= CLOCK.now():
                 raise MessageDropped(
                     f"a {message.message_type} message came more than {message.ttl:g} s after it was sent"
                 )
-            root = message.object_id
-            contents = self._pull(message.run_id, [root], until)
-            contents |= {part: held for part in message.parts if (held := self._cache.get(part)) is not None}
-            contents |= self._pull(message.run_id, [part for part in message.parts if part not in contents], until)
+            be_client(message.run_id, self.node_id, message.task_id)
+            if len(message.parts) > _MOST_OBJECTS:
+                raise MessageRefused(f"a message of more than {_MOST_OBJECTS} objects is not allowed", message.about)
+            root, room = message.object_id, _Room(message, largest)
+            contents = self._pull(message.run_id, [root], until, room)
+            held = {part: content for part in message.parts if (content := self._cache.get(part)) is not None}
+            room.take(held)
+            contents |= held
+            missing = [part for part in message.parts if part not in contents]
+            contents |= self._pull(message.run_id, missing, until, room)
             size = sum(map(len, contents.values()))
         except NotConnected:
             raise
+        except ObjectTooLarge as error:
+            self._done(0, message)
+            raise MessageRefused(str(error), message.about) from None
         except Exception:
             self._done(0, message)
             raise
         self._done(size, message)
-        whole = inflate(root, contents)
+        try:
+            room.check(inflated_size(contents))
+            whole = inflate(root, contents)
+        except MessageRefused:
+            raise
+        except Exception as error:  # garbage raises almost anything
+            raise MessageRefused(f"the message cannot be read: {type(error).__name__}", message.about) from error
         self._cache.add_message({part: contents[part] for part in message.parts})
-        be_client(message.run_id, self.node_id, message.task_id)
         return whole
 
     def _done(self, size: int, message: Announcement) -> None:
@@ -224,7 +257,7 @@ class FleetConnection:
                 self._forgotten = True
                 return
 
-    def _pull(self, run_id: int, object_ids: list[str], until: float) -> dict[str, bytes]:
+    def _pull(self, run_id: int, object_ids: list[str], until: float, room: "_Room") -> dict[str, bytes]:
         """Pull objects, waiting for those that the server has not sent yet, until the given time."""
         contents: dict[str, bytes] = {}
         wait = _FIRST_WAIT
@@ -233,7 +266,13 @@ class FleetConnection:
                 if CLOCK.now() >= until:
                     raise MessageDropped("its time was over before the server had sent all of it")
                 time.sleep(wait)
-            contents |= self._fleet.pull_objects(self.node_id, run_id, missing)
+            for first in range(0, len(missing), _AT_ONCE):
+                # A message's tree says no sizes: so some at a time, and none after the limit was passed.
+                found = self._fleet.pull_objects(self.node_id, run_id, missing[first : first + _AT_ONCE])
+                room.take(found)
+                contents |= found
+                if not found:
+                    break
             wait = min(wait * 1.5, _LONGEST_WAIT)
         return contents
 
@@ -242,3 +281,21 @@ class FleetConnection:
             _, run_id, object_id = self._unconfirmed.popleft()
             with contextlib.suppress(MessageDropped):  # a run that has ended keeps nothing
                 self._fleet.confirm(self.node_id, run_id, object_id)
+
+
+class _Room:
+    """The bytes that a message may still bring."""
+
+    def __init__(self, message: Announcement, largest: int) -> None:
+        self._message, self._largest, self._taken = message, largest, 0
+
+    def take(self, contents: Mapping[str, bytes]) -> None:
+        """Take in objects; MessageRefused where they are too many."""
+        self._taken += sum(map(len, contents.values()))
+        self.check(self._taken)
+
+    def check(self, size: int) -> None:
+        """Check a size; MessageRefused where it is too large."""
+        if self._largest and size > self._largest:
+            most = f"{self._largest / 1e6:g} MB"
+            raise MessageRefused(f"a message of more than this client's max-model = {most}", self._message.about)

@@ -1,6 +1,5 @@
 """Who a node is: the key that it signs its calls with, and the client-id that belongs to the key."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.settings import Connection
 from fedappeal.flower.signing import public_key_bytes
-
-
-def client_id_of(public_key: bytes) -> str:
-    """Return the client-id that belongs to a public key (PEM, as the SuperLink knows it)."""
-    return f"key-{hashlib.sha256(public_key).hexdigest()[:16]}"
+from fedappeal.protocol.proof import fingerprint, key_id
 
 
 @dataclass(frozen=True)
@@ -50,6 +45,11 @@ class Identity:
         return cls(key, own=False)
 
     @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the public key as the SuperLink knows it, in hex."""
+        return fingerprint(public_key_bytes(self.key.public_key()))
+
+    @property
     def client_id(self) -> str:
-        """The client-id that belongs to the key: the start of its SHA-256 fingerprint."""
-        return client_id_of(public_key_bytes(self.key.public_key()))
+        """The client-id that belongs to the key: the start of its fingerprint."""
+        return key_id(self.fingerprint)

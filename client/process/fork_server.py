@@ -11,7 +11,6 @@ is there), ``initial-model`` (a file to take it from, or empty).
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -20,17 +19,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-
-def end_with_parent() -> None:
-    """Ask the kernel to end this process when its parent dies (Linux)."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+from fedappeal.private_files import private_log
+from fedappeal.process_end import end_with_parent
 
 
 def main() -> int:
     """Load everything, fork the clients, and wait until the last has ended or SIGTERM came."""
-    end_with_parent()
     plan: dict[str, Any] = json.loads(sys.stdin.readline())
 
     import torch
@@ -65,15 +59,17 @@ def main() -> int:
 
 
 def _fork(node: Any, connection: Any, logs: Path) -> int:
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        end_with_parent()
-        log = os.open(logs / f"client-{node.partition_id:04d}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        end_with_parent(parent)
+        os.umask(0o077)
+        with private_log(logs / f"client-{node.partition_id:04d}.log") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         from client.app import app
         from client.process.serve import run_client

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from client.activity import Activity
+from client.answers import AnswerBook
 from client.preferred import describe_preferred
 from client.requirement import METRIC
 from client.state import DiskStore, Record, is_precious
@@ -111,6 +112,7 @@ def reset(folder: Path, forget: bool = False) -> str:
             if name not in KEPT:
                 store.delete(name)
         Activity(folder).forget()
+        AnswerBook(folder).forget()
     aside = f"; {counted(damaged, 'damaged record')} put aside" if damaged else ""
     forgotten = "; requirements and models are forgotten, the client-id and the noise key stay" if forget else ""
     return f"back: not paused, {counted(back, 'run')} can be joined again after having been left{aside}{forgotten}"

@@ -4,6 +4,7 @@ torch, the data and the device stay loaded between rounds, and the code that run
 run's bundle it takes the settings only.
 """
 
+import contextlib
 import logging
 import random
 import sys
@@ -21,15 +22,21 @@ from client.activity import Activity, take_judged
 from client.fleet.connection import FleetConnection, connect
 from client.fleet.identity import Identity
 from client.fleet.polling import poll_wait, retry_wait
+from client.guard import Guard
+from client.limits import MEGABYTE
+from client.own_key import note_connection
 from client.process.answer import Answer, task_of
 from client.process.owner import PAUSED
+from client.process.reason import reason_of
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
 from client.state import DiskStore, Record, make_private
 from fedappeal.flower.bundle import RunSettings
-from fedappeal.flower.fleet import MessageDropped, NodeForgotten, NotConnected
+from fedappeal.flower.fleet import MessageDropped, MessageRefused, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply, set_times
 from fedappeal.locks import InUse, only_process
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.steady import CLOCK
 
 _KEPT_RUNS = 4
@@ -112,7 +119,7 @@ def run_client(
         on_event(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {other}"))
         return 2
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder that cannot be written
-        on_event(Event("given-up", str(error)))
+        on_event(Event("given-up", printable(error)))
         return 2
 
 
@@ -143,9 +150,10 @@ class _Client:
             self._store.write("identity", Record({"client-id": self.node.client_id}))
         self._pause_file = folder / PAUSED if folder else None
         self._activity = Activity(folder) if folder else None
+        self._guard = Guard(folder, self.node.limits)
 
     def _tell(self, kind: str, text: str) -> None:
-        self.on_event(Event(kind, text))
+        self.on_event(Event(kind, printable(text)))  # the server may have written parts of it
 
     def serve(self) -> int:
         """Connect and answer until asked to end; returns the exit code."""
@@ -179,7 +187,13 @@ class _Client:
         return fleet
 
     def _open(self) -> FleetConnection:
-        return connect(self.connection, self.identity, self._store)
+        return connect(self.connection, self.identity, self._store, self._largest_message)
+
+    def _largest_message(self) -> int:
+        """Return the most bytes that a message may bring; 0: any number."""
+        with contextlib.suppress(ConfigError):  # a damaged file is said where the message is answered
+            self._guard.limits = self._guard.limits_now()
+        return int(self._guard.limits.max_model * MEGABYTE)
 
     def _serve_on(self, fleet: FleetConnection) -> None:
         """Answer messages until asked to end, or until the SuperLink has forgotten this node."""
@@ -188,6 +202,9 @@ class _Client:
             self._rest_while_paused()
             try:
                 message = self._persist(fleet.receive)
+            except MessageRefused as error:
+                self._decline(fleet, error)
+                continue
             except MessageDropped as error:
                 self._tell("dropped", f"dropped: {error}")
                 continue
@@ -226,20 +243,31 @@ class _Client:
             answer.remember(self._activity, settings.config, seconds)
         self._tell(answer.kind, answer.line(seconds))
 
+    def _decline(self, fleet: FleetConnection, refused: MessageRefused) -> None:
+        """Answer a message that was not taken in."""
+        self._tell("failed", f"{refused.about.metadata.message_type}: failed, {refused}")
+        about = refused.about.metadata
+        until = about.created_at + about.ttl
+        with contextlib.suppress(MessageDropped):
+            reply = error_reply(str(refused), refused.about)
+            set_times(reply, until)
+            self._persist(lambda: fleet.reply(reply, 0.0), until=until)
+
     def _work(self, node_id: int, message: Message, settings: RunSettings) -> Answer:
         run_id = message.metadata.run_id
         state = self._states.pop(run_id, None) or RecordDict()
+        note_connection(state, self.identity.fingerprint, lasting=not self.identity.own)
         context = Context(run_id, node_id, self.node.as_config(), state, settings.config)
         try:
             reply = self.app(message, context)
             if not isinstance(reply, Message):
-                raise TypeError(f"the app returned {type(reply).__name__}, not a message")
+                raise ConfigError(f"the app returned {type(reply).__name__}, not a message")
             return Answer.given(message, reply, take_judged(context.state))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # the owner's function and plug-ins may raise anything, and end nothing
             LOGGER.debug("the app raised", exc_info=True)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            told = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             take_judged(context.state)  # what failed is no figure of the next model
-            return Answer("failed", f"failed, {reason}", message, error_reply(reason, message))
+            return Answer("failed", f"failed, {told}", message, error_reply(reason_of(error), message))
         finally:
             self._states[run_id] = context.state
             while len(self._states) > _KEPT_RUNS:
@@ -282,5 +310,6 @@ class _Client:
                 self._tell("waiting", f"{reason} (trying again)")
                 said = reason
             attempt += 1
-            if self.shutdown.asked.wait(min(retry_wait(attempt, random.random()), left)):
+            spread = random.random()  # nosec B311 # it spreads the clients' attempts, and guards nothing
+            if self.shutdown.asked.wait(min(retry_wait(attempt, spread), left)):
                 return None

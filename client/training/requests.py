@@ -11,11 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from client.deadline import Deadline
 from client.training.measured import Evaluation
 from client.training.models import arrays_of, evaluate, load_arrays, mean_gradient
 from client.training.noise import Noise, seeded_noise
 from client.training.rule import LocalProblem, LocalRule
 from client.training.settings import LocalTrainingSettings
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.task import Task
@@ -47,20 +49,22 @@ class TrainRequest(Request):
     Attributes:
         rule: the local rule.
         training: settings that all rules share.
-        batches: indices into ``data``, shape ``(draws, batch size)``.
+        batches: indices into ``data``, shape ``(draws, batch size)``; drawn already, or as they are needed.
         seed: the run's seed.
         client_id: whose noise (dropout) it is.
         server_round: counted from 1; 0 outside a round.
         purpose: what the training is for; distinct purposes draw distinct noise.
+        deadline: when training has to stop; None: never.
     """
 
     rule: LocalRule
     training: LocalTrainingSettings
-    batches: NDArray[np.int64]
+    batches: NDArray[np.int64] | Minibatches
     seed: int
     client_id: str
     server_round: int
     purpose: str
+    deadline: Deadline | None = None
 
     @property
     def group(self) -> object:
@@ -116,9 +120,8 @@ class Arithmetic:
         device = request.data.device
         purpose = f"{request.client_id}/{request.purpose}"
         with seeded_noise(request.seed, purpose, request.server_round, device):
-            request.rule.train(
-                request.model, LocalProblem(request.task, request.data, request.batches, request.training)
-            )
+            problem = LocalProblem(request.task, request.data, request.batches, request.training, request.deadline)
+            request.rule.train(request.model, problem)
         return arrays_of(request.model, request.arrays.keys())
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:

@@ -4,7 +4,7 @@ A rule that belongs to an algorithm stands in that algorithm's file, as its ``Lo
 Nothing here loads torch or Flower: reading an algorithm's settings must not take seconds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -12,6 +12,7 @@ from client.training.measured import Measured
 from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.plugins import Plugin
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from client.deadline import Deadline
     from client.state import Store
     from fedappeal.protocol.packing import Arrays
     from fedappeal.tasks.examples import Split
@@ -34,23 +36,32 @@ class LocalProblem:
     Attributes:
         task: gives the loss.
         data: the client's training examples.
-        batches: indices into ``data``, shape ``(steps * draws, batch size)``.
+        batches: indices into ``data``, shape ``(steps * draws, batch size)``; drawn already, or as they are needed.
         settings: learning rate and so on.
+        deadline: when training has to stop; None: never.
     """
 
     task: "Task"
     data: "Split"
-    batches: "NDArray[np.int64]"
+    batches: "NDArray[np.int64] | Minibatches"
     settings: LocalTrainingSettings
+    deadline: "Deadline | None" = None
 
-    def minibatches(self) -> "Tensor":
-        """Return ``batches`` on the device of the inputs; a row is a minibatch."""
+    def minibatches(self) -> "Iterator[Tensor]":
+        """Yield the indices of one minibatch after another, on the device of the inputs."""
         import torch
 
-        return torch.from_numpy(self.batches).to(self.data.device)
+        for block in self.batches.blocks() if isinstance(self.batches, Minibatches) else (self.batches,):
+            yield from torch.from_numpy(block).to(self.data.device)
 
     def loss_of(self, model: "nn.Module", minibatch: "Tensor") -> "Tensor":
-        """Return a model's mean loss on a minibatch, given its indices."""
+        """Return a model's mean loss on a minibatch, given its indices.
+
+        Raises:
+            LimitReached: where the time for training is over.
+        """
+        if self.deadline is not None:
+            self.deadline.check()
         batch = self.data.take(minibatch)
         return self.task.loss(self.task.forward(model, batch.x), batch.y)
 
@@ -168,6 +179,14 @@ class LocalRule(Plugin):
     def draws(self) -> int:
         """Return the number of minibatches that one local step takes."""
         return 1
+
+    def gradients(self, steps: int) -> int:
+        """Return how many gradients a training of that many local steps takes: an owner's limit counts them."""
+        return steps * self.draws()
+
+    def examples(self, training: LocalTrainingSettings) -> int:
+        """Return how many examples stand behind one gradient; 0: all. An owner's limit bounds them from below."""
+        return training.batch_size
 
     def train(self, model: "nn.Module", problem: LocalProblem) -> None:
         """Train a model in place.

@@ -16,6 +16,7 @@ usage: install.sh --superlink HOST:9092 --root-certificates ca.crt --data FOLDER
   --device DEVICE              auto, cpu, cuda, cuda:N                                            (auto)
   --participation POLICY       how this client decides; empty: as each run says                   (empty)
   --set "NAME.KEY=VALUE ..."   settings of that policy, such as defect.leave-below=0.3            (empty)
+  --limits "KEY=VALUE ..."     what a run may ask of this device, such as max-steps=2000          (`fedappeal client limits`)
   --allow PACKAGE,PACKAGE      packages whose code may run here because a run names it            (none)
   --options "--label kind ..." further options of `fedappeal client`
   --from SOURCE                what to install: a folder, a wheel, or a requirement for pip       (this checkout)
@@ -38,12 +39,12 @@ say() { echo "install.sh: $*"; }
 # -- arguments ---------------------------------------------------------------------------------------------------
 
 superlink='' root_certificates='' data='' key='' device='' options='' options_given=''
-participation='' participation_given='' set='' set_given='' allow='' allow_given=''
+participation='' participation_given='' set='' set_given='' limits='' limits_given='' allow='' allow_given=''
 from='' python=python3 torch_index='' prefix=/opt/fedappeal systemd=yes uninstall='' purge=''
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --superlink | --root-certificates | --data | --key | --device | --participation | --set | --allow | --options | \
+    --superlink | --root-certificates | --data | --key | --device | --participation | --set | --limits | --allow | --options | \
       --from | --python | --torch-index | --prefix)
       [ $# -ge 2 ] || fail "$1 needs a value"
       case $2 in
@@ -58,6 +59,7 @@ while [ $# -gt 0 ]; do
         --device) device=$2 ;;
         --participation) participation=$2 participation_given=yes ;;
         --set) set=$2 set_given=yes ;;
+        --limits) limits=$2 limits_given=yes ;;
         --allow) allow=$2 allow_given=yes ;;
         --options) options=$2 options_given=yes ;;
         --from) from=$2 ;;
@@ -135,7 +137,7 @@ kept() {
 # What else its owner put there, such as OMP_NUM_THREADS.
 others() {
   if [ -f "$env_file" ]; then
-    grep -vE '^(SUPERLINK|ROOT_CERTIFICATES|KEY|DATA|DEVICE|PARTICIPATION|SET|ALLOW|OPTIONS)=|written by install\.sh' "$env_file" || true
+    grep -vE '^(SUPERLINK|ROOT_CERTIFICATES|KEY|DATA|DEVICE|PARTICIPATION|SET|LIMITS|ALLOW|OPTIONS)=|written by install\.sh' "$env_file" || true
   fi
 }
 
@@ -151,6 +153,7 @@ absolute() {
 [ "$device" ] || device=$(kept DEVICE)
 [ "$participation_given" ] || participation=$(kept PARTICIPATION)
 [ "$set_given" ] || set=$(kept SET)
+[ "$limits_given" ] || limits=$(kept LIMITS)
 [ "$allow_given" ] || allow=$(kept ALLOW)
 [ "$options_given" ] || options=$(kept OPTIONS)
 device=${device:-auto}
@@ -245,6 +248,7 @@ DATA="$data"
 DEVICE="$device"
 PARTICIPATION="$participation"
 SET="$set"
+LIMITS="$limits"
 ALLOW="$allow"
 OPTIONS="$options"
 ENV
@@ -285,7 +289,7 @@ export OMP_NUM_THREADS="\${OMP_NUM_THREADS:-1}"  # a small model is no faster wi
 export FLWR_HOME="$state/.flwr" XDG_CACHE_HOME="$cache" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 # shellcheck disable=SC2086  # options are split at their spaces
 exec "$prefix/bin/fedappeal" client --superlink "\$SUPERLINK" --root-certificates "\$ROOT_CERTIFICATES" --key "\$KEY" \\
-  --data "\$DATA" --device "\$DEVICE" --participation "\$PARTICIPATION" --set "\$SET" --allow "\$ALLOW" \\
+  --data "\$DATA" --device "\$DEVICE" --participation "\$PARTICIPATION" --set "\$SET" --limits "\$LIMITS" --allow "\$ALLOW" \\
   --state-dir "$state/client" --connect-timeout 0 \$OPTIONS "\$@"
 RUN
   chmod 0755 "$prefix/run-client"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.comparison.frames import pandas
 from fedappeal.simulation.memory import REQUIREMENTS
 from server.run_folder import HISTORY, MEASUREMENTS, PARTICIPATION, read_lines
 
@@ -12,19 +12,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NOT_NUMBERS = ("failures", "decisions")
-
-
-def pandas() -> Any:
-    """Return the package pandas.
-
-    Raises:
-        ConfigError: it is not installed; says how.
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise ConfigError("data frames need the package pandas: pip install 'fedappeal[frames]'") from None
-    return pandas
 
 
 def history(path: Path) -> "pd.DataFrame":

@@ -193,7 +193,6 @@ def given_task(
     class_names: Sequence[str] = (),
 ) -> GivenTask:
     """Return the task of these parts; arguments and errors as `GivenTask`."""
-    base = type(clients) if isinstance(clients, Task) else Task
-    usual = base.loss is Task.loss and base.metrics is Task.metrics and base.forward is Task.forward
-    plain = usual and measures.loss is None and not measures.metrics
+    measured_as_usual = not isinstance(clients, Task) or clients.is_plain()
+    plain = measured_as_usual and measures.loss is None and not measures.metrics
     return (GivenTask if plain else MeasuredTask)(settings, clients, model, measures, class_names)

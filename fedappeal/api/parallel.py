@@ -105,7 +105,7 @@ def _given(make: Callable[[], Plan]) -> Given:
 def run_packed(packed: bytes, path: Path, how: Simulation) -> None:
     """Simulate a run that was sent to this process."""
     quiet()
-    plan, evaluate = pickle.loads(packed)
+    plan, evaluate = pickle.loads(packed)  # nosec B301 # from the process that started this one
     started(lambda: plan, path, how, Watching(evaluate), lambda what, done, total: None, "")
 
 

@@ -28,7 +28,7 @@ def shown(quiet: bool) -> Iterator[Shown]:
         yield _notebook_line()
     elif sys.stdout.isatty():
         with Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),

@@ -16,6 +16,7 @@ from fedappeal.api.plan import Plan
 from fedappeal.api.progress import Shown, shown
 from fedappeal.files import read_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.simulation import engine
@@ -184,7 +185,7 @@ class Run:
         parts.append(f"{found['rounds']} of {found['of']} rounds")
         named = [key for key in found if key in ("gm_appeal", "loss") or key == self.metric.column]
         parts += [f"{key.replace('_', ' ')} {shown_value(found[key])}" for key in named]
-        return ", ".join([*parts, _near(self.path)])
+        return printable(", ".join([*parts, _near(self.path)]))
 
     def _arrays(self, names: Sequence[str]) -> Arrays:
         """Return the latest global model, of arrays of these names."""

@@ -4,9 +4,10 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from fedappeal.api import frames
 from fedappeal.api.picture import Picture
 from fedappeal.api.run import Run, shown_value
+from fedappeal.comparison.frames import pandas
+from fedappeal.protocol.foreign_text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +64,7 @@ class Runs(Sequence[Run]):
     def summary(self) -> "pd.DataFrame":
         """Return a row a run: what varies, and the run's summary; needs pandas."""
         rows = [{**varied, **run.summary()} for run, varied in zip(self, self.varied, strict=True)]
-        return frames.pandas().DataFrame(rows)
+        return pandas().DataFrame(rows)
 
     def __repr__(self) -> str:
         header, *rows = self._table()
@@ -89,11 +90,13 @@ class Runs(Sequence[Run]):
         table = [[*settings, "rounds", *(column.replace("_", " ") for column in columns)]]
         for found, varied in zip(summaries, self.varied, strict=True):
             values = [shown_value(found[column]) if column in found else "-" for column in columns]
-            table.append([*(str(varied[name]) for name in settings), f"{found['rounds']} of {found['of']}", *values])
+            table.append(
+                [*(printable(varied[name]) for name in settings), f"{found['rounds']} of {found['of']}", *values]
+            )
         return table
 
     def _joined(self, each: Sequence["pd.DataFrame"]) -> "pd.DataFrame":
-        pd = frames.pandas()
+        pd = pandas()
         if not each:
             return pd.DataFrame()
         for frame, varied in zip(each, self.varied, strict=True):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedappeal.cli.limit_options import with_limit_options
 from fedappeal.protocol.config import ConfigError, plugin_settings, section
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.plugins import parse_section
 
 if TYPE_CHECKING:
@@ -57,6 +59,13 @@ def client(
         list[str] | None,
         typer.Option("--set", help="a setting of that policy: NAME.KEY=VALUE, several by spaces, repeatable"),
     ] = None,
+    limits: Annotated[
+        str,
+        typer.Option(
+            help="limits that go before those of the state folder (`fedappeal client limits` lists them): KEY=VALUE, "
+            "several by spaces; off: none"
+        ),
+    ] = "",
     state_dir: StateDir = DEFAULT_STATE,
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto",
@@ -69,6 +78,25 @@ def client(
     priority: Annotated[bool, typer.Option(help="ask to be served with priority")] = False,
     refuse_mandatory: Annotated[bool, typer.Option(help="decide freely in mandatory rounds too")] = False,
     report_loss: Annotated[bool, typer.Option(help="whether replies may carry losses")] = True,
+    report_weight: Annotated[
+        bool, typer.Option(help="whether a joined reply may carry what its strategy asks for besides the model")
+    ] = True,
+    report_appeal: Annotated[
+        bool, typer.Option(help="whether replies may say that the model meets the requirement")
+    ] = True,
+    answer_evaluate: Annotated[
+        bool, typer.Option(help="whether to tell how a model does; no: the number of examples alone")
+    ] = True,
+    answer_train_split: Annotated[
+        bool, typer.Option(help="whether to tell how a model does on the training examples")
+    ] = True,
+    clipping_norm: Annotated[
+        float, typer.Option(help="most l2 norm of an update, whatever the run allows; 0: as the run says")
+    ] = 0.0,
+    dp_epsilon: Annotated[
+        float,
+        typer.Option(help="noise on every update of at least this epsilon's, with --clipping-norm; 0: the run's"),
+    ] = 0.0,
     fixed_requirement: Annotated[
         float | None, typer.Option(help="training loss the global model must beat, in place of the run's requirement")
     ] = None,
@@ -97,12 +125,19 @@ def client(
             "allow": ",".join(_packages(allow or [])),
             "participation": participation.strip(),
             "set": " ".join(set_ or []).strip(),
+            "limits": limits.strip(),
             "state-dir": str(state_dir.expanduser().absolute()),
             "data-dir": data_dir,
             "device": device,
             "priority": priority,
             "refuse-mandatory": refuse_mandatory,
             "report-loss": report_loss,
+            "report-weight": report_weight,
+            "report-appeal": report_appeal,
+            "answer-evaluate": answer_evaluate,
+            "answer-train-split": answer_train_split,
+            "clipping-norm": clipping_norm,
+            "dp-epsilon": dp_epsilon,
             "fixed-requirement": fixed_requirement,
         }
     )
@@ -161,7 +196,7 @@ def status(state_dir: StateDir = DEFAULT_STATE) -> None:
     from client.process.owner import describe
 
     for line in describe(state_dir.expanduser()):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 @client_app.command("pause")
@@ -181,3 +216,24 @@ def reset(
     from client.process.owner import reset as reset_client
 
     typer.echo(reset_client(state_dir.expanduser(), forget))
+
+
+@client_app.command("limits")
+@with_limit_options
+def limits(
+    given: dict[str, float],
+    reset: Annotated[bool, typer.Option("--reset", help="back to the defaults, before what is set")] = False,
+    state_dir: StateDir = DEFAULT_STATE,
+) -> None:
+    """Show what a server may ask of this client, and change it; 0: no limit. A running client takes it up."""
+    from client.limits import Limits, describe_limits, read_limits, reset_limits, write_limits
+
+    folder = state_dir.expanduser()
+    if given:
+        changed = (Limits() if reset else read_limits(folder)).with_values(given)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_limits(folder, changed)
+    elif reset:
+        reset_limits(folder)
+    for line in describe_limits(read_limits(folder)):
+        typer.echo(line)

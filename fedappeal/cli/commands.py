@@ -7,6 +7,7 @@ import typer
 
 from fedappeal.cli.certs import certs, key
 from fedappeal.cli.client import client_app
+from fedappeal.cli.client_ids import ids, release
 from fedappeal.cli.federation import RootCertificates, SuperLinkAddress, federation_app
 from fedappeal.cli.options import with_run_options
 
@@ -17,6 +18,8 @@ cli = typer.Typer(
 )
 cli.add_typer(client_app, name="client")
 cli.add_typer(federation_app, name="federation")
+federation_app.command("ids")(ids)
+federation_app.command("release")(release)
 cli.command("certs")(certs)
 cli.command("key")(key)
 
@@ -24,7 +27,7 @@ cli.command("key")(key)
 def _print_versions(wanted: bool) -> None:
     if not wanted:
         return
-    from server.run_folder import recorded_versions
+    from fedappeal.versions import recorded_versions
 
     found = recorded_versions()
     others = ", ".join(f"{name} {found[name]}" for name in ("flwr", "torch", "python"))
@@ -56,6 +59,18 @@ def _local(
 
 
 cli.command("local")(with_run_options(_local))
+
+
+@cli.command(
+    "superlink",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def superlink(context: typer.Context) -> None:
+    """Start a long-running SuperLink (options: of `flower-superlink`); its Control port is this user's alone."""
+    from fedappeal.cli.superlink import start_superlink
+
+    start_superlink(context.args)
 
 
 @cli.command("resume")

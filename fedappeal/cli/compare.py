@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import cast
 
 from rich.console import Console
-from rich.markup import escape
 
 from fedappeal.cli.checks import check_file
+from fedappeal.cli.shown import say
 from fedappeal.comparison.export import FORMATS, Format, text_of
 from fedappeal.comparison.frame import left_out
 from fedappeal.comparison.picture import check_picture, draw_comparison, picture_bytes
@@ -66,10 +66,10 @@ def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Con
             for part in table.rich(console.width):
                 console.print(part)
     for note in notes:
-        console.print(note, markup=False)
+        say(console, note, soft_wrap=False)
     for what, path in (("table", options.output), ("picture", options.plot)):
         if path:
-            console.print(f"the {what}: [bold]{escape(str(path))}[/]", soft_wrap=True)
+            say(console, f"the {what}: ", (str(path), "bold"))
 
 
 def _check(options: CompareOptions) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedappeal.cli.shown import complain, one_line
 from fedappeal.protocol.foreign_text import printable
 
 if TYPE_CHECKING:
@@ -42,13 +43,12 @@ def register(
         done = nodes.register(superlink, read, ca)
     for each in done:
         if each.outcome == nodes.UNREGISTERED:
-            print(
-                f"fedappeal: {each.client_id} ({each.name}) was unregistered once, and this SuperLink never takes "
-                f"a key back: make a new one (fedappeal key)",
-                file=sys.stderr,
+            complain(
+                f"{each.client_id} ({each.name}) was unregistered once, and this SuperLink never takes a key back: "
+                f"make a new one (fedappeal key)"
             )
         else:
-            typer.echo(f"{each.client_id}  {each.outcome}  ({each.name})")
+            typer.echo(printable(f"{each.client_id}  {each.outcome}  ({each.name})"))
     if any(each.outcome == nodes.UNREGISTERED for each in done):
         sys.exit(1)
 
@@ -80,12 +80,12 @@ def list_nodes(
     colours = {"online": "green", nodes.UNREGISTERED: "red"}
     rows: list[list[str | Text]] = [
         [
-            Text(printable(node.name, _SHOWN)),
-            Text(node.client_id),
-            Text(node.status, colours.get(node.status, "")),
+            printable(node.name, _SHOWN),
+            node.client_id,
+            Text(printable(node.status, _SHOWN), colours.get(node.status, "")),
             _minute(node.since),
             _minute(node.last_seen),
-            *([Text(str(held.get(node.client_id, "-")))] if run else []),
+            *([str(held.get(node.client_id, "-"))] if run else []),
             str(node.node_id),
         ]
         for node in known
@@ -110,10 +110,10 @@ def list_runs(superlink: SuperLinkAddress, root_certificates: RootCertificates =
     rows: list[list[str | Text]] = [
         [
             str(run.run_id),
-            Text(run.status, colours.get(run.status, "")),
-            *(Text(printable(value, _SHOWN) or "-") for value in (run.strategy, run.task)),
+            Text(printable(run.status, _SHOWN), colours.get(run.status, "")),
+            *(printable(value, _SHOWN) or "-" for value in (run.strategy, run.task)),
             _minute(run.started),
-            Text(printable(run.folder) or "-"),
+            run.folder or "-",
         ]
         for run in known
     ]
@@ -150,7 +150,7 @@ def _print_table(columns: Sequence[tuple[str, int]], rows: "Sequence[Sequence[st
     for column, least in columns:
         table.add_column(column, min_width=least, no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(one_line(cell) if isinstance(cell, str) else cell for cell in row))
     console.print(table)
 
 
@@ -166,7 +166,7 @@ def unregister(
     with _control(superlink, root_certificates) as ca:
         for who in clients:
             node = nodes.unregister(superlink, who, ca)
-            typer.echo(f"{node.client_id}  unregistered for good  ({node.name})")
+            typer.echo(printable(f"{node.client_id}  unregistered for good  ({node.name})"))
 
 
 @federation_app.command("stop")
@@ -193,5 +193,5 @@ def _control(superlink: str, root_certificates: str) -> Iterator[bytes | None]:
     try:
         yield read_root_certificates(root_certificates)
     except ControlError as error:
-        print(f"fedappeal: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(1)

@@ -6,10 +6,13 @@ from typing import Any
 
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
 from fedappeal.cli.mend import mended_folder
+from fedappeal.cli.shown import complain
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
-from fedappeal.federation.local import LocalRunError, check_port, run_local
+from fedappeal.federation.local import LocalRunError, check_guarded, check_port, run_local
+from fedappeal.federation.own_superlink import NOT_GUARDED
 from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.socket_owner import is_told
 from fedappeal.tasks import check_task
 from server.build import check_settings
 from server.resumption import KIND, LOCAL
@@ -58,11 +61,14 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
     check_settings(config)
     check_device(device)
     check_port(port)
+    check_guarded()
     check_task(config.task_settings(), Path(data_dir) if data_dir else None)
 
 
 def _run(config: RunConfig, folder: RunFolder, port: int, data_dir: str, device: str) -> None:
     report_unused([config])
+    if not is_told():
+        complain(NOT_GUARDED)
     view = RunView(config, folder.path)
     view.start()
     try:
@@ -76,7 +82,7 @@ def _run(config: RunConfig, folder: RunFolder, port: int, data_dir: str, device:
         sys.exit(130)
     except LocalRunError as error:
         view.stop()
-        print(f"fedappeal: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(1)
     view.stop()
     view.summary()

@@ -7,8 +7,6 @@ from fedappeal.shadowing import check_names
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors of the system for which a program has nothing to explain: full, read-only, forbidden, damaged."""
-_LONGEST = 2000
-"""Characters of a line; messages quote files that another party may have written."""
 
 
 def main() -> None:
@@ -22,8 +20,8 @@ def main() -> None:
     from click import UsageError
 
     from fedappeal.cli.commands import cli
+    from fedappeal.cli.shown import complain
     from fedappeal.protocol.config import ConfigError
-    from fedappeal.protocol.foreign_text import printable
 
     try:
         sys.exit(cli(sys.argv[1:] or ["--help"], prog_name="fedappeal", standalone_mode=False) or 0)
@@ -36,10 +34,10 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _OF_THE_DISK:
             raise
-        print(f"fedappeal: {printable(error, _LONGEST)}", file=sys.stderr)
+        complain(error)
         sys.exit(1)
     for line in lines:
-        print(f"fedappeal: {printable(line, _LONGEST)}", file=sys.stderr)
+        complain(line)
     sys.exit(2)
 
 

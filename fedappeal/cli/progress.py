@@ -8,7 +8,9 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fedappeal.cli.shown import say
 from fedappeal.cli.view import RunView
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.simulation.jobs import SimulationJob
 from server.run_folder import HISTORY, read_lines, recorded_metric
@@ -39,7 +41,7 @@ def described(name: str, line: Mapping[str, Any], metric: Metric) -> str:
         for key, short in (("GM-Appeal", "gm_appeal"), (metric.name, metric.column))
         if short in line
     ]
-    return " ".join([name, *parts])
+    return printable(" ".join([name, *parts]))
 
 
 @contextmanager
@@ -82,7 +84,7 @@ def several_runs(
 
 def _bars(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
@@ -166,4 +168,4 @@ class _SeveralLines:
         return f"{len(self._over)} of {len(self._jobs)} runs have ended"
 
     def _say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, markup=False)
+        say(self._console, text)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedappeal.cli.shown import complain, say
 from fedappeal.comparison.figures import check_plots
 from fedappeal.experiments import experiment_names, load_experiment
 from fedappeal.experiments.framework.experiment import Results
@@ -71,7 +72,7 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
     plan = make_plan(tried, options.out.absolute(), seeds, options.quick, changed, machine.data_dir)
     if keys:
         plan = dataclasses.replace(plan, searched=(options.name, options.grid))
-    console.print(f"[bold]{tried.title}[/] ({tried.source})", soft_wrap=True)
+    say(console, (tried.title, "bold"), f" ({tried.source})")
     try:
         results, failed = carry_out(plan, machine, console, options.redo)
     except KeyboardInterrupt:
@@ -81,7 +82,7 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
     if keys:
         trouble = trouble or _report(*best_of_each(experiment, plan, results), {}, options, console)
     for run, reason in failed.items():
-        print(f"fedappeal: {run}: {reason}", file=sys.stderr)
+        complain(f"{run}: {reason}")
     if failed or trouble:
         sys.exit(1)
 
@@ -94,9 +95,9 @@ def _report(
         for part in table.rich(console.width):
             console.print(part)
     page, trouble = write_page(plan, results, failed, options.pages or options.out)
-    console.print(f"the page: [bold]{page}[/]", soft_wrap=True)
+    say(console, "the page: ", (str(page), "bold"))
     if trouble:
-        print(f"fedappeal: the figure could not be drawn: {trouble}", file=sys.stderr)
+        complain(f"the figure could not be drawn: {trouble}")
     return bool(trouble)
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.progress import described, one_run, several_runs
+from fedappeal.cli.shown import complain, say
 from fedappeal.cli.unused import report_unused, without_others
 from fedappeal.cli.view import RunView
 from fedappeal.protocol.config import ConfigError, RunConfig, scalar
@@ -133,7 +134,7 @@ def start_simulations(
     for config in {_training(job.config): job.config for job in jobs}.values():
         choices[_training(config)] = choose_mode(config, simulation)
     for line in dict.fromkeys(f"{key[0]}: clients train {choice}" for key, choice in choices.items()):
-        console.print(line, soft_wrap=True)
+        say(console, line)
     # Each run keeps to what was said of it: another measurement could come out otherwise.
     found = [choices[_training(job.config)] for job in jobs]
     simulations = [replace(simulation, mode=choice.mode, why=choice.why) for choice in found]
@@ -194,7 +195,7 @@ def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
     view = RunView(job.config, job.path, console)
     view.heading()
     if done := rounds_done(job.path):
-        console.print(f"continued after round {done}")
+        say(console, f"continued after round {done}")
     begun = (job.path / CONFIG).exists()
     folder = RunFolder.open(job.path) if begun else RunFolder.create(job.path, job.config, simulation.runtime())
     with one_run(view, job.name, completed=done) as on_round:
@@ -223,9 +224,9 @@ def _several(jobs: list[SimulationJob], at_once: int, simulations: list[Any], co
         for job in jobs:
             if lines := read_lines(job.path / HISTORY):
                 name = f"{job.name}: after round {lines[-1]['round']}:"
-                console.print(described(name, lines[-1], recorded_metric(job.path)), soft_wrap=True)
-    console.print(f"the runs' folders: [bold]{_root(jobs)}[/]", soft_wrap=True)
+                say(console, described(name, lines[-1], recorded_metric(job.path)))
+    say(console, "the runs' folders: ", (str(_root(jobs)), "bold"))
     if failed:
         for line in failed:
-            print(f"fedappeal: {line}", file=sys.stderr)
+            complain(line)
         sys.exit(1)

@@ -6,15 +6,16 @@ from typing import Any
 
 from fedappeal.cli.checks import check_initial_model
 from fedappeal.cli.mend import mended_folder
+from fedappeal.cli.shown import complain, say
 from fedappeal.cli.unused import report_unused
 from fedappeal.cli.view import RunView
 from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.federation.follower import Follower
-from fedappeal.federation.local import terminate_as_interrupt
 from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import CLIENT_APP
 from fedappeal.flower.control import ControlError
+from fedappeal.process_end import end_as_interrupt
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import task_fingerprint
 from server.build import check_settings
@@ -105,36 +106,30 @@ def _submit(config: RunConfig, superlink: RemoteSuperLink, detach: bool, clienta
     try:
         run_id = superlink.submit(config, clientapp or CLIENT_APP)
     except ControlError as error:
-        sys.exit(_say(f"fedappeal: {error}"))
+        complain(error)
+        sys.exit(1)
     if detach:
         print(run_id)
         return
     view.start(f"run {run_id} was submitted")
     try:
-        with terminate_as_interrupt():
-            ended = superlink.follow(
-                run_id, lambda status: view.console.print(f"run {run_id}: {status}", soft_wrap=True), follower
-            )
+        with end_as_interrupt():
+            ended = superlink.follow(run_id, lambda status: say(view.console, f"run {run_id}: {status}"), follower)
     except KeyboardInterrupt:
         view.stop()
         tls = " --root-certificates CA" if superlink.root_certificates else ""
         stop = f"fedappeal federation stop {run_id} --superlink {superlink.address}{tls}"
-        _say(f"run {run_id} continues; to stop it: {stop}")
+        print(f"run {run_id} continues; to stop it: {stop}", file=sys.stderr)
         sys.exit(130)
     except ControlError as error:
         view.stop()
-        sys.exit(_say(f"fedappeal: {error}; run {run_id} may continue"))
+        complain(f"{error}; run {run_id} may continue")
+        sys.exit(1)
     view.stop()
     if not ended.completed:
-        sys.exit(_say(f"fedappeal: run {run_id}: {ended.reason} (its folder: {path})"))
+        complain(f"run {run_id}: {ended.reason} (its folder: {path})")
+        sys.exit(1)
     if view.rounds:
         view.summary()
     else:
-        view.console.print(
-            f"run {run_id} has completed; its folder on the SuperLink's machine: {path}", soft_wrap=True
-        )
-
-
-def _say(line: str) -> int:
-    print(line, file=sys.stderr)
-    return 1
+        say(view.console, f"run {run_id} has completed; its folder on the SuperLink's machine: {path}")

@@ -9,8 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedappeal.cli.shown import Part, one_line, say
 from fedappeal.plural import counted
 from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.foreign_text import SHOWN_ID, printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.tasks import load_task
 from fedappeal.tasks.natural import NaturalTask
@@ -21,6 +23,12 @@ from server.run_folder import how_it_ended, recorded_metric
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
 _MOST_NAMED = 3
+_NAME = 160
+"""Characters of a client's name, with its id, that are shown."""
+OPEN = (
+    "this federation is open: it counts nodes, not people. One process can be many clients; registered keys "
+    "(flower-superlink --enable-supernode-auth) prevent that"
+)
 
 
 class RunView:
@@ -66,16 +74,14 @@ class RunView:
         special += strategy.notes(c, own_settings(c, strategy))
         of_which = f" ({', '.join(special)})" if special else ""
         spread = f" ({self.data})" if self.data else ""
-        self.console.print(
-            f"[bold]{c.strategy}[/] on [bold]{c.task}[/]{spread}, "
-            f"{counted(c.clients, 'client')}{unseen}{asked}, {counted(c.rounds, 'round')}{of_which}, seed {c.seed}"
-        )
+        many = f"{counted(c.clients, 'client')}{unseen}{asked}, {counted(c.rounds, 'round')}{of_which}, seed {c.seed}"
+        self._say((c.strategy, "bold"), " on ", (c.task, "bold"), f"{spread}, {many}", soft_wrap=False)
 
     def start(self, doing: str = "starting the SuperLink and the client processes") -> None:
         """Say what is about to run, and begin to show progress."""
         self.heading()
         self._status.start()
-        self._say(doing)
+        self._doing(doing)
 
     def stop(self) -> None:
         """Stop showing progress."""
@@ -88,30 +94,35 @@ class RunView:
         elif line["event"] == "enrolled":
             self._enrolled = int(line["enrolled"])
             if self._enrolled == self._total:
-                self.console.print(f"{counted(self._total, 'client')} enrolled after {self._seconds():.1f} s")
-            self._say(f"{self._enrolled} of {self._total} clients enrolled")
+                self._say(f"{counted(self._total, 'client')} enrolled after {self._seconds():.1f} s")
+            self._doing(f"{self._enrolled} of {self._total} clients enrolled")
         elif line["event"] == "waiting":
             self._waiting(line)
         elif line["event"] == "refused":
-            who = f"client {self._name_of(line['client'])}" if line.get("client") else "a client was refused"
-            self.console.print(f"{who}: {line['reason']}", style="yellow", markup=False, soft_wrap=True)
+            named = line.get("client")
+            who = f"client {printable(self._name_of(named), _NAME)}" if named else "a client was refused"
+            self._say(f"{who}: {printable(line['reason'])}", style="yellow")
+        elif line["event"] == "unavailable":
+            said = f"node {line['node']} was called {line['times']} times and is not available"
+            self._say(f"{said}: {printable(line['reason'])} (called again in {line['seconds']} s)", style="yellow")
+        elif line["event"] == "open":
+            self._say(OPEN, style="yellow")
         elif line["event"] == "resumed" and line["round"]:
-            self.console.print(f"continued after round {line['round']}")
+            self._say(f"continued after round {line['round']}")
         elif line["event"] == "round":
             if 0 < self._enrolled < self._total and not self._began:
-                self.console.print(f"{self._enrolled} of {self._total} clients enrolled: the run begins with them")
+                self._say(f"{self._enrolled} of {self._total} clients enrolled: the run begins with them")
             self._began = True
-            self._say(f"round {line['round']} of {self.config.rounds}")
+            self._doing(f"round {line['round']} of {self.config.rounds}")
 
     def summary(self) -> None:
         """Print the table at the end."""
         if not self.rounds:
-            self.console.print(f"no rounds were run; the run's folder is {self.path}")
+            self._say(f"no rounds were run; the run's folder is {self.path}", soft_wrap=False)
             return
         last = self.rounds[-1]
         if (end := how_it_ended(self.path)) and end["reason"]:
-            told = f"the run ended in round {end['round']}: {end['reason']}"
-            self.console.print(told, style="yellow", markup=False, soft_wrap=True)
+            self._say(f"the run ended in round {end['round']}: {end['reason']}", style="yellow")
         table = Table(title=f"after round {last['round']}", title_justify="left")
         table.add_column("measure")
         table.add_column("seen clients", justify="right")
@@ -128,27 +139,27 @@ class RunView:
             cells = [_number(last.get(key), share)]
             if unseen:
                 cells.append(_number(last.get(f"unseen_{key}"), share))
-            table.add_row(label, *cells)
+            table.add_row(one_line(label), *cells)
         self.console.print(table)
         seconds = sorted(float(r["seconds"]) for r in self.rounds)
         joined = sum(int(r["joined"]) for r in self.rounds)
         asked = sum(int(r["asked"]) for r in self.rounds)
         up, down = (sum(int(r[k]) for r in self.rounds) / 1e6 for k in ("bytes_up", "bytes_down"))
-        self.console.print(
+        self._say(
             f"{joined} of {asked} requests to train were joined; {up:.1f} MB up, {down:.1f} MB down; "
-            f"median {seconds[len(seconds) // 2]:.2f} s a round; {self._seconds():.1f} s in all"
+            f"median {seconds[len(seconds) // 2]:.2f} s a round; {self._seconds():.1f} s in all",
+            soft_wrap=False,
         )
-        self.console.print(f"the run's folder: [bold]{self.path}[/]", soft_wrap=True)
+        self._say("the run's folder: ", (str(self.path), "bold"))
 
     def _waiting(self, line: dict[str, Any]) -> None:
         enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]
-        named = [f"node {node}" for node in silent[:_MOST_NAMED]]
+        named = [f"node {printable(node, SHOWN_ID)}" for node in silent[:_MOST_NAMED]]
         named += [f"{len(silent) - _MOST_NAMED} more"] if len(silent) > _MOST_NAMED else []
         who = f"; connected, but silent (paused?): {', '.join(named)}" if silent else ""
-        self.console.print(
-            f"{enrolled} of {wanted} clients enrolled; waiting up to {line['seconds']} s for "
-            f"{wanted - enrolled} more{who}",
-            soft_wrap=True,
+        self._say(
+            f"{enrolled} of {wanted} clients enrolled; waiting up to {printable(line['seconds'], SHOWN_ID)} s for "
+            f"{wanted - enrolled} more{who}"
         )
 
     @cached_property
@@ -164,10 +175,9 @@ class RunView:
     def _round(self, line: dict[str, Any]) -> None:
         columns, metric = self._columns(), self.metric
         if not self.rounds:
-            self.console.print(f"[dim]{self._legend()}[/]")
-            self.console.print(
-                "[bold]" + self._who_width(" clients") + " ".join(n.rjust(w) for n, w in columns) + "[/]"
-            )
+            self._say(self._legend(), style="dim", soft_wrap=False)
+            heading = self._who_width(" clients") + " ".join(n.rjust(w) for n, w in columns)
+            self._say(heading, style="bold", soft_wrap=False)
         self.rounds.append(line)
         values = (
             f"{line['round']}{'*' if self._plugins.knows_mandatory and line.get('mandatory') else ' '}",
@@ -180,14 +190,12 @@ class RunView:
             f"{line['seconds']:.2f}",
         )
         row = " ".join(v.rjust(w) for v, (_, w) in zip(values, columns, strict=True))
-        self.console.print(self._who(line["decisions"]) + row)
+        self._say(self._who(line["decisions"]) + row, soft_wrap=False)
         if "rolled_back_to" in line:
-            told = (
-                f"most clients have no finite loss on this model: back to that of round {line['rolled_back_to']:.0f}"
-            )
-            self.console.print(f"        {told}", style="yellow", markup=False, soft_wrap=True)
+            told = f"back to that of round {line['rolled_back_to']:.0f}"
+            self._say(f"        most clients have no finite loss on this model: {told}", style="yellow")
         for client, reason in line.get("failures", {}).items():
-            self.console.print(f"        {client}: {reason}", style="yellow", markup=False, soft_wrap=True)
+            self._say(f"        {printable(client, SHOWN_ID)}: {printable(reason)}", style="yellow")
 
     def _legend(self) -> str:
         strategy = self._plugins.strategy
@@ -207,8 +215,11 @@ class RunView:
         width = self.config.clients
         return f"{signs:<{max(width, 8)}} " if width <= _MOST_SIGNS else ""
 
-    def _say(self, text: str) -> None:
-        self._status.update(f"{text} ({self._seconds():.0f} s)")
+    def _say(self, *parts: Part, style: str = "", soft_wrap: bool = True) -> None:
+        say(self.console, *parts, style=style, soft_wrap=soft_wrap)
+
+    def _doing(self, text: str) -> None:
+        self._status.update(one_line(f"{text} ({self._seconds():.0f} s)"))
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started

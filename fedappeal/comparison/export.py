@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from fedappeal.comparison.frames import pandas
 from fedappeal.comparison.result import Comparison
 from fedappeal.comparison.result_tables import comparison_tables
 from fedappeal.comparison.table import Table
-from fedappeal.protocol.config import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +57,7 @@ def frame_of(comparisons: Sequence[Comparison]) -> "pd.DataFrame":
     Raises:
         ConfigError: pandas is not installed.
     """
-    pandas = _pandas()
-    frame = pandas.DataFrame(rows_of(comparisons), columns=list(COLUMNS))
+    frame = pandas().DataFrame(rows_of(comparisons), columns=list(COLUMNS))
     numbers = [name for name in COLUMNS if name not in ("task", "group", "measure", "n", "wins", "pairs", "verdict")]
     frame = frame.astype(dict.fromkeys(numbers, "float64") | {"wins": "Int64", "pairs": "Int64"})
     frame.attrs["notes"] = [note for found in comparisons for note in found.notes]
@@ -86,17 +85,8 @@ def text_of(comparisons: Sequence[Comparison], form: Format) -> str:
 
 
 def _latex(table: Table) -> str:
-    frame = _pandas().DataFrame(list(table.rows), columns=list(table.header))
+    frame = pandas().DataFrame(list(table.rows), columns=list(table.header))
     caption = table.title.replace("%", r"\%").replace("_", r"\_")
     columns = "l" + "r" * (len(table.header) - 1)
     text: str = frame.to_latex(index=False, escape=True, column_format=columns, caption=caption)
     return text.replace("±", r"$\pm$")
-
-
-def _pandas() -> Any:
-    try:
-        import jinja2  # noqa: F401
-        import pandas
-    except ImportError:
-        raise ConfigError("data frames and LaTeX need pandas: pip install 'fedappeal[frames]'") from None
-    return pandas

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedappeal.comparison.curves import by_round
 from fedappeal.comparison.figures import COLOURS, DASHES, check_plots, new_figure, repeatable
 from fedappeal.comparison.groups import Group
-from fedappeal.comparison.measures import Line
+from fedappeal.comparison.measures import Line, joined_share
 from fedappeal.comparison.result import Comparison
 from fedappeal.comparison.statistics import Interval
 from fedappeal.protocol.config import ConfigError
@@ -90,6 +90,7 @@ class _Panel:
 
 
 def _panels(metric: Metric) -> tuple[_Panel, ...]:
+    joined = joined_share()
     return (
         _Panel("GM-Appeal", lambda line: line.get("gm_appeal"), share=True),
         _Panel(
@@ -98,13 +99,9 @@ def _panels(metric: Metric) -> tuple[_Panel, ...]:
             100.0 if metric.is_share else 1.0,
             metric.is_share,
         ),
-        _Panel("joined, % of those asked", _joined, 100.0, share=True),
+        _Panel("joined, % of those asked", lambda line: joined([line]), 100.0, share=True),
         _Panel("test loss", lambda line: line.get("loss")),
     )
-
-
-def _joined(line: Line) -> float | None:
-    return line["joined"] / line["asked"] if line["asked"] else None
 
 
 def _curve(axes: "Axes", group: Group, panel: _Panel, place: int) -> None:

@@ -16,6 +16,8 @@ from fedappeal.protocol.config import ConfigError
 VOLUMES = Path("/federation")
 """Folder of the volumes `OWNED`: the CA with its key, what the SuperLink and what clients need of it, and so on."""
 OWNED = ("authority", "certificates", "ca", "clients", "superlink")
+OPEN = ("ca",)
+"""Volumes that hold nothing secret; the others' folders are for their owner alone."""
 RUNS = Path("/runs")
 NAMES = ("superlink", "control")
 
@@ -47,6 +49,12 @@ def own_runs(runs: Path, user: int, group: int) -> None:
             f"put UID={owner.st_uid} and GID={owner.st_gid} into .env"
         )
     os.chown(runs, user, group)
+
+
+def close(volumes: Path) -> None:
+    """Let the owner alone into the volumes that hold keys and states."""
+    for name in OWNED:
+        (volumes / name).chmod(0o755 if name in OPEN else 0o700)
 
 
 def number(variable: str) -> int:
@@ -87,6 +95,7 @@ def main(volumes: Path = VOLUMES, runs: Path = RUNS) -> None:
         os.setgroups([])
         os.setgid(group)
         os.setuid(user)
+        close(volumes)
         for made in write_certificates(volumes / "authority", [*NAMES, *hosts], [], 825):
             print(made, flush=True)
         hand_out(volumes)

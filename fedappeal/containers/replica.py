@@ -21,6 +21,7 @@ OPTIONS = {
     "ALLOW": "--allow",
     "PARTICIPATION": "--participation",
     "SET": "--set",
+    "LIMITS": "--limits",
 }
 """Variables of the environment that are options of `fedappeal client`; an empty one is none."""
 
@@ -48,6 +49,7 @@ def main(clients: Path = CLIENTS, ca: Path = CA) -> None:
     """
     from fedappeal.federation.certificates import make_key
 
+    os.umask(0o077)
     superlink = os.environ.get("SUPERLINK") or SUPERLINK
     extra = environment_options(os.environ)
     with claimed(clients) as slot:

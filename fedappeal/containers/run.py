@@ -152,6 +152,7 @@ def main() -> None:
     """Do what the arguments say; the exit code is the run's."""
     from fedappeal.cli.main import main as fedappeal
 
+    os.umask(0o077)
     try:
         sys.argv = ["fedappeal", *arguments(sys.argv[1:], os.environ, _register, CA, RUNS)]
     except ConfigError as error:

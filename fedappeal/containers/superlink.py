@@ -2,17 +2,23 @@
 
     python -m fedappeal.containers.superlink [options of `flower-superlink`]
 
-Its log has short plain lines with the time.
+Its log has short plain lines with the time. Its Control API is for other containers, in a network of their own, so
+the kernel here cannot say whose a connection is: that network is what keeps others out.
 """
 
-from fedappeal.flower.superlink_log import log_refusals, readable_log, run_superlink
+import os
+import sys
+
+from fedappeal.flower.superlink_log import log_refusals, readable_log
+from fedappeal.flower.superlink_process import run_superlink
 
 
 def main() -> None:
     """Be the SuperLink."""
+    os.umask(0o077)
     readable_log()
     log_refusals()
-    run_superlink()
+    run_superlink(sys.argv[1:], guarded=False)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
+from client.limits import OFF
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.processes import QUIET
+from fedappeal.private_files import private_folder, private_log
+from fedappeal.process_end import end_with_parent
 from fedappeal.protocol.config import RunConfig
 from server.build import packages_named
 
@@ -22,6 +27,8 @@ class ClientsEnded(RuntimeError):
 class ClientProcesses:
     """One process for each of a run's clients, forked from one parent (`client.process.fork_server`).
 
+    They are killed when the thread that called `start` has ended, as by ``kill -9``; their states are made for that.
+
     Args:
         config: the run's settings; its seen and unseen clients are started.
         initial: file for the run's initial model w_0, which the parent writes if it is not there.
@@ -31,6 +38,9 @@ class ClientProcesses:
         device: where they train.
     """
 
+    module: ClassVar[str] = "client.process.fork_server"
+    """What the parent runs."""
+
     def __init__(
         self, config: RunConfig, *, initial: Path, states: Path, logs: Path, data_dir: str = "", device: str = "auto"
     ) -> None:
@@ -38,6 +48,7 @@ class ClientProcesses:
         # The user of this machine named these packages, and is the owner of these clients.
         allowed = ",".join(packages_named(config))
         self._initial = initial
+        self._states = states
         self._log = logs / "clients.log"
         self._plan = {
             "clients": [
@@ -45,6 +56,7 @@ class ClientProcesses:
                     "partition-id": i,
                     "num-partitions": total,
                     "allow": allowed,
+                    "limits": OFF,  # that user also chose what the run asks of them
                     "state-dir": str((states / f"{i:04d}").absolute()),
                     "data-dir": data_dir,
                     "device": device,
@@ -66,18 +78,20 @@ class ClientProcesses:
 
     def start(self) -> None:
         """Start the parent, which loads everything; the clients follow on `connect`."""
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as log:
+        private_folder(self._log.parent)
+        private_folder(self._states)
+        with private_log(self._log) as log:
             self._process = subprocess.Popen(
                 # -P: the current folder may hold a client.py of the user's.
-                [sys.executable, "-P", "-m", "client.process.fork_server"],
+                [sys.executable, "-P", "-m", self.module],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
+                preexec_fn=partial(end_with_parent, os.getpid()),
                 # One thread a client: they share the processor, and a fork must not find a pool of threads.
-                env={**os.environ, **QUIET, "OMP_NUM_THREADS": "1", **import_paths()},
+                env={**os.environ, **QUIET, "OMP_NUM_THREADS": "1", **import_paths(os.environ)},
             )
         self._write(json.dumps(self._plan))
 

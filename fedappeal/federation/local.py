@@ -1,18 +1,17 @@
 """A federation of real client processes on this machine: SuperLink, clients, one run, and the end of them all."""
 
 import contextlib
-import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 from fedappeal.federation.clients import ClientProcesses, ClientsEnded
 from fedappeal.federation.follower import Follower, Watch
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
+from fedappeal.process_end import end_as_interrupt
 from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.socket_owner import NotTold, is_told
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 from server.run_folder import INITIAL, RunFolder
 
@@ -63,7 +62,7 @@ def run_local(
     )
     follower = Follower(path, watch)
     with ExitStack() as stack:
-        stack.enter_context(terminate_as_interrupt())
+        stack.enter_context(end_as_interrupt())
         # Ended in the opposite order: the clients say goodbye to a SuperLink that still runs.
         stack.callback(superlink.stop)
         stack.callback(clients.end)
@@ -75,6 +74,9 @@ def run_local(
             _submit_and_follow(superlink, clients, settings, follower)
         except (ClientsEnded, SuperLinkError) as error:
             raise LocalRunError(str(error)) from None
+        except KeyboardInterrupt:
+            superlink.stop()  # first here: its ServerApp would record a round whose clients have just been ended
+            raise
 
 
 def _submit_and_follow(
@@ -105,18 +107,16 @@ def _submit_and_follow(
         raise LocalRunError(str(error)) from None
 
 
-@contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does. A container's first process would not end by it otherwise."""
+def check_guarded() -> None:
+    """Check that other users of this machine can be kept out, where its system can say whose a connection is.
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    Raises:
+        ConfigError: if this is Linux and the kernel does not say.
+    """
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+        is_told()
+    except NotTold as error:
+        raise ConfigError(f"the SuperLink's ports cannot be kept from other users of this machine: {error}") from None
 
 
 def check_port(port: int) -> None:

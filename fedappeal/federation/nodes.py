@@ -4,16 +4,17 @@ A node is a public key. The SuperLink makes a random node id for it, and never l
 come back.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from client.fleet.identity import client_id_of
+from fedappeal.federation.listed import Listed
 from fedappeal.flower.control import UNREGISTERED, KeyInUse, control
 from fedappeal.flower.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.proof import client_id_of
 
 __all__ = ["UNREGISTERED", "Node", "PublicKey", "Registration", "list_nodes", "register", "unregister"]
 
@@ -57,7 +58,7 @@ class PublicKey:
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(Listed):
     """A node as the SuperLink knows it.
 
     Attributes:
@@ -75,10 +76,6 @@ class Node:
     status: str
     since: str
     last_seen: str
-
-    def as_dict(self) -> dict[str, str]:
-        """Return all fields as texts; JSON's numbers, which end at 2^53, cannot hold the id."""
-        return {key.replace("_", "-"): str(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The runs of a SuperLink: which there are, what each is, and how it is doing."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+from fedappeal.federation.listed import Listed
 from fedappeal.flower.control import control
 from fedappeal.protocol.config import RunConfig, Scalar
 
@@ -10,7 +11,7 @@ TOLD = ("strategy", "task", "out")
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Listed):
     """A run as the SuperLink knows it.
 
     Attributes:
@@ -30,10 +31,6 @@ class Run:
     started: str
     ended: str
     folder: str
-
-    def as_dict(self) -> dict[str, str]:
-        """Return all fields as texts; JSON's numbers, which end at 2^53, cannot hold the id."""
-        return {key.replace("_", "-"): str(value) for key, value in asdict(self).items()}
 
 
 def told(config: RunConfig) -> dict[str, Scalar]:

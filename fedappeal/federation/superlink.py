@@ -8,19 +8,28 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
+from fedappeal.private_files import private_folder, private_log
+from fedappeal.process_end import end_with_parent
 from fedappeal.protocol.plugins import PLUGIN_PATH
+from fedappeal.socket_owner import NotTold, is_told, listener_of
 
 _LOOPBACK = "127.0.0.1"
 
 
 class SuperLinkError(RuntimeError):
     """The SuperLink did not start; the message is for a person to read."""
+
+
+class _PortTaken(SuperLinkError):
+    """Another user's process listens at a port."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +45,16 @@ class TLS:
 
 
 class SuperLink:
-    """A ``flower-superlink`` process on loopback.
+    """A SuperLink process on loopback, for this user's processes alone (`fedappeal.federation.own_superlink`).
 
-    The system picks its ports; `fleet_address` and `control_address` (``HOST:PORT``) name them after `start`.
+    The system picks its ports; `fleet_address` and `control_address` (``HOST:PORT``) name them after `start`. It is
+    killed, and its ServerApp with it, when the thread that called `start` has ended.
 
     Args:
         folder: where its log (``superlink.log``) and Flower's files go; made if missing.
         database: file in which nodes and runs outlive the process; None: in memory, which is faster.
         tls: certificates; None: plaintext, which is fine on loopback.
-        node_auth: admit registered node keys only (needs ``tls``).
+        node_auth: admit registered node keys only, of any user (needs ``tls``).
         simulation: Flower's simulation runtime: no Fleet API, virtual clients on Ray.
         fleet_port: port of the Fleet API; 0: the system picks one.
         environment: further environment of the SuperLink and its ServerApp.
@@ -77,6 +87,7 @@ class SuperLink:
         self._environment = environment or {}
         self._ready_timeout = ready_timeout
         self._process: subprocess.Popen[bytes] | None = None
+        self._guarded = False
 
     @property
     def pid(self) -> int:
@@ -101,13 +112,17 @@ class SuperLink:
         Raises:
             SuperLinkError: if it ends or does not answer in time; names the log and its last line.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._guarded = is_told()
+        except NotTold as error:
+            raise SuperLinkError(str(error)) from None
+        private_folder(self.folder)
         # A port that was free a moment ago may be taken by the time the process binds it: pick again then.
         for attempt in range(3):
             fleet, control = _free_ports(2)
             fleet = self._fleet_port or fleet
             self.fleet_address, self.control_address = f"{_LOOPBACK}:{fleet}", f"{_LOOPBACK}:{control}"
-            with self.log_file.open("ab") as log:
+            with private_log(self.log_file) as log:
                 start = log.tell()
                 self._process = subprocess.Popen(
                     self._command(fleet, control),
@@ -117,15 +132,17 @@ class SuperLink:
                     env=self._env(),
                     cwd=self.folder,
                     start_new_session=True,
+                    preexec_fn=partial(end_with_parent, os.getpid()),
                 )
             try:
                 self._wait_until_ready(control)
+                self._check_listeners()
                 return self
-            except SuperLinkError:
+            except SuperLinkError as error:
                 self.stop()
                 with self.log_file.open("rb") as log:
                     log.seek(start)
-                    if attempt == 2 or not port_is_taken(log.read()):
+                    if attempt == 2 or not (isinstance(error, _PortTaken) or port_is_taken(log.read())):
                         raise
         raise AssertionError("unreachable")
 
@@ -162,7 +179,9 @@ class SuperLink:
         self.stop()
 
     def _command(self, fleet: int, control: int) -> list[str]:
-        command = [str(_flower_command("flower-superlink")), "--disable-runtime-dependency-installation"]
+        # -P: the current folder may hold files whose names are in the way.
+        command = [sys.executable, "-P", "-m", "fedappeal.federation.own_superlink"]
+        command.append("--disable-runtime-dependency-installation")
         if self._simulation:
             command.append("--simulation")
         else:
@@ -183,7 +202,7 @@ class SuperLink:
     def _env(self) -> dict[str, str]:
         scripts = str(_flower_command("flower-superlink").parent)
         home = self.folder / "flower"
-        home.mkdir(exist_ok=True)
+        private_folder(home)
         return {
             **os.environ,
             **QUIET,
@@ -191,8 +210,8 @@ class SuperLink:
             # Its executor is found by name, also where the virtual environment is not activated.
             "PATH": os.pathsep.join((scripts, os.environ.get("PATH", ""))),
             "FLWR_HOME": str(home.resolve()),
-            **import_paths(),
             **self._environment,
+            **import_paths({**os.environ, **self._environment}),
         }
 
     def _wait_until_ready(self, control: int) -> None:
@@ -208,6 +227,13 @@ class SuperLink:
             time.sleep(0.05)
         raise SuperLinkError(f"the SuperLink did not answer within {self._ready_timeout:g} s; see {self.log_file}")
 
+    def _check_listeners(self) -> None:
+        """Check that the ports are this user's: another may have taken one while the SuperLink started."""
+        for address in (self.control_address,) if self._simulation else (self.control_address, self.fleet_address):
+            host, _, port = address.rpartition(":")
+            if self._guarded and (uid := listener_of((host, int(port)))) != os.geteuid():
+                raise _PortTaken(f"the port {address} is in use by user {uid}")
+
     def _last_line(self) -> str:
         lines = self.log_file.read_text(errors="replace").split("\n")
         return f"{next((line.strip() for line in reversed(lines) if line.strip()), '')} (see {self.log_file})"
@@ -222,13 +248,17 @@ def _flower_command(name: str) -> Path:
     return Path(found)
 
 
-def import_paths() -> dict[str, str]:
-    """Return the environment in which a process finds this very installation first, and the user's own code last."""
+def import_paths(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which a process finds this very installation first, and the user's own code last.
+
+    Args:
+        environment: what the process would have without them.
+    """
     root = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH", "")
+    inherited = environment.get("PYTHONPATH", "")
     return {
         "PYTHONPATH": os.pathsep.join(part for part in (root, inherited) if part),
-        PLUGIN_PATH: os.environ.get(PLUGIN_PATH) or os.getcwd(),
+        PLUGIN_PATH: environment.get(PLUGIN_PATH) or os.getcwd(),
     }
 
 
@@ -263,7 +293,7 @@ def _parents() -> dict[int, int]:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 pairs.append([stat.parent.name, stat.read_text().rsplit(")", 1)[1].split()[1]])
     else:
-        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
+        listing = subprocess.run(["/bin/ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
         pairs = [line.split() for line in listing.stdout.splitlines()]
     return {int(pair[0]): int(pair[1]) for pair in pairs}
 

@@ -6,6 +6,7 @@
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import tomli_w
@@ -16,6 +17,7 @@ from flwr.common.config import flatten_dict, fuse_dicts, get_fab_config
 FLOWER_DEPENDENCY = "flwr>=1.39,<1.40"
 _FLOWER_TARGET = "1.39.0"
 _FORMAT = 1
+_LARGEST_SETTINGS = 2**20
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,9 @@ def read(content: bytes, overrides: UserConfig) -> RunSettings:
         ValueError: if it is no bundle, or its settings cannot be read.
     """
     try:
+        with zipfile.ZipFile(BytesIO(content)) as archive:
+            if (size := archive.getinfo("pyproject.toml").file_size) > _LARGEST_SETTINGS:
+                raise ValueError(f"its settings are {size} bytes: at most {_LARGEST_SETTINGS} are allowed")
         pyproject = get_fab_config(content)
         defaults = flatten_dict(pyproject["tool"]["flwr"]["app"].get("config", {}))
         return RunSettings(fuse_dicts(defaults, overrides), str(pyproject["project"]["version"]))

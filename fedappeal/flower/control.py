@@ -23,6 +23,7 @@ from flwr.proto.control_pb2 import (
     UnregisterNodeRequest,
 )
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.run_pb2 import RunStatus as RunStatusProto
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
@@ -30,6 +31,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from fedappeal.flower.tls import speaks_tls, split_address
+from fedappeal.protocol.foreign_text import printable
 
 _PROBE = 3.0
 """Seconds to find out whether a server speaks TLS."""
@@ -150,8 +152,7 @@ class Control:
         response = self._client.ListRuns(ListRunsRequest(run_id=run_id))
         if run_id not in response.run_dict:
             raise ControlError(f"the SuperLink at {self._address} knows no run {run_id}")
-        status = response.run_dict[run_id].status
-        return RunStatus(status.status, status.sub_status, status.details)
+        return _status(response.run_dict[run_id].status)
 
     def stop_run(self, run_id: int) -> bool:
         """Stop a run; False if the SuperLink did not."""
@@ -179,7 +180,7 @@ class Control:
         return [
             KnownRun(
                 int(run.run_id),
-                RunStatus(run.status.status, run.status.sub_status, run.status.details),
+                _status(run.status),
                 user_config_from_proto(run.override_config),
                 run.pending_at,
                 run.finished_at,
@@ -196,6 +197,10 @@ class Control:
     def unregister_node(self, node_id: int) -> None:
         """Strike a node off: its key can never come back."""
         self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
+
+
+def _status(status: RunStatusProto) -> RunStatus:
+    return RunStatus(*(printable(text) for text in (status.status, status.sub_status, status.details)))
 
 
 def _last_seen(info: NodeInfo) -> str:
@@ -240,7 +245,9 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
                 raise ControlError(
                     f"what listens at {address} does not speak TLS: leave root-certificates out"
                 ) from None
-        raise ControlError(f"the SuperLink at {address} is not reachable: {error}", unreachable=True) from None
+        raise ControlError(
+            f"the SuperLink at {address} is not reachable: {printable(error)}", unreachable=True
+        ) from None
     finally:
         client.close()
 
@@ -249,4 +256,4 @@ def _reason(response: httpx.Response, known: FlowerError | None) -> str:
     """Return what a refusal says, in one line."""
     parts = (known.message, known.public_details) if known else (response.text,)
     text = " ".join(part for part in parts if part)
-    return " ".join(text.split())[:500] or f"HTTP status {response.status_code}"
+    return printable(" ".join(text.split())) or f"HTTP status {response.status_code}"

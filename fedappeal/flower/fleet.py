@@ -47,6 +47,22 @@ class MessageDropped(RuntimeError):
     """A message or a reply is void (its run has ended, or its time is over); the message says why."""
 
 
+class ObjectTooLarge(MessageDropped):
+    """An object is larger than this connection takes in."""
+
+
+class MessageRefused(MessageDropped):
+    """A message that this node does not take in: it is too large, or cannot be read. The text names no file.
+
+    Attributes:
+        about: the message without its content, which an error reply may answer.
+    """
+
+    def __init__(self, reason: str, about: Message) -> None:
+        super().__init__(reason)
+        self.about = about
+
+
 @dataclass(frozen=True)
 class Announcement:
     """A message for a node, before its objects are pulled.
@@ -59,6 +75,7 @@ class Announcement:
         ttl: seconds for which it counts.
         object_id: the object of the message itself.
         parts: the objects that it holds, children before parents.
+        about: the message without its content.
     """
 
     message_type: str
@@ -68,6 +85,7 @@ class Announcement:
     ttl: float
     object_id: str
     parts: tuple[str, ...]
+    about: Message
 
 
 @dataclass(frozen=True)
@@ -122,10 +140,18 @@ class FleetApi(Protocol):
         """Stay online for twice the interval; False where the node is not known."""
 
     def pull(self, node_id: int) -> Announcement | None:
-        """Return the oldest message for the node, which is handed out once; None if there is none."""
+        """Return the oldest message for the node, which is handed out once; None if there is none.
+
+        Raises:
+            MessageDropped: where what came is no message.
+        """
 
     def pull_objects(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes]:
-        """Return the contents that the server has sent so far; `MessageDropped` where one is gone."""
+        """Return the contents that the server has sent so far.
+
+        Raises:
+            MessageDropped: where one is gone; ObjectTooLarge where one is larger than this connection takes in.
+        """
 
     def confirm(self, node_id: int, run_id: int, object_id: str) -> None:
         """Let the SuperLink forget a message and its objects."""

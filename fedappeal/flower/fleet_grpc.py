@@ -32,9 +32,11 @@ _TIMEOUT = 30.0
 _HEARTBEAT_TIMEOUT = 5.0
 _OBJECT_TIMEOUT = 600.0
 _CLOCK_TIMEOUT = 10.0
+LARGEST_OBJECT = 32 * 2**20
+"""Most bytes of one answer that are taken in; Flower cuts arrays into pieces of 5 MiB."""
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", LARGEST_OBJECT),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 3000),
     ("grpc.use_local_subchannel_pool", 1),
@@ -109,7 +111,10 @@ class GrpcFleet:
         answer = self._call(self._stub.PullMessages, request)
         if not answer.messages_list:
             return None
-        return announcement(answer.messages_list[0], answer.message_object_trees[0])
+        try:
+            return announcement(answer.messages_list[0], answer.message_object_trees[0])
+        except Exception as error:  # a hostile tree or head raises almost anything
+            raise fleet.MessageDropped(f"what came is no message: {type(error).__name__}") from None
 
     def pull_objects(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes]:
         """Return the contents that the server has sent so far."""
@@ -222,6 +227,8 @@ class GrpcFleet:
             return fleet.KeyRequired(text)
         if number == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
             return fleet.NotActivated(text)
+        if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return fleet.ObjectTooLarge(f"an object of more than {LARGEST_OBJECT // 2**20} MiB is not allowed")
         if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED):
             return fleet.Refused(f"the SuperLink at {self.address} does not admit this node: {text}")
         if code in _NO_ANSWER:

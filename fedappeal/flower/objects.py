@@ -23,10 +23,19 @@ from fedappeal.flower.messages import set_message_id
 
 def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
     """Return what a message without its content and its object tree say."""
-    about = message_from_proto(message).metadata
+    bare = message_from_proto(message)
+    about = bare.metadata
     *parts, root = dict.fromkeys(node.object_id for node in iterate_object_tree(tree))
+    set_message_id(bare, root)
     return Announcement(
-        about.message_type, about.run_id, about.dst_task_id or 0, about.created_at, about.ttl, root, tuple(parts)
+        about.message_type,
+        about.run_id,
+        about.dst_task_id or 0,
+        about.created_at,
+        about.ttl,
+        root,
+        tuple(parts),
+        bare,
     )
 
 

@@ -25,7 +25,8 @@ def update_norm(own: Sequence[NDArray], sent: Sequence[NDArray]) -> float:
         own: the arrays of the trained model.
         sent: those of the model that it was trained from, in the same order.
     """
-    return get_norm([np.subtract(after, before) for after, before in zip(own, sent, strict=True)])
+    with np.errstate(invalid="ignore"):  # infinity less infinity: the norm is then no number, which callers check
+        return get_norm([np.subtract(after, before) for after, before in zip(own, sent, strict=True)])
 
 
 def clip_update(own: Sequence[NDArray], sent: Sequence[NDArray], norm: float) -> list[NDArray]:

@@ -1,4 +1,4 @@
-"""Flower's SuperLink in this process, with a log that a person can read.
+"""The log of a SuperLink in this process: one that a person can read.
 
 Two things of Flower's are put right: when a run has ended, each client's word that it received the last message is
 logged as an error, though it is none; and a client whose calls are refused before they are looked at (its clock is
@@ -34,22 +34,33 @@ class Unexpected(logging.Filter):
         return not ("ConfirmMessageReceived" in text and "Run is finished" in text)
 
 
+class Seldom:
+    """Logs warnings, the same one once a minute: what is refused tries again and again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def warn(self, text: str) -> None:
+        """Log a text, unless it was in the last minute."""
+        now = self._clock()
+        if now - self._said.get(text, -_AGAIN_AFTER) >= _AGAIN_AFTER:
+            self._said[text] = now
+            FLOWER_LOGGER.warning(text)
+
+
 class Refusals:
-    """Logs refusals, the same one once a minute: a client tries again and again."""
+    """Logs Flower's refusals, the same one once a minute."""
 
     def __init__(
         self, refuse: Callable[[str], grpc.RpcMethodHandler], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._refuse = refuse
-        self._clock = clock
-        self._said: dict[str, float] = {}
+        self._log = Seldom(clock)
 
     def __call__(self, reason: str) -> grpc.RpcMethodHandler:
         """Log the reason, and refuse as Flower does."""
-        now = self._clock()
-        if now - self._said.get(reason, -_AGAIN_AFTER) >= _AGAIN_AFTER:
-            self._said[reason] = now
-            FLOWER_LOGGER.warning(MEANINGS.get(reason, f"a client is refused: {reason}"))
+        self._log.warn(MEANINGS.get(reason, f"a client is refused: {reason}"))
         return self._refuse(reason)
 
 
@@ -68,10 +79,3 @@ def readable_log() -> None:
 def log_refusals() -> None:
     """Let the SuperLink of this process log the clients that it refuses."""
     setattr(authentication, _TERMINATOR, Refusals(getattr(authentication, _TERMINATOR)))
-
-
-def run_superlink() -> None:
-    """Be the SuperLink, with the options of this process's command line."""
-    from flwr.superlink.cli.flower_superlink import flower_superlink
-
-    flower_superlink()

@@ -220,6 +220,9 @@ class RunConfig(TaskSettings):
     rounds: Count = Field(20, description="number of rounds")
     clients_per_round: CountOrZero = Field(0, description="clients folded a round; 0: all")
     min_clients: CountOrZero = Field(0, description="clients to wait for before round 1; 0: all of them")
+    max_clients: CountOrZero = Field(
+        0, description="clients that a deployed run takes in; 0: twice as many as clients and unseen-clients together"
+    )
     start_timeout: Positive = Field(300.0, description="seconds to wait for them")
     round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
     evaluate_every: CountOrZero = Field(1, description="evaluate every N rounds; 0: after the last only")
@@ -305,6 +308,10 @@ class RunConfig(TaskSettings):
             raise ValueError(
                 f"min-clients = {self.min_clients} is not allowed: at most {total} (clients + unseen-clients)"
             )
+        if 0 < self.max_clients < self.resolved_min_clients:
+            raise ValueError(
+                f"max-clients = {self.max_clients} is not allowed: at least min-clients = {self.resolved_min_clients}"
+            )
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps = 0 is not allowed where local-epochs = 0: one of them must be positive")
         if self.mandatory_rounds > self.rounds:
@@ -346,3 +353,8 @@ class RunConfig(TaskSettings):
     def resolved_min_clients(self) -> int:
         """Clients to wait for before round 1: the setting, or all."""
         return self.min_clients or self.clients + self.unseen_clients
+
+    @property
+    def resolved_max_clients(self) -> int:
+        """Clients that a deployed run takes in: the setting, or twice as many as there are."""
+        return self.max_clients or 2 * (self.clients + self.unseen_clients)

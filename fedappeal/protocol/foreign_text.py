@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 _LONGEST = 500
+SHOWN_ID = 64
+"""Characters of a client-id that are shown."""
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -30,12 +32,17 @@ def printable(text: object, longest: int = _LONGEST) -> str:
     return shown if shown.isprintable() else "".join(c if c.isprintable() else "?" for c in shown)
 
 
-def all_printable(value: Any) -> Any:
-    """Return what `parse_json` read with control characters replaced in all texts."""
+def all_printable(value: Any, longest: int | None = None) -> Any:
+    """Return what `parse_json` read with control characters replaced in all texts.
+
+    Args:
+        value: what was read.
+        longest: characters that are kept of each text; None: all.
+    """
     if isinstance(value, str):
-        return value if value.isprintable() else printable(value, len(value))
-    if isinstance(value, list):
-        return [all_printable(each) for each in value]
+        return printable(value, len(value) if longest is None else longest)
+    if isinstance(value, list | tuple):
+        return [all_printable(each, longest) for each in value]
     if isinstance(value, dict):
-        return {all_printable(key): all_printable(each) for key, each in value.items()}
+        return {all_printable(key, longest): all_printable(each, longest) for key, each in value.items()}
     return value

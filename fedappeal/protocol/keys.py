@@ -7,7 +7,7 @@ of each its sender, type and unit.
 import re
 from enum import IntEnum
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the wire protocol. Clients of another one decline."""
 
 ARRAYS = "arrays"
@@ -39,8 +39,16 @@ PROTOCOL_VERSION = "protocol"
 """Roll call, both ways: the sender's `PROTOCOL`."""
 PLUGINS = "plugins"
 """Roll call (down): each plug-in of the run that is not fedappeal's, a line each: kind, name, provenance."""
+NONCE = "nonce"
+"""Roll call (down) of a run of real nodes: what a client signs to prove whose its client-id is."""
 NEEDS_LOSS = "needs-loss"
 """1 in the roll call of a strategy that cannot do without losses: a client that reports none declines."""
+NEEDS_WEIGHT = "needs-weight"
+"""The same of what a joined client claims besides its model."""
+NEEDS_APPEAL = "needs-appeal"
+"""The same of whether the model meets the client's requirement."""
+NEEDS_TRAIN_SPLIT = "needs-train-split"
+"""The same of answers to an EVALUATE with ``split = train``."""
 
 # -- metrics, up -------------------------------------------------------------------------------------
 NUM_EXAMPLES = "num-examples"
@@ -67,6 +75,10 @@ TASK = "task"
 FINGERPRINT = "fingerprint"
 VERSION = "version"
 """The client's fedappeal version, for information."""
+PUBLIC_KEY = "public-key"
+"""The client's own key, where its connection's does not last: PEM, on P-256."""
+SIGNATURE = "signature"
+"""That key's signature of what `fedappeal.protocol.proof` says."""
 DATA_REFUSED = "data-refused"
 """Instead of metrics, where the client's own data do not fit the run: a `DataProblem`."""
 
@@ -92,9 +104,17 @@ class Decision(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
+_CLIENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+CLIENT_IDS = "1 to 64 letters, digits, '.', '_' and '-', not beginning with '.' or '-'"
+"""What `is_client_id` allows, for a person."""
 _RUN_KEY = re.compile(r"[\w.-]{0,64}", re.ASCII)
 
 
 def is_run_key(text: str) -> bool:
     """Whether a text may be a run's key, a part of files' names; empty where another's ServerApp sends none."""
     return bool(_RUN_KEY.fullmatch(text))
+
+
+def is_client_id(text: str) -> bool:
+    """Whether a text may be a client-id, a key of files, logs and tables."""
+    return bool(_CLIENT_ID.fullmatch(text))

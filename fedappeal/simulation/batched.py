@@ -15,7 +15,7 @@ from torch import Tensor
 
 from client.training.rule import BatchedTerms
 from client.training.settings import LocalTrainingSettings
-from fedappeal.tasks.examples import Split, Structure, take, tensors_of
+from fedappeal.tasks.examples import Split, Structure, tensors_of
 
 Parameters = Mapping[str, Tensor]
 """All clients' parameters by name, each of shape ``(clients, *shape)``."""
@@ -101,9 +101,13 @@ class Examples:
         """Where they are."""
         return next(tensors_of(self.x))[1].device
 
-    def take(self, rows: Tensor) -> Split:
+    def take(self, rows: Tensor | slice) -> Split:
         """Return the examples of the given rows; tensors of shape ``(*rows.shape, ...)``."""
-        return Split(take(self.x, rows), take(self.y, rows))
+        return Split.of_rows(self.x, self.y, rows)
+
+    def of_client(self, k: int) -> Split:
+        """Return one client's examples, as views."""
+        return self.take(slice(self.start[k], self.start[k + 1]))
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,7 @@ def check_form(form: BatchedForm, task: Task, module: nn.Module, data: Split) ->
         fixed = True
         expected = []
         for k, model in enumerate(models):
-            part = Split(examples.x, examples.y).take(slice(examples.start[k], examples.start[k + 1]))
-            gradient, drawn = _one_by_one(task, model, part, training)
+            gradient, drawn = _one_by_one(task, model, examples.of_client(k), training)
             expected.append(gradient)
             fixed = fixed and not drawn
         found = _side_by_side(form, module, models, examples, device, training)

@@ -13,7 +13,7 @@ from client.training.measured import Evaluation
 from client.training.models import evaluate, load_arrays
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.batched import Examples
-from fedappeal.tasks.examples import Split, only_tensor
+from fedappeal.tasks.examples import only_tensor
 from fedappeal.tasks.task import Task
 
 A = TypeVar("A")
@@ -52,9 +52,8 @@ def evaluate_clients(
     model = for_inference(model)
     rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
     inputs, labels = only_tensor(examples.x), only_tensor(examples.y)
-    if inputs is None or labels is None or not _usual(task):
-        whole = Split(examples.x, examples.y)
-        return {k: evaluate(task, model, whole.take(slice(*span))) for k, span in zip(clients, rows, strict=True)}
+    if inputs is None or labels is None or not task.is_plain():
+        return {k: evaluate(task, model, examples.of_client(k)) for k in clients}
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), [stop - start for start, stop in rows]))
     owner = owner.to(labels.device)
     losses = torch.empty(len(owner), device=owner.device)
@@ -152,9 +151,3 @@ def pieces(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
             last = min(first + CHUNK, stop)
             yield first, last, before
             before += last - first
-
-
-def _usual(task: Task) -> bool:
-    """Return whether a task is classification as `Task` has it."""
-    kind = type(task)
-    return kind.loss is Task.loss and kind.metrics is Task.metrics and kind.forward is Task.forward

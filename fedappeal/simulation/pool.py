@@ -32,7 +32,7 @@ class Pool:
 
     def client(self, k: int) -> ClientData:
         """Return one client's data, as views of the pool."""
-        return ClientData(_part(self.train, k), _part(self.test, k))
+        return ClientData(self.train.of_client(k), self.test.of_client(k))
 
 
 def _joined(splits: list[Split], device: torch.device) -> Examples:
@@ -63,7 +63,3 @@ def _joined(splits: list[Split], device: torch.device) -> Examples:
 
 def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:
     return tensor.dtype, tensor.shape[1:]
-
-
-def _part(examples: Examples, k: int) -> Split:
-    return Split(examples.x, examples.y).take(slice(examples.start[k], examples.start[k + 1]))

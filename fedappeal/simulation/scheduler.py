@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
@@ -179,7 +180,7 @@ class BatchScheduler(Arithmetic):
         first = requests[0]
         examples = self._pool.train
         device = examples.device
-        rows = [torch.from_numpy(r.batches) + examples.start[r.place] for r in requests]
+        rows = [torch.from_numpy(np.asarray(r.batches)) + examples.start[r.place] for r in requests]
         batches, places = line_up(rows, device)
         lined_up = [requests[k] for k in places]
         parts = self._model_parts(first.model)

@@ -128,22 +128,25 @@ class _EachClient(torch.autograd.Function):
         return torch.stack([convolution(*of_client) for of_client in zip(*each, strict=True)]), 0
 
 
-class _Conv1d(nn.Conv1d):
+class _ClientByClient(nn.Module):
+    """The convolution of the class that comes next, client by client."""
+
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        y: Tensor = _EachClient.apply(input, weight, bias, super()._conv_forward)
+        convolution = super()._conv_forward  # type: ignore[misc]
+        y: Tensor = _EachClient.apply(input, weight, bias, convolution)
         return y
 
 
-class _Conv2d(nn.Conv2d):
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        y: Tensor = _EachClient.apply(input, weight, bias, super()._conv_forward)
-        return y
+class _Conv1d(_ClientByClient, nn.Conv1d):
+    pass
 
 
-class _Conv3d(nn.Conv3d):
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        y: Tensor = _EachClient.apply(input, weight, bias, super()._conv_forward)
-        return y
+class _Conv2d(_ClientByClient, nn.Conv2d):
+    pass
+
+
+class _Conv3d(_ClientByClient, nn.Conv3d):
+    pass
 
 
 _EACH_CLIENT: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: _Conv1d, nn.Conv2d: _Conv2d, nn.Conv3d: _Conv3d}

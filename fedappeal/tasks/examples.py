@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Structure = Union["Tensor", Mapping[str, "Structure"], Sequence["Structure"]]
 """A tensor, or a dict, tuple or list of structures."""
+_WITH_PARTS = (dict, list, tuple, Mapping)
 
 
 def tensors_of(structure: Structure) -> "Iterator[tuple[str, Tensor]]":
@@ -32,7 +33,8 @@ def tensors_of(structure: Structure) -> "Iterator[tuple[str, Tensor]]":
 
 def map_tensors(change: "Callable[[Tensor], Tensor]", structure: Structure) -> Structure:
     """Return a structure of the same form, with each tensor changed."""
-    return map_parts(lambda parts: change(parts[0]), [structure])
+    lone = only_tensor(structure)
+    return change(lone) if lone is not None else map_parts(lambda parts: change(parts[0]), [structure])
 
 
 def map_parts(merge: "Callable[[Sequence[Tensor]], Tensor]", structures: Sequence[Structure]) -> Structure:
@@ -70,7 +72,7 @@ def take(structure: Structure, rows: "Tensor | slice") -> Structure:
 
 def only_tensor(structure: Structure) -> "Tensor | None":
     """Return a structure's tensor, where it is a lone one."""
-    return None if isinstance(structure, Mapping | list | tuple) else structure  # type: ignore[return-value]
+    return None if isinstance(structure, _WITH_PARTS) else structure  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,16 @@ class Split:
         """Where the examples are."""
         return next(tensors_of(self.x))[1].device
 
+    @classmethod
+    def of_rows(cls, x: Structure, y: Structure, rows: "Tensor | slice") -> "Split":
+        """Return the given rows of inputs and labels that were checked before; minibatches are made so."""
+        split = object.__new__(cls)
+        split.__dict__.update(x=take(x, rows), y=take(y, rows))
+        return split
+
     def take(self, rows: "Tensor | slice") -> "Split":
         """Return the examples of the given rows."""
-        return Split(take(self.x, rows), take(self.y, rows))
+        return self.of_rows(self.x, self.y, rows)
 
     def to(self, device: "torch.device") -> "Split":
         """Return the examples on a device."""

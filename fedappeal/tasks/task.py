@@ -138,6 +138,11 @@ class Task(Plugin, ABC):
         """Return the task's metrics as means over the examples: here ``accuracy`` in [0, 1]."""
         return {"accuracy": (outputs.argmax(dim=1) == y).double().mean().item()}
 
+    @classmethod
+    def is_plain(cls) -> bool:
+        """Whether a model is called and measured as this class says: classification by cross-entropy."""
+        return cls.forward is Task.forward and cls.loss is Task.loss and cls.metrics is Task.metrics
+
     @property
     def normalisation(self) -> Normalisation | None:
         """The formula by which `inputs` scales, for the model's card; None: there is none."""

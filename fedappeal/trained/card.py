@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,6 +18,7 @@ from fedappeal.protocol.foreign_text import all_printable, parse_json
 from fedappeal.protocol.metric import Metric
 from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.task import Task
+from fedappeal.versions import version_of
 
 
 class ModelCard(Settings):
@@ -95,7 +95,7 @@ class ModelCard(Settings):
             metric=task.metric,
             strategy=config.strategy,
             date=datetime.now().astimezone().isoformat(timespec="seconds"),
-            versions={package: _version(package) for package in ("fedappeal", "torch")},
+            versions={package: version_of(package) for package in ("fedappeal", "torch")},
             tuning_steps=config.tuning_steps,
             **this,
         )
@@ -149,10 +149,3 @@ def read_card(path: Path) -> ModelCard:
         ConfigError: one line: no such file, or no card in it.
     """
     return card_in(read_values(path), path)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from client.training.rule import LocalRule, TrainingJob
+from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.draws import batch_indices
+from fedappeal.protocol.draws import Minibatches
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
@@ -36,6 +37,14 @@ class Gradient(LocalRule):
     keeps_personal = False
     batched = True
 
+    def gradients(self, steps: int) -> int:
+        """Return ``gradient-steps``: a run's local steps are not taken."""
+        return int(self.settings.gradient_steps)
+
+    def examples(self, training: LocalTrainingSettings) -> int:
+        """Return ``gradient-batch``."""
+        return int(self.settings.gradient_batch)
+
     def factor(self, job: TrainingJob) -> float:
         """Return what the gradient is multiplied by."""
         return 1.0
@@ -48,13 +57,13 @@ class Gradient(LocalRule):
         """
         self._check_model(job)
         steps, size = self.settings.gradient_steps, self.settings.gradient_batch
-        batches = batch_indices(
+        batches = Minibatches(
             job.seed, job.client_id, job.server_round, job.examples, steps if size else 0, size or 1, "gradient"
-        )
+        ).rows()
         at, rate = dict(job.arrays), job.training.learning_rate
         total: Arrays = {}
         for step in range(steps):
-            found = job.gradient(at, batches[step] if size else None)
+            found = job.gradient(at, next(batches) if size else None)
             total = {name: np.add(total[name], g) if total else g for name, g in found.items()}
             if step < steps - 1:
                 at = {name: at[name] - np.multiply(g, rate, dtype=g.dtype) for name, g in found.items()}

@@ -103,7 +103,8 @@ class FedALIGN(Strategy):
             -1, description="the first clients, this many of them, ask for priority; -1: half of them"
         )
         priority_ids: str = Field(
-            "", description="client-ids with priority, by commas; empty: clients that ask for it"
+            "",
+            description="client-ids or key fingerprints (key-...) with priority, by commas; empty: clients that ask",
         )
         epsilon: float = Field(
             0.2, description="how close a non-priority client's loss must be to F; below 0: none is"
@@ -166,6 +167,11 @@ class FedALIGN(Strategy):
             raise ConfigError(f"fedalign.epsilon = {own.epsilon} is not allowed: a finite number")
 
     @classmethod
+    def needs_train_split(cls, settings: PluginSettings) -> bool:
+        """Return whether the priority clients measure each model first."""
+        return cls.Settings.model_validate(settings).global_loss == "fresh"
+
+    @classmethod
     def notes(cls, config: RunConfig, settings: PluginSettings) -> list[str]:
         """Return how long the run warms up."""
         own = cls.Settings.model_validate(settings)
@@ -200,7 +206,7 @@ class FedALIGN(Strategy):
     def has_priority(self, member: Member) -> bool | None:
         """Whether a client has priority: as listed, else as it asked; None: not known."""
         if self._priority_ids:
-            return member.client_id in self._priority_ids
+            return not self._priority_ids.isdisjoint((member.client_id, member.key_id))
         return member.priority if member.enrolled else None
 
     def epsilon_of(self, number: int) -> float:

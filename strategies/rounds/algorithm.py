@@ -50,6 +50,10 @@ class Algorithm(Plugin):
     """What clients do whose owner, and whose run, says nothing."""
     needs_losses: ClassVar[bool] = False
     """Whether the server cannot do without the clients' losses."""
+    needs_weight: ClassVar[bool] = False
+    """Whether it cannot do without what `report` returns; True in a class that writes `report`, unless that says."""
+    needs_appeal: ClassVar[bool] = False
+    """Whether it cannot do without the clients' word that the model meets their requirement."""
     compares_losses: ClassVar[bool] = False
     """Whether a client compares its loss with rho_k for its report, so that rho_k has to be a loss."""
     needs_everybody: ClassVar[bool] = False
@@ -77,6 +81,8 @@ class Algorithm(Plugin):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        if "report" in cls.__dict__ and "needs_weight" not in cls.__dict__:
+            cls.needs_weight = True
         rule = cls.__dict__.get("LocalRule")
         if rule is not None and "Settings" not in rule.__dict__:
             rule.Settings, rule.section = cls.Settings, cls.name
@@ -123,6 +129,14 @@ class Algorithm(Plugin):
     def notes(cls, config: RunConfig, settings: PluginSettings) -> list[str]:
         """Return what a run's heading says of its rounds, in a few words each."""
         return []
+
+    @classmethod
+    def needs_train_split(cls, settings: PluginSettings) -> bool:
+        """Return whether the server cannot do without the clients' answers about their training examples.
+
+        By default where the class writes `survey`.
+        """
+        return cls.survey is not Algorithm.survey
 
     def check_model(self, names: Sequence[str]) -> None:
         """Check that the strategy can train a model with parameters and buffers of these names.

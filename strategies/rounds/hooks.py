@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.foreign_text import printable
 from strategies.rounds.members import Member
 
 if TYPE_CHECKING:
@@ -53,12 +54,12 @@ class RoundRecord:
     def fail(self, client_id: str, reason: str) -> None:
         """Count a client whose reply is left out or did not come, and log why."""
         self.decisions[client_id] = "failed"
-        self.failures[client_id] = reason
+        self.failures[client_id] = reason = printable(reason)  # a client may have written parts of it
         log.warning("round %d: %s left out: %s", self.server_round, client_id, reason)
 
     def add_failure(self, client_id: str, reason: str) -> None:
         """Add a reason to those of a client, whatever it decided."""
-        self.failures[client_id] = "; ".join(filter(None, (self.failures.get(client_id), reason)))
+        self.failures[client_id] = printable("; ".join(filter(None, (self.failures.get(client_id), reason))))
 
     def count_traffic(self, up: int, down: int) -> None:
         """Add an exchange's bytes."""
@@ -101,6 +102,19 @@ class Hooks:
     def on_data_refused(self, node_id: int, client_id: str, problem: DataProblem) -> None:
         """A client's own data do not fit the run; by default an ordinary refusal."""
         self.on_refused(node_id, f"client {client_id}: {problem.text}")
+
+    def on_unavailable(self, node_id: int, times: int, seconds: float, reason: str) -> None:
+        """A node was called and is not available.
+
+        Args:
+            node_id: the node.
+            times: how often it was so, one call after another.
+            seconds: until it is called again.
+            reason: what the error says.
+        """
+
+    def on_open_federation(self) -> None:
+        """The run has a node whose key the operator did not register: any process can be such a node."""
 
     def on_waiting(self, enrolled: int, wanted: int, seconds: float, silent: Sequence[int]) -> None:
         """The run has waited for its first clients for a while.

@@ -21,6 +21,7 @@ class Member:
         num_examples: training examples it holds, at least 1.
         left: whether it says that it has left the run for good.
         version: of its fedappeal; empty where it does not say.
+        key_id: the client-id that belongs to the key which it has proven; empty in a simulation.
     """
 
     client_id: str
@@ -30,6 +31,7 @@ class Member:
     num_examples: int = 1
     left: bool = False
     version: str = ""
+    key_id: str = ""
 
     @classmethod
     def bare(cls, node_id: int) -> "Member":

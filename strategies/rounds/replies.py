@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.keys import CLIENT_IDS, Decision, is_client_id
 from fedappeal.protocol.metric import ACCURACY, Metric
 from strategies.rounds.members import Member
 from strategies.rounds.weighted_sum import NotFinite, Refused
@@ -19,8 +19,6 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 MOST_EXAMPLES = 10**12
 """What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
-LONGEST_ID = 128
-"""Characters of a client-id."""
 _SHOWN = 80
 """Characters of a client's text that a reason quotes."""
 _SHARES = (keys.APPEALED, keys.APPEALED_TRAIN)
@@ -166,6 +164,25 @@ def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
     return metrics
 
 
+def _info(message: Message) -> ConfigRecord:
+    """Return who a client says it is; empty where it does not say."""
+    record = None if message.has_error() else _record(message, keys.INFO, ConfigRecord)
+    return ConfigRecord() if record is None else record
+
+
+def read_client_id(message: Message) -> str:
+    """Return the client-id of an answer to the roll call.
+
+    Raises:
+        Refused: there is none, or one that is not allowed.
+    """
+    if not (client := str(_info(message).get(keys.CLIENT_ID, ""))):
+        raise Refused(f"reply has no '{keys.CLIENT_ID}'")
+    if not is_client_id(client):
+        raise Refused(f"{keys.CLIENT_ID} = '{printable(client, _SHOWN)}' is not allowed: {CLIENT_IDS}")
+    return client
+
+
 def read_roll_call(message: Message) -> Member:
     """Check a reply to the roll call.
 
@@ -173,14 +190,10 @@ def read_roll_call(message: Message) -> Member:
         DataRefused: the client's own data do not fit the run.
         Refused: an error reply (a client that does not fit the run says why), or a reply without an id.
     """
-    info = None if message.has_error() else _record(message, keys.INFO, ConfigRecord)
-    declined = info is not None and keys.DATA_REFUSED in info
+    info = _info(message)
+    declined = keys.DATA_REFUSED in info
     metrics = MetricRecord() if declined else _content(message)
-    if info is None or not (client := str(info.get(keys.CLIENT_ID, ""))):
-        raise Refused(f"reply has no '{keys.CLIENT_ID}'")
-    if client != printable(client, LONGEST_ID):  # it is a key of files, logs and tables
-        shown = printable(client, _SHOWN)
-        raise Refused(f"{keys.CLIENT_ID} = '{shown}' is not allowed: up to {LONGEST_ID} printable characters")
+    client = read_client_id(message)
     if declined:
         raise DataRefused(client, _data_problem(info[keys.DATA_REFUSED]))
     role = info.get(keys.ROLE, keys.SEEN)
@@ -195,3 +208,31 @@ def read_roll_call(message: Message) -> Member:
         left=bool(info.get(keys.LEFT_RUN, 0)),
         version=printable(info.get(keys.VERSION, ""), _SHOWN),
     )
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a client's answer to the roll call says of its own key: not checked yet.
+
+    Attributes:
+        public_key: in PEM.
+        signature: see `fedappeal.protocol.proof`.
+    """
+
+    public_key: str
+    signature: bytes
+
+
+def read_proof(message: Message) -> Proof | None:
+    """Return the proof that an answer to the roll call carries, None where it carries none.
+
+    Raises:
+        Refused: half a proof, or one of other types.
+    """
+    info = _info(message)
+    if not {keys.PUBLIC_KEY, keys.SIGNATURE} & info.keys():
+        return None
+    public_key, signature = info.get(keys.PUBLIC_KEY), info.get(keys.SIGNATURE)
+    if not isinstance(public_key, str) or not isinstance(signature, bytes):
+        raise Refused(f"'{keys.PUBLIC_KEY}' has to be a text and '{keys.SIGNATURE}' bytes")
+    return Proof(public_key, signature)

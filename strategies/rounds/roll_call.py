@@ -4,17 +4,23 @@ The call carries the run's initial model w_0, from which a client warms up its r
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from fedappeal.flower.messages import has_no_handler, is_from_superlink
+from fedappeal.flower.nodes import ConnectedNode, connected_nodes
+from fedappeal.protocol import keys, proof
+from fedappeal.protocol.foreign_text import printable
+from strategies.rounds.calls import Call, Calls
 from strategies.rounds.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.members import Member, Members
 from strategies.rounds.messages import roll_call_message
-from strategies.rounds.replies import DataRefused, read_roll_call
+from strategies.rounds.ownership import Identities, IdentitiesInMemory, Owners, ProvenKey
+from strategies.rounds.replies import DataRefused, read_client_id, read_proof, read_roll_call
 from strategies.rounds.weighted_sum import Refused
 
 SETTLED = 5.0
@@ -23,6 +29,10 @@ FIRST_WORD = 5.0
 """Seconds of waiting after which it is said how many clients are missing."""
 NEXT_WORD = 30.0
 """Seconds until it is said again."""
+MOST_REASONS = 20
+"""Refusals that an error quotes."""
+MOST_TOLD = 50
+"""Refusals that the hooks are told of each."""
 
 
 class RollCallError(RuntimeError):
@@ -40,6 +50,8 @@ class RollCall:
         config: what every client is told (run-key, layout, fingerprint, protocol).
         hooks: told of each arrival and refusal.
         timeout: seconds that a node may take to answer, its warm-up included.
+        max_clients: clients that are enrolled, of real nodes; 0: no limit. A client that is enrolled keeps its place.
+        identities: whose client-ids are, of real nodes.
     """
 
     channel: Channel
@@ -48,44 +60,141 @@ class RollCall:
     config: ConfigRecord
     hooks: Hooks
     timeout: float
-    _called: set[int] = field(default_factory=set)
-    _pending: dict[str, tuple[int, float]] = field(default_factory=dict)
+    max_clients: int = 0
+    identities: Identities = field(default_factory=IdentitiesInMemory)
     refused: dict[int, str] = field(default_factory=dict)
+    _warned: bool = False
+    _refusals: int = 0
+
+    def __post_init__(self) -> None:
+        self._calls = Calls(self.max_clients)
 
     def update(self) -> bool:
         """Call nodes not called yet and enrol those that answered; return whether anything changed.
 
         A node that did not answer in time (a paused client) is called again.
         """
-        grid, now = self.channel.grid, self.channel.clock()
-        for message_id, (node, until) in list(self._pending.items()):
-            if now >= until:
-                del self._pending[message_id]
-                self._called.discard(node)
-        online = list(grid.get_node_ids())
+        grid, now, calls = self.channel.grid, self.channel.clock(), self._calls
+        calls.expire(now)
+        nodes = connected_nodes(grid)
+        online = {node.node_id for node in nodes}
         self.members.set_online(online)
+        self._warn(nodes)
         # A node that was refused and went away may come back mended (another version, other data): called again then.
-        self._called -= self.refused.keys() - set(online)
-        fresh = [node for node in online if node not in self._called]
-        sent: dict[str, tuple[int, float]] = {}
-        if fresh:
-            ids = grid.push_messages(
-                [roll_call_message(node, self.initial, self.config, self.timeout) for node in fresh]
-            )
-            sent = {i: (node, now + self.timeout) for i, node in zip(ids, fresh, strict=False) if i}
-            self._pending |= sent
-            self._called.update(node for node, _ in sent.values())
-        answers = list(grid.pull_messages(list(self._pending))) if self._pending else []
-        for message in answers:
-            called = self._pending.pop(message.metadata.reply_to_message_id, None)
-            if called is None:
-                continue
-            node = called[0]
-            if is_from_superlink(message):
-                self._called.discard(node)  # it went offline before it could answer: called again when it is back
-                continue
-            self._enrol(node, message, online)
-        return bool(sent or answers)
+        calls.again(self.refused.keys() - online)
+        if due := calls.due(nodes, now, self.timeout):
+            ids = grid.push_messages([self._message(call) for call in due])
+            sent = {message_id: call for message_id, call in zip(ids, due, strict=False) if message_id}
+            for message_id, call in sent.items():
+                calls.sent(message_id, call)
+            due = list(sent.values())
+        answers = list(grid.pull_messages(list(calls.pending))) if calls.pending else []
+        asked = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
+        known = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
+        self._take(known, online)
+        return bool(due or answers)
+
+    def _message(self, call: Call) -> Message:
+        told = ConfigRecord({**self.config, keys.NONCE: call.nonce}) if call.nonce else self.config
+        return roll_call_message(call.node.node_id, self.initial, told, self.timeout)
+
+    def _warn(self, nodes: Iterable[ConnectedNode]) -> None:
+        """Say once that the run has a node whose key no operator registered."""
+        if not self._warned and any(node.real and not node.registered for node in nodes):
+            self._warned = True
+            self.hooks.on_open_federation()
+
+    def _take(self, answers: list[tuple[Call, Message]], online: set[int]) -> None:
+        """Enrol the clients that answered, or record why they decline."""
+        simulated = Owners()
+        real = any(call.node.real for call, _ in answers)
+        with self.identities.open() if real else nullcontext(simulated) as owners:
+            for call, message in answers:
+                node, now = call.node.node_id, self.channel.clock()
+                if is_from_superlink(message):  # it went offline before it could answer
+                    self._calls.again([node])
+                    times, pause = self._calls.failed(node, now)
+                    reason = " ".join((message.error.reason or "").split())
+                    self.hooks.on_unavailable(node, times, pause, printable(reason))
+                    continue
+                try:
+                    self._enrol(call, message, owners, online)
+                except DataRefused as error:
+                    self.refused[node] = str(error)
+                    self.hooks.on_data_refused(node, error.client_id, error.problem)
+                except Refused as error:
+                    self._refuse(node, str(error))
+                else:
+                    self._calls.succeeded(node)
+                    continue
+                self._calls.failed(node, now)
+
+    def _enrol(self, call: Call, message: Message, owners: Owners, online: set[int]) -> None:
+        """Enrol the client that answered.
+
+        Raises:
+            Refused: it does not fit the run, or the client-id is another's.
+        """
+        node = call.node
+        key = self._key_of(call, message) if node.real else None
+        try:
+            member = Member.bare(node.node_id) if has_no_handler(message) else read_roll_call(message)
+        except DataRefused as error:
+            if key is not None:
+                owners.check(error.client_id, key)
+            raise
+        if key is not None:
+            self._check_place(member, node)
+            if member.enrolled:
+                owners.claim(member.client_id, key)
+            member = replace(member, key_id=key.key_id)
+        member = replace(member, node_id=node.node_id)
+        before = self.members.enrol(member)
+        if before is not None and before.node_id != node.node_id and before.node_id in online:
+            # A client that was killed and came back; or two with the same key, or of a simulation with the same id.
+            reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
+            self._refuse(before.node_id, reason)
+        self.refused.pop(node.node_id, None)
+        if not member.left:  # one that had left may have changed its mind
+            self.members.left.discard(member.client_id)
+        self.channel.absent.discard(member.client_id)
+        self.hooks.on_enrolled(member, len(self.members))
+
+    def _refuse(self, node: int, reason: str) -> None:
+        """Take note of a node that is not enrolled; of very many, the hooks are told of ever fewer."""
+        self.refused[node] = f"node {node}: {reason}"
+        self._refusals = count = self._refusals + 1
+        if count <= MOST_TOLD:
+            self.hooks.on_refused(node, reason)
+        elif count & (count - 1) == 0:
+            self.hooks.on_refused(node, f"{reason} (refusal {count} of this run; few are told from {MOST_TOLD} on)")
+
+    def _check_place(self, member: Member, node: ConnectedNode) -> None:
+        """Refuse one client too many, and a node that is another client of the run already."""
+        new = self.members.of_client(member.client_id) is None
+        if new and 0 < self.max_clients <= len(self.members):
+            raise Refused(f"the run has all of its {self.max_clients} clients (max-clients)")
+        if new and (other := self.members.of_node(node.node_id)) is not None:
+            raise Refused(f"this node is client '{other.client_id}' in this run, not '{member.client_id}'")
+
+    def _key_of(self, call: Call, message: Message) -> ProvenKey:
+        """Return the key that a real node has proven.
+
+        The operator's registration counts before the client's own key, and that before the key of a connection.
+
+        Raises:
+            Refused: for a proof that does not hold.
+        """
+        node, of_connection = call.node, proof.fingerprint(call.node.public_key)
+        if node.registered or (given := read_proof(message)) is None:
+            return ProvenKey(of_connection, node.registered)
+        client_id, run_key = read_client_id(message), str(self.config.get(keys.RUN_KEY, ""))
+        names = of_connection, str(node.node_id)
+        stated = [proof.statement(call.nonce, run_key, name, client_id) for name in names]
+        try:
+            return ProvenKey(proof.signer_of(given.public_key, given.signature, *stated), True)
+        except ValueError as error:
+            raise Refused(f"the proof that client-id '{client_id}' is this node's does not hold: {error}") from None
 
     def update_until(self, ready: Callable[[], bool], seconds: float) -> None:
         """Enrol arrivals; wait for more until ``ready``, at most ``seconds``."""
@@ -95,30 +204,6 @@ class RollCall:
         while not ready() and clock() < deadline:
             self.channel.sleep(wait)
             wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
-
-    def _enrol(self, node: int, message: Message, online: list[int]) -> None:
-        """Enrol the client that answered, or record why it declines."""
-        try:
-            member = Member.bare(node) if has_no_handler(message) else read_roll_call(message)
-        except DataRefused as error:
-            self.refused[node] = str(error)
-            self.hooks.on_data_refused(node, error.client_id, error.problem)
-            return
-        except Refused as error:
-            self.refused[node] = f"node {node}: {error}"
-            self.hooks.on_refused(node, str(error))
-            return
-        before = self.members.enrol(member)
-        if before is not None and before.node_id != node and before.node_id in online:
-            # A client that was killed and came back; or two that say they are the same.
-            reason = f"client-id '{member.client_id}' came back from another node, which counts from now on"
-            self.refused[before.node_id] = f"node {before.node_id}: {reason}"
-            self.hooks.on_refused(before.node_id, reason)
-        self.refused.pop(node, None)
-        if not member.left:  # one that had left may have changed its mind
-            self.members.left.discard(member.client_id)
-        self.channel.absent.discard(member.client_id)
-        self.hooks.on_enrolled(member, len(self.members))
 
     def wait_for(self, count: int, start_timeout: float, grace: float) -> None:
         """Wait for ``count`` clients, then for others that were called while they keep coming, up to ``grace`` s.
@@ -135,17 +220,17 @@ class RollCall:
         clock = self.channel.clock
         deadline, wait, enough, declined = clock() + start_timeout, FIRST_POLL, math.inf, math.inf
         say, came, enrolled = clock() + FIRST_WORD, clock(), len(self.members)
-        while len(self.members) < count or (self._pending and clock() < min(came + SETTLED, enough + grace)):
+        while len(self.members) < count or (self._calls.pending and clock() < min(came + SETTLED, enough + grace)):
             wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
             if len(self.members) > enrolled:
                 came, enrolled = clock(), len(self.members)
             if enrolled >= count:
                 enough = min(enough, clock())
             elif clock() >= say:
-                silent = sorted(node for node, _ in self._pending.values())
+                silent = sorted(call.node.node_id for call in self._calls.pending.values())
                 self.hooks.on_waiting(enrolled, count, max(0.0, deadline - clock()), silent)
                 say = clock() + NEXT_WORD
-            hopeless = not self.members and not self._pending and len(self.refused) >= count > 0
+            hopeless = not self.members and not self._calls.pending and len(self.refused) >= count > 0
             declined = min(declined, clock()) if hopeless else math.inf
             if clock() >= declined + grace:
                 raise RollCallError(f"no client fits the run: all {len(self.refused)} declined{self._reasons()}")
@@ -157,4 +242,6 @@ class RollCall:
             self.channel.sleep(wait)
 
     def _reasons(self) -> str:
-        return "".join(f"; {reason}" for reason in self.refused.values())
+        reasons = list(self.refused.values())
+        more = [f"and {len(reasons) - MOST_REASONS} more"] if len(reasons) > MOST_REASONS else []
+        return "".join(f"; {reason}" for reason in reasons[:MOST_REASONS] + more)

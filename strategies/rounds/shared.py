@@ -12,6 +12,7 @@ class SharedSettings(Settings):
 
     clients_per_round: Count | None = Field(None, description="joiners that a round aggregates; None: all")
     min_clients: Count = Field(1, description="clients to wait for before round 1")
+    max_clients: CountOrZero = Field(0, description="clients that are enrolled, of a run of real nodes; 0: all")
     start_timeout: Positive = Field(300.0, description="seconds to wait for them")
     round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
     seed: CountOrZero = Field(0, description="seed of the sampling")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Result
 
     from strategies.rounds.exchange import Channel
+    from strategies.rounds.ownership import Identities
 
 log = logging.getLogger("fedappeal")
 
@@ -161,6 +162,7 @@ class Strategy(Algorithm):
         arrays: "ArrayRecord | None" = None,
         first_round: int = 1,
         schedule_rounds: int = 0,
+        identities: "Identities | None" = None,
     ) -> "Result":
         """Run the federation.
 
@@ -179,6 +181,7 @@ class Strategy(Algorithm):
             first_round: the first round to run.
             schedule_rounds: the number of rounds from which schedules and shares follow, where a run that began with
                 it continues to another one; 0: ``num_rounds``.
+            identities: whose client-ids are, where nodes are real; None: known for this run alone.
 
         Returns:
             Flower's result: the last model and the metrics by round.
@@ -191,6 +194,7 @@ class Strategy(Algorithm):
 
         from strategies.rounds.collect import evaluation_answers
         from strategies.rounds.exchange import Channel
+        from strategies.rounds.ownership import IdentitiesInMemory
         from strategies.rounds.roll_call import RollCall
 
         self.summary()
@@ -202,7 +206,16 @@ class Strategy(Algorithm):
         self._last_good.begin(self, first_round, model, initial_arrays)
         channel = Channel(grid)
         asked = roll_call_config or ConfigRecord()
-        roll_call = RollCall(channel, self.members, initial_arrays, asked, hooks, shared.start_timeout)
+        roll_call = RollCall(
+            channel,
+            self.members,
+            initial_arrays,
+            asked,
+            hooks,
+            shared.start_timeout,
+            shared.max_clients,
+            identities or IdentitiesInMemory(),
+        )
         if first_round <= num_rounds and not self.finished:  # else there is nothing left to do
             roll_call.wait_for(shared.min_clients, shared.start_timeout, shared.round_timeout)
         for number in range(first_round, num_rounds + 1):

@@ -23,6 +23,6 @@ def test_importing_it_loads_nothing_heavy() -> None:
 
 def test_without_pandas_a_data_frame_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    said = r"^data frames need the package pandas: pip install 'fedappeal\[frames\]'$"
+    said = r"^data frames and LaTeX need pandas: pip install 'fedappeal\[frames\]'$"
     with pytest.raises(fedappeal.ConfigError, match=said):
         _ = fedappeal.Run(Path("run")).history

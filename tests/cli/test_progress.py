@@ -43,7 +43,7 @@ def a_round(number: int) -> Mapping[str, Any]:
 
 
 def rounds_shown(seconds: list[float], fails: bool = False) -> list[int]:
-    """Which rounds are printed where each takes so many seconds."""
+    """Which rounds are printed, by the seconds that each takes."""
     out, clock = Flushed(), Clock()
     view = RunView(RunConfig(clients=2, rounds=len(seconds)), Path("here"), Console(file=out, width=100), data="")
     try:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import Listener
 from pathlib import Path
@@ -23,17 +23,15 @@ MODEL = np.arange(1000, dtype=np.float32)
 class Run:
     """A run whose ServerApp does what it is told."""
 
-    def __init__(self, superlink: Any, folder: Path, version: str) -> None:
+    def __init__(self, superlink: Any, folder: Path, version: str, settings: Mapping[str, Any] | None = None) -> None:
         from fedappeal.federation.submit import build_fab, submit
 
         path = str(folder / "socket")
         self._listener = Listener(path)
-        fab = build_fab(
-            {"socket": "", "lr": 0.1, "maxfl.server-lr": 0.5, "maxfl.stabilizer": 0.001},
-            "remote_server:app",
-            version=version,
-        )
-        self.run_id = submit(superlink.control_address, fab, {"socket": path, "lr": 0.5, "maxfl.server-lr": 2.0})
+        given = {"lr": 0.1, "maxfl.server-lr": 0.5, "maxfl.stabilizer": 0.001} if settings is None else settings
+        changed = {"lr": 0.5, "maxfl.server-lr": 2.0} if settings is None else {}
+        fab = build_fab({"socket": "", **given}, "remote_server:app", version=version)
+        self.run_id = submit(superlink.control_address, fab, {"socket": path, **changed})
         self._pipe: Pipe | None = None
 
     def tell(self, op: str, **arguments: Any) -> Any:

@@ -67,7 +67,7 @@ def test_the_roll_call_says_who_this_is_and_makes_the_requirement_ready(tmp_path
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        ({"protocol": 9}, rf"this client speaks protocol 2 \(fedappeal {fedappeal.__version__}\), the run 9$"),
+        ({"protocol": 9}, rf"this client speaks protocol 3 \(fedappeal {fedappeal.__version__}\), the run 9$"),
         ({"fingerprint": "abc"}, "task and partition settings must be the same"),
     ],
 )
@@ -120,7 +120,7 @@ def test_only_maxfl_is_told_the_weight(tmp_path: Path) -> None:
 
 
 def test_what_the_server_tells_goes_before_the_clients_own_settings(tmp_path: Path) -> None:
-    node = Volunteer(tmp_path)
+    node = Volunteer(tmp_path, limits="off")
     sent: dict[str, Scalar] = {"server_round": 1, "mandatory": 1}
     own = node("train", **sent)
     for setting in ({"learning_rate": 0.01}, {"local_steps": 2}, {"batch_size": 3}):
@@ -175,7 +175,7 @@ def numbers_in(content: RecordDict) -> list[float]:
 
 
 def test_no_reply_carries_the_requirement(tmp_path: Path) -> None:
-    node = Volunteer(tmp_path)
+    node = Volunteer(tmp_path, limits="off")
     replies = [node("query")]
     rho = node.requirement.rho
     for arrays in (None, node.solo()):

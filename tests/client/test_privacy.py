@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from client.privacy import noise_key, protected
+from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore, Record, Store
 from client.training.models import arrays_of
 from client.training.rule import LocalRule
@@ -44,10 +45,18 @@ def memory(key: str = "a secret") -> Store:
 class Owner:
     """What `protected` asks of a participant, around any model."""
 
-    def __init__(self, config: RunConfig, size: int = 2, store: Store | None = None, client_id: str = "anna") -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        size: int = 2,
+        store: Store | None = None,
+        client_id: str = "anna",
+        node: NodeSettings | None = None,
+    ) -> None:
         self.config = config
         self.client_id = client_id
         self.store = store or memory()
+        self.node = node or NodeSettings()
         self.layout = Layout.of({"w": np.zeros(size, np.float32)})
 
 
@@ -195,6 +204,53 @@ def test_what_flowers_mod_does_not_take_is_its_error_reply() -> None:
     assert "exactly one ArrayRecord" in answer.error.reason
 
 
+# -- of the owner --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "own", "length"), [(0.0, 1.0, 1.0), (2.0, 1.0, 1.0), (0.5, 1.0, 0.5), (2.0, 0.0, 2.0), (0.0, 0.0, 5.0)]
+)
+def test_the_smaller_norm_counts(run: float, own: float, length: float) -> None:
+    owner = Owner(RunConfig(clipping_norm=run), node=NodeSettings(clipping_norm=own))
+    found = reply(owner, [10, 20], [13, 24]) - np.array([10, 20])
+    assert found.tolist() == pytest.approx([0.6 * length, 0.8 * length], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("run", "own", "sigma"),
+    [
+        # sqrt(2 ln 125000) = 4.845; the owner's sensitivity is twice the norm that counts
+        ({}, {"clipping_norm": 1.0, "dp_epsilon": 5.0}, 2 * 4.845 / 5),
+        ({"clipping_norm": 0.5}, {"clipping_norm": 1.0, "dp_epsilon": 5.0}, 2 * 0.5 * 4.845 / 5),
+        # a run whose noise is nil by its own sensitivity
+        (
+            {"clipping_norm": 1.0, "dp_epsilon": 1.0, "dp_sensitivity": 1e-9},
+            {"clipping_norm": 1.0, "dp_epsilon": 5.0},
+            1.938,
+        ),
+        ({"clipping_norm": 1.0, "dp_epsilon": 1.0}, {"clipping_norm": 1.0, "dp_epsilon": 5.0}, 4.845),
+        ({"clipping_norm": 1.0, "dp_epsilon": 1.0}, {"clipping_norm": 1.0}, 4.845),
+    ],
+)
+def test_the_larger_noise_counts(run: dict[str, float], own: dict[str, float], sigma: float) -> None:
+    owner = Owner(RunConfig.model_validate(run), SIZE, node=NodeSettings.model_validate(own))
+    sent = np.full(SIZE, 0.5)
+    assert (reply(owner, sent, sent) - sent).std() == pytest.approx(sigma, rel=0.01)
+
+
+def test_noise_of_the_owners_needs_a_norm() -> None:
+    with pytest.raises(ConfigError, match="clipping-norm = 0 is not allowed with dp-epsilon = 5: more than 0"):
+        NodeSettings.parse({"dp-epsilon": 5.0})
+
+
+@pytest.mark.parametrize("config", [CLIP, NOISE])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_of_an_update_that_is_not_finite_no_value_is_sent(config: RunConfig, value: float) -> None:
+    """Its norm is no number: it would bound nothing, and leave the other values as they are."""
+    for sent, own in ([[0, 0], [value, 4]], [[value, 0], [value, 4]]):
+        assert np.isnan(reply(Owner(config), sent, own)).all()
+
+
 # -- in a client ---------------------------------------------------------------------------------------
 
 RUN = run_config(clients=4, solo__steps=3, batch_size=8, local_steps=5)
@@ -234,3 +290,12 @@ def test_a_client_refuses_what_it_cannot_protect_unless_it_sits_out(tmp_path: Pa
     content = told_train(tmp_path, {**never, "strategy": "scaffold"}, mandatory=0)
     assert list(content) == [keys.METRICS]
     assert content.metric_records[keys.METRICS][keys.DECISION] == 0
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "adagd", "maxfl-adagd"])
+def test_an_owner_who_asks_for_clipping_declines_what_cannot_be_clipped(strategy: str, tmp_path: Path) -> None:
+    config = RunConfig.parse({**RUN.as_config(), "strategy": strategy})
+    with pytest.raises(ConfigError, match="clipping-norm = 1 of this client's owner is not allowed with local-rule"):
+        Node(config, tmp_path, clipping_norm=1.0)("query")
+    assert keys.INFO in Node(config, tmp_path)("query")
+    assert keys.INFO in Node(RUN, tmp_path, clipping_norm=1.0)("query")

@@ -1,7 +1,10 @@
 """The files that Docker reads agree with each other and with the rest of the project."""
 
 import re
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from fedappeal.containers.prepare import OWNED
 from fedappeal.containers.replica import OPTIONS
@@ -13,7 +16,13 @@ EXAMPLE = (ROOT / ".env.example").read_text()
 
 def pins(path: str) -> dict[str, str]:
     lines = (ROOT / path).read_text().splitlines()
-    return {line.partition("==")[0]: line for line in lines if "==" in line}
+    return {line.partition("==")[0]: line.removesuffix(" \\") for line in lines if "==" in line}
+
+
+def described(service: str) -> str:
+    """What the compose file says of a service, without what it shares with the others."""
+    (found,) = re.findall(rf"^  {service}:\n((?:(?: {{4}}.*)?\n)+)", COMPOSE, re.MULTILINE)
+    return str(found)
 
 
 def test_every_setting_is_in_the_example_with_its_default() -> None:
@@ -27,8 +36,22 @@ def test_every_setting_is_in_the_example_with_its_default() -> None:
 
 
 def test_the_clients_get_every_variable_that_their_replica_reads() -> None:
-    client = COMPOSE.partition("\n  client:\n")[2].partition("\n  federation:\n")[0]
-    assert set(OPTIONS) <= set(re.findall(r"^ {6}([A-Z_]+): ", client, re.MULTILINE))
+    assert set(OPTIONS) <= set(re.findall(r"^ {6}([A-Z_]+): ", described("client"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("service", ["certs", "superlink", "client", "federation"])
+def test_every_container_is_bounded_and_its_own_files_are_read_only(service: str) -> None:
+    assert "    <<: *part\n" in described(service)
+    assert not re.search(r"read_only|privileged|security_opt|pids_limit|tmpfs", described(service))
+    shared = COMPOSE.partition("x-part: &part\n")[2].partition("\nservices:")[0]
+    for line in (
+        "cap_drop: [ALL]",
+        'security_opt: ["no-new-privileges:true"]',
+        "read_only: true",
+        "pids_limit: ${PIDS:-512}",
+        "mem_limit: ${PART_MEMORY:-2g}",
+    ):
+        assert f"  {line}\n" in shared
 
 
 def test_a_setting_has_one_default() -> None:
@@ -57,13 +80,54 @@ def test_the_image_is_made_of_the_same_versions_and_of_no_tools() -> None:
     assert not {"pytest", "mypy", "ruff", "ray", "hypothesis"} & set(image)
 
 
-def test_the_image_is_built_with_the_same_installer() -> None:
-    (version,) = re.findall(r"^ARG UV_VERSION=(.+)$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
-    assert pins("requirements.txt")["uv"].split(" ")[0] == f"uv=={version}"
+def test_the_installer_and_the_build_tool_are_of_the_same_versions() -> None:
+    installer, everything = pins("docker/installer.txt"), pins("requirements.txt")
+    assert {"uv", "hatchling", "editables"} <= set(installer)
+    assert installer == {name: everything[name] for name in installer}
+
+
+@pytest.mark.parametrize("path", ["requirements.txt", "docker/requirements.txt", "docker/installer.txt"])
+def test_every_package_is_pinned_with_hashes_and_no_address_is_named(path: str) -> None:
+    text = (ROOT / path).read_text()
+    assert text.endswith("\n")
+    entries = text.replace(" \\\n", "").splitlines()
+    assert len(entries) == len({entry.partition(" --hash")[0] for entry in entries}) > 5
+    for entry in entries:
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [^/@\\]+?)?( +--hash=sha256:[0-9a-f]{64})+", entry), entry[:200]
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("path", ["Makefile", "docker/Dockerfile"])
+def test_nothing_is_installed_without_hashes_but_the_project_and_another_pytorch(path: str) -> None:
+    text = (ROOT / path).read_text().replace("\\\n", "")
+    found = re.findall(r"pip install ([^\n;]*)", "\n".join(x for x in text.splitlines() if not x.startswith("#")))
+    assert len(found) >= 3
+    for options in found:
+        own = "--no-deps --no-build-isolation" in options
+        assert own or "--require-hashes" in options or '--torch-backend "$TORCH_BACKEND" $torch' in options, options
+
+
+def test_another_pytorch_takes_the_place_of_all_that_pypis_needs(tmp_path: Path) -> None:
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    (taken,) = re.findall(r"sed -n -E '([^']+)'", dockerfile)
+    (dropped,) = re.findall(r"sed -i -E '([^']+)'", dockerfile)
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text((ROOT / "docker" / "requirements.txt").read_text())
+    said = subprocess.run(["sed", "-n", "-E", taken, requirements], capture_output=True, text=True, check=True).stdout
+    every = pins("docker/requirements.txt")
+    assert said.split() == [every["torch"], every["torchvision"]]
+    subprocess.run(["sed", "-i", "-E", dropped, requirements], check=True)
+    left = set(re.findall(r"^([a-z0-9-]+)==", requirements.read_text(), re.MULTILINE))
+    gone = set(every) - left
+    assert {"torch", "torchvision", "triton", "cuda-toolkit", "nvidia-cublas"} <= gone
+    assert all(re.match(r"torch|triton|cuda-|nvidia-", name) for name in gone)
+    entries = requirements.read_text().replace(" \\\n", "").splitlines()
+    assert all("==" in entry and "--hash=" in entry for entry in entries)
 
 
 def test_nothing_private_can_be_built_into_the_image() -> None:
     kept = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
     assert kept[0] == "*"
     wanted = {"LICENSE", "README.md", "pyproject.toml", "client", "docker/requirements.txt", "fedappeal", "server"}
+    wanted |= {"docker/installer.txt"}
     assert {line[1:] for line in kept if line.startswith("!")} == wanted | {"strategies"}

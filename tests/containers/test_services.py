@@ -14,7 +14,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from fedappeal.cli.client import client_app
 from fedappeal.containers.health import problem
-from fedappeal.containers.prepare import OWNED, hand_out, number, own, own_runs
+from fedappeal.containers.prepare import OWNED, close, hand_out, number, own, own_runs
 from fedappeal.containers.replica import OPTIONS, client_arguments, environment_options
 from fedappeal.containers.slots import ReplicaSlot
 from fedappeal.federation.certificates import write_certificates
@@ -70,6 +70,14 @@ def test_what_docker_made_as_root_is_given_to_the_user(tmp_path: Path) -> None:
     assert owners == {(1234, 1235)}
 
 
+def test_volumes_with_keys_and_states_are_their_owners_alone(tmp_path: Path) -> None:
+    for name in OWNED:
+        (tmp_path / name).mkdir(mode=0o755)
+    close(tmp_path)
+    modes = {name: oct((tmp_path / name).stat().st_mode & 0o777) for name in OWNED}
+    assert modes == {**dict.fromkeys(OWNED, "0o700"), "ca": "0o755"}
+
+
 def test_a_replica_is_a_client_with_its_slots_key_share_and_state() -> None:
     slot = ReplicaSlot(7, Path("/clients/07"))
     said = client_arguments(slot, "superlink:9092", Path("/ca.crt"), ["--device", "cpu"])
@@ -87,11 +95,13 @@ def test_a_replica_is_a_client_with_its_slots_key_share_and_state() -> None:
 
 def test_a_replicas_owner_says_in_the_environment_what_it_allows_and_how_it_decides() -> None:
     environment = {"ALLOW": "mine,theirs", "PARTICIPATION": "defect", "SET": "defect.leave-below=0.3", "DEVICE": ""}
+    environment["LIMITS"] = "max-steps=2000 min-batch=4"
     said = environment_options(environment)
     assert dict(zip(said[::2], said[1::2], strict=True)) == {
         "--allow": "mine,theirs",
         "--participation": "defect",
         "--set": "defect.leave-below=0.3",
+        "--limits": "max-steps=2000 min-batch=4",
     }
     known = {name for parameter in typer.main.get_command(client_app).params for name in parameter.opts}
     assert set(OPTIONS.values()) <= known

@@ -1,13 +1,14 @@
-"""The tables of the README that say what strategies, policies and the like are: their classes' summary lines.
+"""The tables of README and docs that are read off classes: strategies, policies and the like, an owner's limits.
 
     python -m tests.docs.tables
 
-prints them; a test compares them with the README.
+prints them; a test compares them with the pages.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
+from client.limits import Limits
 from fedappeal.protocol.plugins import Registry
 from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 
@@ -53,6 +54,15 @@ def local_rules() -> Iterator[str]:
         yield f"| `{name}` | {_escaped(rule.summary_line())} | {'batched' if rule.batched else 'sequential'} |"
 
 
+def limits() -> Iterator[str]:
+    """The rows of the table of an owner's limits."""
+    yield "| limit | default | unit | |"
+    yield "|---|---|---|---|"
+    units = Limits.units()
+    for (key, value), field in zip(Limits().as_config().items(), Limits.model_fields.values(), strict=True):
+        yield f"| `{key}` | {value:g} | {units[key]} | {field.description} |"
+
+
 def _table(option: str, registry: Registry[Any]) -> Iterator[str]:
     yield f"| `{option}` | |"
     yield "|---|---|"
@@ -65,5 +75,5 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for rows in (strategies(), policies(), requirements(), local_rules()):
+    for rows in (strategies(), policies(), requirements(), local_rules(), limits()):
         print("\n".join(rows), end="\n\n")

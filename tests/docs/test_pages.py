@@ -209,9 +209,10 @@ def told(cell: str, value: str) -> bool:
         (tables.policies, "README.md"),
         (tables.requirements, "README.md"),
         (tables.local_rules, "docs/simulation.md"),
+        (tables.limits, "docs/edge.md"),
     ],
 )
-def test_the_tables_of_plugins_are_their_summary_lines(rows: object, page: str) -> None:
+def test_the_tables_are_read_off_the_classes(rows: object, page: str) -> None:
     assert callable(rows)
     assert "\n".join(rows()) in PAGES[page], "python -m tests.docs.tables prints them"
 

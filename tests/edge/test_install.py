@@ -80,7 +80,7 @@ def test_a_first_installation_makes_a_key_and_starts_with_what_was_given(install
     assert started.stdout == (
         f"<client><--superlink><fed.example.org:9092><--root-certificates><{here}/etc/ca.crt>"
         f"<--key><{here}/etc/client.key><--data><{tmp_path}/my photos><--device><auto>"
-        "<--participation><><--set><><--allow><>"
+        "<--participation><><--set><><--limits><><--allow><>"
         f"<--state-dir><{here}/state/client><--connect-timeout><0><--role><unseen> 1 0\n"
     )
     assert (tmp_path / "here/state").stat().st_mode & 0o777 == 0o700
@@ -91,6 +91,7 @@ def test_a_first_installation_makes_a_key_and_starts_with_what_was_given(install
 
 def test_a_second_one_changes_what_is_named_and_nothing_else(install: Install, tmp_path: Path) -> None:
     policy = ("--participation", "defect", "--set", "defect.leave-below=0.3", "--allow", "mine,theirs")
+    policy += ("--limits", "max-steps=2000 min-batch=4")
     install(*HERE, *NEEDED, *policy, "--options", "--priority --no-report-loss")
     before = (tmp_path / "here/etc/client.env").read_text()
     (tmp_path / "here/etc/client.key").write_text("mine\n")
@@ -98,7 +99,8 @@ def test_a_second_one_changes_what_is_named_and_nothing_else(install: Install, t
     assert done.returncode == 0, done.stderr
     assert "is new" not in done.stdout
     after = (tmp_path / "here/etc/client.env").read_text()
-    assert 'PARTICIPATION="defect"\nSET="defect.leave-below=0.3"\nALLOW="mine,theirs"\n' in after
+    assert 'PARTICIPATION="defect"\nSET="defect.leave-below=0.3"\nLIMITS="max-steps=2000 min-batch=4"\n' in after
+    assert 'ALLOW="mine,theirs"\n' in after
     assert after == before.replace("fed.example.org:9092", "[2001:db8::1]:9092") != before
     assert (tmp_path / "here/etc/client.key").read_text() == "mine\n"
     assert install(*HERE, "--options", "", "--key", "old.key").returncode == 0
@@ -120,6 +122,7 @@ def test_what_the_owner_wrote_into_the_settings_stays(install: Install, tmp_path
             'DEVICE="cuda:1"',
             'PARTICIPATION=""',
             'SET=""',
+            'LIMITS=""',
             'ALLOW=""',
             'OPTIONS="--no-report-loss --priority"',
             "OMP_NUM_THREADS=2",
@@ -229,3 +232,9 @@ def test_shellcheck_finds_nothing() -> None:
         ["shellcheck", "--shell=sh", str(INSTALL)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_the_service_is_confined() -> None:
+    wanted = {"UMask=0077", "NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateTmp=yes", "CapabilityBoundingSet="}
+    wanted |= {"StateDirectoryMode=0700", "MemoryMax=50%", "TasksMax=256"}
+    assert wanted <= set(UNIT.read_text().splitlines())

@@ -73,3 +73,13 @@ def test_what_is_no_bundle_is_one_line(content: bytes) -> None:
 def test_settings_are_scalars() -> None:
     with pytest.raises(ValueError, match="The value for key a needs to be of type"):
         built({"a": [1, 2]})
+
+
+def test_settings_that_unpack_to_more_than_a_megabyte_are_not_read() -> None:
+    """A bundle of kilobytes can hold gigabytes of them."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pyproject.toml", "#" * 2_000_000)
+    assert len(packed.getvalue()) < 5000
+    with pytest.raises(ValueError, match=r"its settings are 2000000 bytes: at most 1048576 are allowed"):
+        bundle.read(packed.getvalue(), {})

@@ -22,7 +22,7 @@ from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.fleet import MessageDropped, NotConnected
 from fedappeal.flower.transport import open_fleet
-from fedappeal.protocol import keys
+from fedappeal.protocol import keys, proof
 from fedappeal.protocol.config import RunConfig
 from server.resumption import KIND, LOCAL
 from server.run_folder import EVENTS, HISTORY, INITIAL, RunFolder, read_lines
@@ -76,9 +76,28 @@ class Attacker(threading.Thread):
         self.connection.close()
 
 
-def enrolled(message: Message, client_id: str = "mallory", **info: str | int) -> Message:
-    """Return an honest answer to the roll call; ``info`` adds to what it says."""
+def enrolled(
+    message: Message,
+    client_id: str = "mallory",
+    *,
+    signed_by: ec.EllipticCurvePrivateKey | None = None,
+    **info: str | int | bytes,
+) -> Message:
+    """Return an honest answer to the roll call.
+
+    Args:
+        message: the roll call.
+        client_id: a member's; two attackers of one run need two.
+        signed_by: proves this key's client-id; None: the attacker's node key does, by its connection.
+        info: adds to what it says.
+    """
     said: dict[str, Any] = {keys.CLIENT_ID: client_id, keys.ROLE: keys.SEEN}
+    if signed_by is not None:
+        asked = message.content.config_records[keys.CONFIG]
+        node, run_key = str(message.metadata.dst_node_id), str(asked[keys.RUN_KEY])
+        stated = proof.statement(str(asked[keys.NONCE]), run_key, node, client_id)
+        public_key = proof.public_pem(signed_by.public_key()).decode()
+        said |= {keys.PUBLIC_KEY: public_key, keys.SIGNATURE: proof.sign(signed_by, stated)}
     said |= {key.replace("_", "-"): value for key, value in info.items()}
     content = {keys.INFO: ConfigRecord(said), keys.METRICS: MetricRecord({keys.NUM_EXAMPLES: 100})}
     return Message(RecordDict(content), reply_to=message)

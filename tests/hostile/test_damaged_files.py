@@ -53,11 +53,9 @@ def flips(path: Path, patterns: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def noticed(read: Callable[[], object], where: tuple[int, int]) -> None:
-    try:
+    with pytest.raises(ConfigError) as error:  # where it is not raised, the byte was not noticed
         read()
-    except ConfigError:
-        return
-    pytest.fail("byte {} ^ {} was not noticed".format(*where))
+    assert len(str(error.value).splitlines()) == 1, where
 
 
 # -- every byte ------------------------------------------------------------------------------------------

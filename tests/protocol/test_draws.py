@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from fedappeal.protocol.draws import batch_indices, draw_seed, generator
+from fedappeal.protocol.draws import DRAWN_AT_ONCE, Minibatches, batch_indices, draw_seed, generator
 
 small = st.integers(1, 40)
 
@@ -70,3 +72,31 @@ def test_more_steps_extend_a_draw_and_rounds_differ() -> None:
     np.testing.assert_array_equal(many[:2], few)
     assert not np.array_equal(many, batch_indices(0, "a", 2, 50, 9, 8))
     assert not np.array_equal(many, batch_indices(0, "a", 1, 50, 9, 8, "tuning"))
+
+
+def all_at_once(num_examples: int, steps: int, batch_size: int) -> NDArray[np.int64]:
+    """The minibatches as one stream of whole epochs, cut into rows."""
+    size = min(batch_size, num_examples)
+    rng = generator(7, "batches", client="a", server_round=2)
+    order = [rng.permutation(num_examples) for _ in range(-(-steps * size // num_examples))]
+    return np.concatenate([*order, np.empty(0, np.int64)])[: steps * size].reshape(steps, size)
+
+
+@pytest.mark.parametrize("most", [1, 7, 64, DRAWN_AT_ONCE])
+@pytest.mark.parametrize(("num_examples", "steps", "batch_size"), [(11, 30, 4), (5, 9, 8), (64, 40, 1), (3, 0, 2)])
+def test_drawn_as_needed_they_are_the_same(most: int, num_examples: int, steps: int, batch_size: int) -> None:
+    batches = Minibatches(7, "a", 2, num_examples, steps, batch_size)
+    expected = all_at_once(num_examples, steps, batch_size)
+    blocks = list(batches.blocks(most))
+    assert all(block.size <= max(most, min(batch_size, num_examples)) for block in blocks)
+    np.testing.assert_array_equal(np.concatenate([*blocks, expected[:0]]), expected)
+    np.testing.assert_array_equal(list(batches.rows()) or expected, expected)
+    np.testing.assert_array_equal(np.asarray(batches), expected)
+    assert batches.shape == expected.shape
+    assert len(batches) == steps
+    assert np.asarray(batches).dtype == np.int64
+
+
+def test_steps_without_end_are_begun_at_once() -> None:
+    rows = Minibatches(7, "a", 2, 50, 10**12, 10**12).rows()
+    np.testing.assert_array_equal([next(rows) for _ in range(3)], all_at_once(50, 3, 50))

@@ -75,7 +75,7 @@ def recorder(path: Path, memory: Memory | None, *, rounds: int = 100, durable: b
 
 
 def rounds(recorder: Recorder, numbers: range, clock: Clock, seconds: float) -> list[int]:
-    """Run rounds of so many seconds; return those after which a checkpoint was written."""
+    """Run rounds of these seconds each; return those after which a checkpoint was written."""
     assert isinstance(recorder.watch, Watch)
     recorder.watch.checkpoints.clear()
     for number in numbers:

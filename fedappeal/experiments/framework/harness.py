@@ -21,7 +21,7 @@ from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol.config import ConfigError
 from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job, share_threads
-from server.run_folder import recorded_versions
+from fedappeal.versions import recorded_versions
 
 LOCK = ".lock"
 
@@ -121,7 +121,7 @@ def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> 
             failed[todo[number].name] = reason
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[runs]}"),
         TimeElapsedColumn(),

@@ -173,6 +173,16 @@ LATER = [
     ("def load(): ...", "owned:load", "it failed: TypeError: load() takes 0 positional arguments"),
     ("def load(task):\n    open('/patients.csv')", "owned:load", "it failed: FileNotFoundError: "),
     ("def load(task):\n    raise SystemExit('a\\nb')", "owned:load", "it failed: SystemExit: a b"),
+    (
+        "class End(BaseException): ...\ndef load(task):\n    raise End('now')",
+        "owned:load",
+        "it failed: End: now",
+    ),
+    (
+        "class End(BaseException): ...\nraise End('now')",
+        "owned:load",
+        "its import ended the program (now)",
+    ),
 ]
 
 

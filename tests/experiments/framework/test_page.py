@@ -14,7 +14,7 @@ from fedappeal.experiments.framework.harness import Machine, carry_out
 from fedappeal.experiments.framework.page import write_page
 from fedappeal.experiments.framework.plan import make_plan
 from fedappeal.protocol.config import ConfigError
-from server.run_folder import recorded_versions
+from fedappeal.versions import recorded_versions
 from tests.experiments.framework.small import FEDERATED, computed, draw
 
 

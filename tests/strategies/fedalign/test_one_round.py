@@ -42,7 +42,7 @@ def joined(message: Message, said: Said) -> Message:
 
 
 def asked(strategy: Strategy, count: int, server_round: int = 1, start: ArrayRecord | None = None) -> list[Message]:
-    """Open a round with so many bare nodes and return its messages, by node."""
+    """Open a round with a number of bare nodes and return its messages, by node."""
     grid = MemoryGrid({10 + k: Volunteer(str(k)) for k in range(count)})
     messages = list(strategy.configure_train(server_round, start or model(1, 1), ConfigRecord(), grid))
     grid.push_messages(messages)

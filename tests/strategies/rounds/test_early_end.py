@@ -11,7 +11,7 @@ from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 
 
 class Until(FedAvg):
-    """Is done once so many rounds have been concluded."""
+    """Is done once a number of rounds has been concluded."""
 
     def __init__(self, last: int, **shared: object) -> None:
         super().__init__(**shared)  # type: ignore[arg-type]

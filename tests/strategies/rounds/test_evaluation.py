@@ -19,7 +19,7 @@ LARGEST = sys.float_info.max
 
 
 def losses(values: list[float]) -> float:
-    """Mean of the losses that so many clients report."""
+    """Mean of the losses that a number of clients report."""
     said = [(Member(str(k), k), MetricRecord({keys.LOSS: value})) for k, value in enumerate(values)]
     return summarise(said)["loss"]
 

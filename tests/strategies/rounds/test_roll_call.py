@@ -92,6 +92,7 @@ def test_misfits_do_not_keep_others_from_coming() -> None:
 
 def test_a_refused_node_that_went_away_and_came_back_is_called_again() -> None:
     grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b", refuses="too old")})
+    grid.delay = lambda node, message: 2.0 if message.metadata.message_type == "train" else 0.0
 
     def away() -> None:
         del grid.nodes[11]
@@ -164,6 +165,7 @@ def test_a_node_that_stays_silent_is_called_again_after_the_timeout() -> None:
 @pytest.mark.parametrize("code", [3, 4, 5])
 def test_a_node_that_went_offline_before_it_could_answer_is_called_again(code: int) -> None:
     grid = MemoryGrid({10: Volunteer("a"), 11: lambda message: Message(Error(code, "gone"), reply_to=message)})
+    grid.delay = lambda node, message: 2.0 if message.metadata.message_type == "train" else 0.0
     back = Volunteer("b")
     _, watch = run(FedAvg(), grid, 3, Watch(before={2: lambda: grid.nodes.update({11: back})}))
     assert not watch.refused
@@ -300,7 +302,7 @@ def test_an_answer_that_says_too_little_is_refused(
         read_roll_call(Message(content, reply_to=call))
 
 
-@pytest.mark.parametrize("client", ["\x1b[31mred", "two\nlines", "x" * 129, "\u202eanna"])
+@pytest.mark.parametrize("client", ["\x1b[31mred", "two\nlines", "x" * 65, "\u202eanna", ".a", "-a", "a/b"])
 @pytest.mark.parametrize("data_refused", ["", "labels"])
 def test_a_client_id_that_no_terminal_should_see_is_refused(client: str, data_refused: str) -> None:
     grid, watch = MemoryGrid({10: Volunteer("a"), 11: Volunteer(client, data_refused=data_refused)}), Watch()
@@ -309,4 +311,4 @@ def test_a_client_id_that_no_terminal_should_see_is_refused(client: str, data_re
     reason = watch.refused[11]
     assert reason.isprintable()
     assert len(reason) < 200
-    assert "is not allowed: up to 128 printable characters" in reason
+    assert "is not allowed: 1 to 64 letters" in reason

@@ -1,0 +1,34 @@
+"""What the server is told of an error on this device: one line that says what is wrong, and nothing of its files."""
+
+import re
+
+from client.data.unfit import OwnDataError
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.foreign_text import printable
+
+LONGEST = 500
+"""Characters of a reason."""
+ELSEWHERE = "(a file of this device)"
+"""Stands for each path."""
+
+_QUOTED = re.compile(r"""'[^'\n]*[/\\][^'\n]*'|"[^"\n]*[/\\][^"\n]*\"""")
+_BARE = re.compile(r"""(?:(?<=[\s=:(\[,;])|^)(?:~|\.{1,2}|[A-Za-z]:|file:)?[/\\][^\s'",;)\]]*""")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what the server is told of an error.
+
+    The text of a `ConfigError` is about settings, which the server's operator can change; that of any other error may
+    hold anything, values of the owner's data among it. The owner's own log has all of it.
+    """
+    kind = type(error).__name__
+    if isinstance(error, OwnDataError):
+        return f"{kind}: {error.problem.text} (the client's log says more)"
+    if isinstance(error, ConfigError):
+        return printable(without_paths(f"{kind}: {' '.join(str(error).split())}"), LONGEST)
+    return printable(f"{kind} (the client's log says more)", LONGEST)
+
+
+def without_paths(text: str) -> str:
+    """Return a text in which nothing that looks like a path is left."""
+    return _BARE.sub(ELSEWHERE, _QUOTED.sub(ELSEWHERE, text))

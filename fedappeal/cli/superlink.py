@@ -1,0 +1,26 @@
+"""`fedappeal superlink`: a SuperLink whose Control port is for the user who starts it."""
+
+import sys
+from collections.abc import Sequence
+
+from fedappeal.cli.shown import complain
+from fedappeal.federation.own_superlink import NOT_GUARDED, run_own_superlink
+from fedappeal.socket_owner import NotTold, is_told
+
+
+def start_superlink(arguments: Sequence[str]) -> None:
+    """Be a SuperLink until a signal ends it.
+
+    Args:
+        arguments: options of `flower-superlink`.
+
+    Raises:
+        ConfigError: options that cannot be guarded; before anything is started.
+    """
+    try:
+        if not is_told():
+            complain(NOT_GUARDED)
+        run_own_superlink(arguments)
+    except NotTold as error:
+        complain(error)
+        sys.exit(1)

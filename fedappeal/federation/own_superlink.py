@@ -1,0 +1,53 @@
+"""A SuperLink for the user who starts it: Flower's own, and other users of this machine are kept out.
+
+python -P -m fedappeal.federation.own_superlink [options of `flower-superlink`]
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from fedappeal.flower.processes import QUIET
+from fedappeal.socket_owner import NotTold, is_told
+
+NOT_GUARDED = (
+    "this system does not say whose a connection is (Linux does): other users of this machine reach the SuperLink's "
+    "ports and can run code as you"
+)
+"""What is said where other users cannot be kept out."""
+
+
+def run_own_superlink(arguments: Sequence[str]) -> None:
+    """Be a SuperLink whose ports on loopback serve this user's processes only.
+
+    Args:
+        arguments: options of `flower-superlink`.
+
+    Raises:
+        ConfigError: options that cannot be guarded; before anything is started.
+        NotTold: if this is Linux and does not say whose a connection is.
+    """
+    guarded = is_told()
+    for name, value in {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}.items():
+        os.environ.setdefault(name, value)
+    # Importing Flower takes a second; it reads the environment then.
+    from fedappeal.flower.superlink_log import log_refusals, readable_log
+    from fedappeal.flower.superlink_process import run_superlink
+
+    readable_log()
+    log_refusals()
+    run_superlink(arguments, guarded=guarded)
+
+
+def main() -> None:
+    """Be the SuperLink, with the options of this process's command line."""
+    from fedappeal.protocol.config import ConfigError
+
+    try:
+        run_own_superlink(sys.argv[1:])
+    except (ConfigError, NotTold) as error:
+        sys.exit(f"fedappeal: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""How a process ends with the one that started it, and with its terminal."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent has ended, in whatever way (Linux; elsewhere nothing is done).
+
+    It may be called between fork and exec, and holds after exec. It counts the *thread* that started this process as
+    its parent, so that thread has to stay.
+
+    Args:
+        parent: the parent's process id; where it has ended already, this process ends here.
+    """
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def terminals() -> list[int]:
+    """Return which of standard output and standard error are terminals."""
+    return [number for number in (1, 2) if os.isatty(number)]
+
+
+def write_nowhere(numbers: list[int]) -> None:
+    """Let what is written to these open files vanish: a terminal that has been closed would raise an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in numbers:
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+@contextmanager
+def end_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal (SIGHUP, unless ignored: nohup) do what Ctrl-C does.
+
+    A container's first process would not end by SIGTERM otherwise. Signals reach the main thread alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    written = terminals()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGHUP:
+            write_nowhere(written)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            with contextlib.suppress(TypeError):  # None: what took it was not set from Python
+                signal.signal(number, handler)

@@ -1,0 +1,141 @@
+"""The file in which a federation keeps whose each client-id is.
+
+Of a local run it lies in the run's folder, else beside the runs, so that all runs of a SuperLink know the same. It is
+its owner's alone, and replaced as a whole under a lock.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedappeal.files import replace_file
+from fedappeal.locks import InUse, only_process
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.protocol.keys import is_client_id
+from server.resumption import is_local
+from strategies.rounds.ownership import Owners
+
+FILE = "client-ids.json"
+_LOCK = ".client-ids.lock"
+_FORMAT = 1
+_PRIVATE = 0o600
+_PATIENCE = 10.0
+"""Seconds to wait for another process that has the file."""
+_RUNS = 100
+"""Runs whose passing keys are kept; the oldest are dropped."""
+
+
+@dataclass
+class Book:
+    """What the file says.
+
+    Attributes:
+        clients: the owner of each client-id in all runs, as `Owners` has it.
+        runs: by run-key, the owners in that run alone.
+    """
+
+    clients: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def identities_of(run: Path, run_key: str) -> "IdentityFile":
+    """Return where a run's federation keeps whose each client-id is."""
+    return IdentityFile(run if is_local(run) else run.parent, run_key)
+
+
+class IdentityFile:
+    """The owners of client-ids in a folder, for one run.
+
+    Args:
+        folder: where the file lies.
+        run_key: of the run; empty: of none.
+    """
+
+    def __init__(self, folder: Path, run_key: str = "") -> None:
+        self._folder = folder
+        self._run_key = run_key
+        self.path = folder / FILE
+
+    @contextmanager
+    def open(self) -> Iterator[Owners]:
+        """Read the owners for a while, alone; what is changed meanwhile is kept.
+
+        Raises:
+            ConfigError: the file cannot be read or written.
+        """
+        with self._alone():
+            book = self.read()
+            owners = Owners(book.clients, book.runs.get(self._run_key, {}))
+            yield owners
+            if owners.changed:
+                self._write(Book(owners.lasting, self._with_passing(book.runs, owners.passing)))
+
+    def release(self, client_id: str, to: str) -> None:
+        """Let an id pass to another key, in all runs; arguments as of `Owners.release`, errors as of `open`."""
+        with self._alone():
+            book = self.read()
+            owners = Owners(book.clients)
+            owners.release(client_id, to)
+            runs = {run: {i: key for i, key in ids.items() if i != client_id} for run, ids in book.runs.items()}
+            self._write(Book(owners.lasting, runs))
+
+    def read(self) -> Book:
+        """Return what the file says; nothing where there is none.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        try:
+            if not self.path.exists():
+                return Book()
+            said = parse_json(self.path.read_bytes())
+            if not isinstance(said, dict) or said.get("format") != _FORMAT:
+                raise ValueError(f"it is not of format {_FORMAT}")
+            runs = said["runs"]
+            if not isinstance(runs, dict):
+                raise ValueError("its runs are no object")
+            return Book(_owners(said["clients"]), {str(run): _owners(ids) for run, ids in runs.items()})
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"file '{self.path}' cannot be read: {error} (it says whose each client-id is: put back a copy; "
+                f"without the file each id belongs to the key that uses it next)"
+            ) from None
+
+    def _with_passing(self, runs: dict[str, dict[str, str]], passing: dict[str, str]) -> dict[str, dict[str, str]]:
+        others = {run: ids for run, ids in runs.items() if run != self._run_key}
+        kept = dict(list(others.items())[-(_RUNS - 1) :])
+        return kept | ({self._run_key: passing} if passing else {})
+
+    def _write(self, book: Book) -> None:
+        record = {"format": _FORMAT, "clients": book.clients, "runs": book.runs}
+        try:
+            replace_file(self.path, (json.dumps(record, indent=1) + "\n").encode(), mode=_PRIVATE)
+        except OSError as error:
+            raise ConfigError(
+                f"file '{self.path}' cannot be written: {error.strerror} (it says whose each client-id is)"
+            ) from None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        until = time.monotonic() + _PATIENCE
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(only_process(self._folder, _LOCK))
+                    break
+                except InUse as error:
+                    if time.monotonic() >= until:
+                        raise ConfigError(f"file '{self.path}' is in use by process {error.process}") from None
+                    time.sleep(0.05)
+            yield
+
+
+def _owners(said: Any) -> dict[str, str]:
+    if not isinstance(said, dict) or not all(is_client_id(i) and isinstance(key, str) for i, key in said.items()):
+        raise ValueError("its client-ids are no object of fingerprints")
+    return said

@@ -1,0 +1,49 @@
+"""How a server reads images off updates: of a batch of one, of two batches that differ by one, of rare units."""
+
+import numpy as np
+
+from fedappeal.protocol.packing import Arrays
+from fedappeal.tasks.datasets.digits import Digits
+from tests.hostile.attacks.victim import PIXELS, Found, Vector, Victim, other_images
+
+
+def by_single_batches(victim: Victim, models: int, batch_size: int = 1) -> Found[Vector]:
+    """Ask for batches of one: the gradient of a layer's weights over that of its bias is the image."""
+    found = [_image(victim.gradient(victim.zero(), batch_size)) for _ in range(models)]
+    return Found(np.array(found), victim.asked)
+
+
+def by_differences(victim: Victim, models: int) -> Found[Vector]:
+    """Ask for all examples, then for all but one: the difference of the sums is that one's gradient."""
+    all_of_them, n = victim.gradient(victim.zero()), victim.examples
+    found = []
+    for _ in range(models):
+        but_one = victim.gradient(victim.zero(), n - 1)
+        found.append(_image({name: n * all_of_them[name] - (n - 1) * but_one[name] for name in but_one}))
+    return Found(np.array(found), victim.asked)
+
+
+def by_rare_units(victim: Victim, models: int, batch_size: int = 10**6) -> Found[Vector]:
+    """Send first layers each of whose units is active for about one image in all: its gradient is that image's.
+
+    How rarely a unit is active the server tries with images of its own. Which units had one image alone is seen from
+    the result, whose pixels are whole greys.
+    """
+    rng, found = np.random.default_rng(0), []
+    for _ in range(models):
+        sent = dict(victim.node.initial)
+        directions = rng.normal(size=sent["hidden1.weight"].shape)
+        rare = np.quantile(other_images() @ directions.T, 1 - 1 / min(batch_size, victim.examples), axis=0)
+        sent |= {"hidden1.weight": directions.astype(np.float32), "hidden1.bias": -rare.astype(np.float32)}
+        slope = victim.gradient(sent, batch_size, rate=1e4)
+        weights, biases = slope["hidden1.weight"], slope["hidden1.bias"]
+        found += [weights[unit] / biases[unit] for unit in np.flatnonzero(biases)]
+    images = np.array(found).reshape(-1, PIXELS)
+    greys = (images * Digits.std + Digits.mean) * Digits.scale
+    return Found(images[np.abs(greys - np.round(greys)).max(axis=1) < 0.05], victim.asked)
+
+
+def _image(slope: Arrays) -> Vector:
+    label = int(np.argmax(np.abs(slope["output.bias"])))
+    image: Vector = slope["output.weight"][label] / slope["output.bias"][label]
+    return image

@@ -1,0 +1,66 @@
+"""Promise: which of a client's images a server reads off its updates, under each switch, is on docs/privacy.md."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import RunConfig
+from tests.hostile.attacks.figures import NOISY, SILENT, check, images_figure
+from tests.hostile.attacks.images import by_differences, by_rare_units, by_single_batches
+from tests.hostile.attacks.victim import Found, Vector, Victim, write_images
+from tests.node import changed, run_config
+
+LOGISTIC = run_config(model="logistic", strategy="fedavg")
+MLP = run_config(model="mlp", strategy="fedavg")
+CLIPPED = "--clipping-norm 1"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write_images(tmp_path)
+
+
+Attack = Callable[[Victim], Found[Vector]]
+ATTACKS: list[tuple[str, RunConfig, str, Attack]] = [
+    ("batches of one", LOGISTIC, SILENT, lambda v: by_single_batches(v, models=36)),
+    ("batches of one", LOGISTIC, f"{SILENT} {CLIPPED}", lambda v: by_single_batches(v, models=36)),
+    ("batches of one", LOGISTIC, f"{SILENT} {NOISY}", lambda v: by_single_batches(v, models=36)),
+    (
+        "batches of 8, of a run with `max-train-examples = 1`",
+        changed(LOGISTIC, max_train_examples=1),
+        SILENT,
+        lambda v: by_single_batches(v, models=1, batch_size=8),
+    ),
+    ("batches of all, and of all but one", LOGISTIC, SILENT, lambda v: by_differences(v, models=36)),
+    ("batches of all, and of all but one", LOGISTIC, f"{SILENT} {NOISY}", lambda v: by_differences(v, models=36)),
+    ("rarely active units, batches of 8", MLP, SILENT, lambda v: by_rare_units(v, models=1, batch_size=8)),
+    ("rarely active units, batches of all", MLP, SILENT, lambda v: by_rare_units(v, models=1)),
+    ("rarely active units, batches of all", MLP, SILENT, lambda v: by_rare_units(v, models=4)),
+    ("rarely active units, batches of all", MLP, f"{SILENT} {NOISY}", lambda v: by_rare_units(v, models=4)),
+]
+
+
+@pytest.mark.parametrize(("name", "config", "options", "attack"), ATTACKS, ids=[attack[0] for attack in ATTACKS])
+def test_what_an_attack_finds_is_what_the_page_says(
+    name: str, config: RunConfig, options: str, attack: Attack, images: Path
+) -> None:
+    victim = Victim(config, images, options)
+    found = attack(victim)
+    check(name, options, found.models, images_figure(found, victim))
+
+
+@pytest.mark.parametrize("options", [CLIPPED, NOISY])
+def test_an_infinite_bias_undoes_neither_clipping_nor_noise(options: str, images: Path) -> None:
+    """A unit that is never active may have any bias; the update's norm is then no number."""
+    victim = Victim(MLP, images, options)
+    sent = {name: array.copy() for name, array in victim.node.initial.items()}
+    sent["hidden2.bias"][0] = -np.inf
+    told = {"batch-size": 8, "local-steps": 1, "learning-rate": 1e6}
+    reply = victim.train(sent, **told)
+    back = victim.node.layout.unpack(reply.array_records[keys.ARRAYS])
+    assert all(np.isnan(array).all() for array in back.values()), "the reply says that much, and no value"
+    honest = victim.update(victim.node.initial, victim.train(victim.node.initial, **told))
+    assert all(np.isfinite(array).all() for array in honest.values())
