@@ -1,6 +1,5 @@
 """The owner's limits at work: what one client checks before it answers a message, and while it does."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
+from fedappeal.steady import CLOCK
 
 _LARGEST_CONFIG = 64_000
 """Bytes of all that a message tells beside its models."""
@@ -65,7 +65,7 @@ class Guard:
         """
         self.limits = limits = self.limits_now()
         about = message.metadata
-        left = about.created_at + about.ttl - time.time()
+        left = about.created_at + about.ttl - CLOCK.now()
         self.deadline = Deadline.of(left, about.ttl, limits.max_seconds, limits.max_memory)
         self.deadline.check()
         if limits == Limits.off():
