@@ -8,8 +8,9 @@ from flwr.app import Message
 
 from tests.hostile.federation import Attacker, enrolled, federation, is_roll_call, is_train, sat_out
 
-TIMEOUT = 10.0
-BEFORE_THE_DEADLINE = 1.0
+TIMEOUT = 11.0
+BEFORE_THE_DEADLINE = 3.0
+"""Seconds; a busy machine takes one of them to send the answer."""
 
 
 def slow(attacker: Attacker, message: Message) -> Message | None:
@@ -29,6 +30,6 @@ def test_one_that_is_slow_alone_is_soon_waited_for_less(tmp_path: Path) -> None:
         attacked.run()
     seconds = [line["seconds"] for line in attacked.history]
     assert [line["joined"] for line in attacked.history] == [3] * 5
-    assert seconds[0] > TIMEOUT - 2 * BEFORE_THE_DEADLINE, "the attack works"
-    assert min(seconds[2:4]) < TIMEOUT - 2 * BEFORE_THE_DEADLINE, seconds
+    assert seconds[0] > TIMEOUT - BEFORE_THE_DEADLINE - 1, "the attack works"
+    assert min(seconds[2:4]) < TIMEOUT - BEFORE_THE_DEADLINE - 1, seconds
     assert any("slow alone: not waited for after" in line for line in attacked.failures_of("mallory")), seconds
