@@ -3,8 +3,8 @@
 A client k joins with a weight a_k and an update u_k (its model less the one that was sent; another array of a reply
 is an update as it stands). With m_a and m_u the cohort's medians of weights and of norms::
 
-    a_k <- m_a                          where a_k > A m_a                  A: influence-weight
-    u_k <- u_k (m_u / h_k) / |u_k|      where |u_k| h_k > N m_u            N: influence-norm; h_k = max(1, a_k / m_a)
+    a_k <- m_a                        where a_k > A m_a            A: influence-weight
+    u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
 
 What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
 clients, and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest

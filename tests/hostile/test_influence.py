@@ -24,18 +24,17 @@ ONE_ATTACKS = {"byzantine_share": 0.17, "byzantine_inflation": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("strategy", "attack"),
-    [("fedavg", "zero"), ("fedavg", "huge"), ("fedavg", "flip"), ("maxfl", "flip"), ("fedalign", "flip")],
+    ("strategy", "attacks"), [("fedavg", ["zero", "huge", "flip"]), ("maxfl", ["flip"]), ("fedalign", ["flip"])]
 )
-def test_an_attacker_costs_less_than_five_points(tmp_path: Path, strategy: str, attack: str) -> None:
+def test_an_attacker_costs_less_than_five_points(tmp_path: Path, strategy: str, attacks: list[str]) -> None:
     # It claims 10^12 examples, the largest appeal weight, and priority.
     alone = history(tmp_path / "honest", strategy=strategy)[-1]["accuracy"]
-    attacked = history(
-        tmp_path / "attacked", strategy=strategy, influence="bounded", byzantine_attack=attack, **ONE_ATTACKS
-    )
     assert alone > 0.85
-    assert attacked[-1]["accuracy"] > alone - 0.05
-    assert all(line["bounded"] >= 1 for line in attacked)
+    for attack in attacks:
+        settings = ONE_ATTACKS | {"strategy": strategy, "influence": "bounded", "byzantine_attack": attack}
+        attacked = history(tmp_path / attack, **settings)
+        assert attacked[-1]["accuracy"] > alone - 0.05
+        assert all(line["bounded"] >= 1 for line in attacked[1:])  # FedALIGN's first round asks priority clients
 
 
 def test_without_bounds_it_replaces_the_model(tmp_path: Path) -> None:
