@@ -105,7 +105,7 @@ def enrolled(
 
 def sat_out(message: Message) -> Message:
     """Return an honest answer to TRAIN, without a model, or to EVALUATE."""
-    told = {keys.NUM_EXAMPLES: 100, keys.LOSS: 1.0, keys.ACCURACY: 0.5, keys.DECISION: 0}
+    told = {keys.NUM_EXAMPLES: 100, keys.LOSS: 1.0, "accuracy": 0.5, keys.DECISION: 0}
     return Message(RecordDict({keys.METRICS: MetricRecord(told)}), reply_to=message)
 
 
