@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 import fedappeal
 from client.activity import note_judged
-from client.byzantine import attacks, false_claims, noisy_model
+from client.byzantine import attacks, false_claims, falsify, falsify_enrolment
 from client.data.unfit import OwnDataRefused
 from client.judgement import Adaptation
 from client.own_key import proof_of
@@ -26,6 +26,7 @@ from client.plugin_check import check_plugins
 from client.preferred import record_name
 from client.privacy import Protection, protected
 from client.training.measured import UNMEASURED, Measured
+from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
 from client.turn import Turn, run_rule, told_rule, told_strategy
 from fedappeal.protocol import keys
@@ -57,6 +58,13 @@ def _config(message: Message) -> Mapping[str, Any]:
     if not isinstance(config, ConfigRecord):
         raise ConfigError(f"message has no ConfigRecord '{keys.CONFIG}'")
     return config
+
+
+def _check_sent(participant: Participant, rule: LocalRule, training: LocalTrainingSettings) -> None:
+    """Check that the owner's limits let the result of a training be sent."""
+    if participant.guard is not None:
+        examples, own = len(participant.data.train), bool(participant.node.data)
+        participant.guard.check_sent(rule, training, examples, own)
 
 
 def client_app(participants: Participants) -> ClientApp:
@@ -135,8 +143,12 @@ class _Answers:
                 f"the run's has {task}: task and partition settings must be the same"
             )
         participant.discloses.check_run(config)
-        if participant.node.clipping_norm:
-            Protection.of(participant.config, participant.node).check(run_rule(participant), participant.layout)
+        seen = participant.node.is_seen(participant.config.clients)
+        if seen:
+            rule, asked = run_rule(participant), LocalTrainingSettings.of(participant.config.as_config())
+            _check_sent(participant, rule, asked)
+            if participant.node.clipping_norm:
+                Protection.of(participant.config, participant.node).check(rule, participant.layout)
         arrays, _ = self._model(message, participant)
         run_key = str(config.get(keys.RUN_KEY, ""))
         participant.begin_run(run_key, participant.complete(arrays, run_key))
@@ -144,7 +156,7 @@ class _Answers:
         info = ConfigRecord(
             {
                 keys.CLIENT_ID: client_id,
-                keys.ROLE: keys.SEEN if participant.node.is_seen(participant.config.clients) else keys.UNSEEN,
+                keys.ROLE: keys.SEEN if seen else keys.UNSEEN,
                 keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
                 keys.TASK: participant.config.task,
@@ -155,7 +167,9 @@ class _Answers:
             }
         )
         metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
-        return Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
+        reply = Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
+        falsify_enrolment(participant.config, participant.node.partition_id, reply)
+        return reply
 
     def train(self, message: Message, context: Context) -> Message:
         """Decide, and train where the decision is to join."""
@@ -193,8 +207,7 @@ class _Answers:
         rule = told_rule(participant, algorithm, config)
         training = LocalTrainingSettings.of(config, context.run_config)
         rule.check(training)
-        if participant.guard is not None:
-            participant.guard.check_sent(rule, training, len(participant.data.train))
+        _check_sent(participant, rule, training)
         measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
         claims = algorithm.report(measured) if participant.discloses.weight else {}
@@ -204,10 +217,8 @@ class _Answers:
         train_locally = protected(participant, rule, lambda message, _: _reply(message, metrics, rule.reply(turn)))
         reply = train_locally(message, context)
         if attacking and reply.has_content():
-            sent, honest = None if rule.sends_update else model_of(message.content), model_of(reply.content)
-            reply.content[keys.ARRAYS] = noisy_model(
-                participant.config, participant.client_id, server_round, honest, sent
-            )
+            sent = None if rule.sends_update else model_of(message.content)
+            falsify(participant.config, participant.client_id, server_round, reply, sent)
         return reply
 
     def evaluate(self, message: Message, context: Context) -> Message:

@@ -4,21 +4,32 @@ An attacker joins whenever it is asked. It lies about how badly the model serves
 computes what it reports from an artificially large loss ``inflation * F_k(w)``; ``claim`` makes its weight up. And it
 sends its model with Gaussian noise as large as its update: ``w_k + noise * rms(w_k - w) * N(0, 1)``, elementwise.
 What it answers to EVALUATE is honest: that is how the experiment measures the model.
+
+Three further attacks replace the model: ``zero`` sends zeros, ``huge`` 1e30 everywhere, ``flip`` its own update times
+``byzantine-scale`` (-20). Each claims 10^12 examples, the largest weight it may, and priority.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from client.requirement import Requirement
 from client.training.measured import Measured
+from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.draws import generator
-from fedappeal.protocol.packing import array_record, view
+from fedappeal.protocol.packing import array_record, model_of, view
 from strategies.rounds.algorithm import Algorithm
+
+REPLACEMENTS = ("zero", "huge", "flip")
+"""Attacks that replace the model."""
+CLAIMED_EXAMPLES = 10**12
+"""Training examples that such an attacker claims: the most that the server believes."""
+HUGE = 1e30
+"""Finite in float32; its square is not."""
 
 
 def attackers(seed: int, clients: int, share: float) -> frozenset[int]:
@@ -38,6 +49,37 @@ def attacks(config: RunConfig, partition_id: int) -> bool:
     return partition_id in attackers(config.seed, config.clients, config.byzantine_share)
 
 
+def falsify_enrolment(config: RunConfig, partition_id: int, reply: Message) -> None:
+    """Make an answer to the roll call one of an attacker that replaces the model, where the client is one."""
+    if config.byzantine_attack in REPLACEMENTS and attacks(config, partition_id):
+        info, metrics = reply.content[keys.INFO], reply.content[keys.METRICS]
+        assert isinstance(info, ConfigRecord)
+        assert isinstance(metrics, MetricRecord)
+        info[keys.PRIORITY], metrics[keys.NUM_EXAMPLES] = 1, CLAIMED_EXAMPLES
+
+
+def falsify(config: RunConfig, client: str, server_round: int, reply: Message, sent: ArrayRecord | None) -> None:
+    """Make an honest client's reply to TRAIN one of an attacker.
+
+    Args:
+        config: the run's settings.
+        client: the client-id.
+        server_round: counted from 1.
+        reply: a joined reply; its claims are false already.
+        sent: the model that it was sent; None where the reply is an update already.
+    """
+    if config.byzantine_attack not in REPLACEMENTS:
+        honest = model_of(reply.content)
+        reply.content[keys.ARRAYS] = noisy_model(config, client, server_round, honest, sent)
+        return
+    metrics = reply.content[keys.METRICS]
+    assert isinstance(metrics, MetricRecord)
+    metrics[keys.NUM_EXAMPLES] = CLAIMED_EXAMPLES
+    for name, record in list(reply.content.items()):
+        if isinstance(record, ArrayRecord):
+            reply.content[name] = replacement(config, record, sent if name == keys.ARRAYS else None)
+
+
 def false_claims(
     config: RunConfig,
     algorithm: Algorithm,
@@ -54,11 +96,12 @@ def false_claims(
         measured: what the client measured.
         requirement: what it requires.
     """
+    made_up = {algorithm.weight_claim: config.byzantine_claim} if algorithm.weight_claim in honest else {}
     if config.byzantine_attack == "claim":
-        made_up = {algorithm.weight_claim: config.byzantine_claim} if algorithm.weight_claim in honest else {}
         return {**honest, **made_up}
     lie = measured.evaluation.inflated(config.byzantine_inflation)
-    return algorithm.false_report(measured, replace(measured, evaluation=lie, met=requirement.met(lie)))
+    false = algorithm.false_report(measured, replace(measured, evaluation=lie, met=requirement.met(lie)))
+    return false if config.byzantine_attack == "inflate" else {**false, **made_up}
 
 
 def noisy_model(
@@ -75,6 +118,27 @@ def noisy_model(
     """
     draw = generator(config.seed, "byzantine-noise", client=client, server_round=server_round)
     return noisy(arrays, sent, config.byzantine_noise, draw)
+
+
+def replacement(config: RunConfig, arrays: ArrayRecord, before: ArrayRecord | None) -> ArrayRecord:
+    """Return what an attacker sends that replaces the model; whole numbers stay as they are.
+
+    Args:
+        config: the run's settings.
+        arrays: what it would send honestly.
+        before: the model that it was sent; None where ``arrays`` is an update already.
+    """
+    sent: dict[str, NDArray[np.generic]] = {}
+    for name, array in arrays.items():
+        own = view(array)
+        if not np.issubdtype(own.dtype, np.floating):
+            sent[name] = own
+        elif config.byzantine_attack == "flip":
+            start = np.zeros(own.shape) if before is None else _wide(view(before[name]))
+            sent[name] = (start + config.byzantine_scale * (_wide(own) - start)).astype(own.dtype)
+        else:
+            sent[name] = np.full_like(own, HUGE if config.byzantine_attack == "huge" else 0)
+    return array_record(sent)
 
 
 def noisy(arrays: ArrayRecord, before: ArrayRecord | None, noise: float, draw: np.random.Generator) -> ArrayRecord:

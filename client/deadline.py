@@ -9,7 +9,7 @@ from pathlib import Path
 
 from client.limits import MEGABYTE, LimitReached
 
-_WAY_BACK = 0.05
+_WAY_BACK = 0.1
 """Share of a message's time that is kept for the answer's way back."""
 _LONGEST_WAY_BACK = 1.0
 _MEMORY_EVERY = 1.0

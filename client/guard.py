@@ -1,6 +1,5 @@
 """The owner's limits at work: what one client checks before it answers a message, and while it does."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
+from fedappeal.steady import CLOCK
 
 _LARGEST_CONFIG = 64_000
 """Bytes of all that a message tells beside its models."""
@@ -65,7 +65,7 @@ class Guard:
         """
         self.limits = limits = self.limits_now()
         about = message.metadata
-        left = about.created_at + about.ttl - time.time()
+        left = about.created_at + about.ttl - CLOCK.now()
         self.deadline = Deadline.of(left, about.ttl, limits.max_seconds, limits.max_memory)
         self.deadline.check()
         if limits == Limits.off():
@@ -113,14 +113,23 @@ class Guard:
         if self.deadline is not None:
             self.deadline.check()
 
-    def check_sent(self, rule: LocalRule, training: LocalTrainingSettings, examples: int) -> None:
+    def check_sent(self, rule: LocalRule, training: LocalTrainingSettings, examples: int, own: bool) -> None:
         """Check a training whose result is sent: what is behind it must not be too little.
+
+        Args:
+            rule: the local rule.
+            training: how much it trains.
+            examples: how many the client trains on.
+            own: whether they are its owner's. How many of them are left to train on is the run's to say, so they
+                count as a batch; a share of a task's data is as small as it is.
 
         Raises:
             LimitReached: for fewer gradients, or fewer examples behind one, than the owner allows.
         """
         self.check_training(rule, training, examples)
         limits, batch, gradients = self.limits, rule.examples(training), rule.gradients(training.steps(examples))
+        if own:
+            batch = min(batch or examples, examples)
         if 0 < batch < limits.min_batch:
             raise LimitReached(f"a batch of {batch} is not allowed: this client's min-batch = {limits.min_batch}")
         if gradients < limits.min_steps:

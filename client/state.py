@@ -126,7 +126,8 @@ class DiskStore:
 
     def written(self, name: str) -> float:
         """Return when the record of that name was written, in seconds since the epoch."""
-        return self.path(name).stat().st_mtime
+        path = self.path(name)
+        return (path if path.exists() else self._copy(name)).stat().st_mtime
 
     def write(self, name: str, record: Record) -> None:
         """Replace the record of that name atomically, and wait until it is on the disk."""

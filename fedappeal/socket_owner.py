@@ -40,7 +40,7 @@ def peer_of(remote: Address, local: Address) -> int | None:
 
 def listener_of(address: Address) -> int | None:
     """Return the user id that listens where a connection to an address would arrive; None: no process does."""
-    nowhere = "::" if ipaddress.ip_address(address[0]).version == 6 else "0.0.0.0"
+    nowhere = "::" if ipaddress.ip_address(address[0]).version == 6 else "0.0.0.0"  # nosec B104 # nothing listens
     state, uid, inode = _socket(address, (nowhere, 0))
     return uid if state == _LISTEN and inode else None
 

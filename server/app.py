@@ -5,7 +5,6 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedappeal.flower.grid import pull_without_stalls
 from fedappeal.protocol.config import RunConfig
 from fedappeal.tasks.files.data_files import environment_data_dir
 from server.run import run
@@ -21,5 +20,4 @@ def main(grid: Grid, context: Context) -> None:
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
         log.propagate = False
-    pull_without_stalls()
     run(grid, RunConfig.parse(context.run_config), data_dir=environment_data_dir())

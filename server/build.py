@@ -186,6 +186,7 @@ def check_settings(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
             f"requirement = '{config.requirement}' is not allowed with strategy = '{name}': it compares a client's "
             "loss with rho_k, which has to be a loss (solo, fixed)"
         )
+    strategy.check_influence(config.influence, config.aggregation)
     rule = run.rule(own_settings(config, run.rule))
     rule.check(LocalTrainingSettings.of(config.as_config()))
     for key, value in (("clipping-norm", config.clipping_norm), ("dp-epsilon", config.dp_epsilon)):
@@ -235,6 +236,11 @@ def _shared_settings(config: RunConfig, run: Chosen) -> SharedSettings:
         on_empty_round=config.on_empty_round if known else "keep",
         evaluate_every=config.evaluate_every,
         measure_leavers=config.measure_leavers,
+        influence=config.influence,
+        influence_weight=config.influence_weight,
+        influence_norm=config.influence_norm,
+        aggregation=config.aggregation,
+        trim_share=config.trim_share,
         **_schedule(config),
     )
 

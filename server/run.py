@@ -1,7 +1,7 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,6 +13,7 @@ from client.training.settings import LocalTrainingSettings
 from fedappeal.files import CARD, read_safetensors, write_safetensors
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import ALL, parts_of, share_of
@@ -75,6 +76,7 @@ def run(
     data_dir: Path | None = None,
     evaluate: Evaluate | None = None,
     runtime: Mapping[str, Scalar] = MappingProxyType({}),
+    nodes: Sequence[int] = (),
 ) -> None:
     """Run, or continue, the run that the settings describe.
 
@@ -90,6 +92,7 @@ def run(
         data_dir: the server's folder of data sets, for a task whose initial model lies in it; None: the default.
         evaluate: evaluates each evaluated model on the server as well.
         runtime: what the folder records of it once no other process has the run; empty: that stays as it is.
+        nodes: node ids of the task's clients, in order, where the caller made them all.
 
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
@@ -101,9 +104,9 @@ def run(
         if runtime:
             folder.record(runtime=dict(runtime))
         try:
-            _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir, evaluate)
+            _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir, evaluate, nodes)
         except Exception as error:
-            folder.event("failed", reason=str(error))
+            folder.event("failed", reason=one_line(error))
             raise
 
 
@@ -117,11 +120,13 @@ def _run(
     given: Given,
     data_dir: Path | None,
     evaluate: Evaluate | None,
+    nodes: Sequence[int],
 ) -> None:
     if config.resume:
         config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
     strategy, plugins = build_strategy(config, given), chosen(config, given)
     task = given.task or load_task(config.task_settings(), data_dir)
+    strategy.granted_nodes = frozenset(n for k, n in enumerate(nodes) if strategy.asks_priority(k, config.clients))
     strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
     named = initial_arrays(config, task, plugins.rule)
     layout = Layout.of(named)

@@ -17,6 +17,7 @@ class FedAvg(Strategy):
 
     name = "fedavg"
     only_sums = True
+    averages = True
 
     def weight(self, reply: "Reply") -> float:
         """Return n_k, the client's number of training examples."""

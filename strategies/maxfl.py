@@ -90,10 +90,11 @@ class MaxFL(Strategy):
 
     def update(self, round: Round) -> "ArrayRecord":
         """Move along the weighted updates: ``(1 - eta Q) w + eta sum q_k w_k``, ``eta = eta_g / (Q + epsilon)``."""
-        total = round.sum.weight
+        total = round.claimed_weight  # Q: bounds change the clients' shares of it, not the step
         step = self.settings.server_lr / (total + self.settings.stabilizer)
         round.metrics["appeal_weight"] = total
-        return round.sum.combine(keep=1.0 - step * total, scale=step)
+        share = total / round.sum.weight if round.sum.weight else 1.0
+        return round.sum.combine(keep=1.0 - step * total, scale=step * share)
 
     def evaluation_settings(self) -> dict[str, Scalar]:
         """Let each client judge the model as it would use it: after the same fine-tuning."""

@@ -17,8 +17,10 @@ that reports nothing keeps its weight. (The code published with the paper, rlphi
 multiplies by 4 and may give a client no work at all; here each has at least one step, so that it can still report.)
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,7 +29,7 @@ from pydantic import Field
 from client.training.measured import Measured
 from fedappeal.protocol.config import ConfigError, Count, RunConfig
 from fedappeal.protocol.plugins import PluginSettings
-from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.algorithm import Claims, StrategySettings, log
 from strategies.rounds.members import Member
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
@@ -43,14 +45,16 @@ SATISFIED = "satisfied"
 _WEIGHTS = "weights"
 
 
-def loads(doublings: Sequence[int], local_steps: int) -> list[int]:
+def loads(doublings: Sequence[int], local_steps: int, most: float = math.inf) -> list[int]:
     """Return the local steps n_k of clients that share a budget of ``local_steps`` steps each.
 
     Args:
         doublings: log2 of the clients' weights v_k, any size; at least one client.
         local_steps: tau, at least 1.
+        most: largest weight, in medians of the clients' weights.
     """
-    weights = np.exp2(np.subtract(doublings, max(doublings), dtype=np.float64))
+    highest = min(float(max(doublings)), median_low(doublings) + math.log2(most))
+    weights = np.exp2(np.minimum(0.0, np.subtract(doublings, highest, dtype=np.float64)))
     shares = weights / weights.sum()
     return [max(1, round(local_steps * len(doublings) * share)) for share in shares.tolist()]
 
@@ -111,9 +115,24 @@ class MWFed(Strategy):
         """Share out the wave's local steps by weight, and tell each client its load."""
         ids = [member.client_id for member in members]
         if ids:
-            shared = loads([self._doublings.get(i, 0) for i in ids], self.local_steps)
+            most = self.shared.influence_weight if round.bounds is not None else math.inf
+            shared = loads([self._doublings.get(i, 0) for i in ids], self.local_steps, most)
             round.carry.loads |= zip(ids, shared, strict=True)
         return Instructions(each={i: {"local-steps": round.carry.loads[i], "local-epochs": 0} for i in ids})
+
+    def _load(self, round: Round, reply: "Reply") -> int:
+        steps: dict[str, int] = round.carry.loads
+        if reply.member.client_id not in steps:
+            raise Refused("reply of a client that this round did not ask")
+        return steps[reply.member.client_id]
+
+    def log_weight(self, round: Round, reply: "Reply") -> float:
+        """Return the logarithm of n_k, the steps that the client was told."""
+        return log(self._load(round, reply))
+
+    def update_unit(self, round: Round, reply: "Reply") -> float:
+        """Return how many times the mean number of steps the client was told, at least 1."""
+        return max(1.0, self._load(round, reply) / self.local_steps)
 
     def add(self, round: Round, reply: "Reply") -> None:
         """Take in a local model, and whether its client's target is met.
@@ -125,9 +144,7 @@ class MWFed(Strategy):
         satisfied = reply.claim(SATISFIED)
         if satisfied not in (0, 1):
             raise Refused(f"{SATISFIED} = {satisfied} is not allowed: 0 or 1")
-        if client not in work.loads:
-            raise Refused("reply of a client that this round did not ask")
-        round.sum.add(reply.arrays, work.loads[client])
+        round.sum.add(reply.arrays, self._load(round, reply) * reply.counts)
         work.satisfied[client] = bool(satisfied)
 
     def update(self, round: Round) -> "ArrayRecord":

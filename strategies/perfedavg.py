@@ -34,6 +34,7 @@ class PerFedAvg(Strategy):
 
     name = "perfedavg"
     only_sums = True
+    averages = True
 
     class Settings(StrategySettings):
         """Per-FedAvg's settings."""

@@ -38,6 +38,7 @@ class PFedMe(Strategy):
 
     name = "pfedme"
     only_sums = True
+    averages = True
 
     class Settings(StrategySettings):
         """pFedMe's settings."""

@@ -29,10 +29,10 @@ from pydantic import Field
 from client.training.measured import Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, Positive
-from fedappeal.protocol.packing import view
-from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.algorithm import Claims, StrategySettings, log
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
+from strategies.rounds.updates import squared_distance
 from strategies.rounds.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
@@ -40,29 +40,10 @@ if TYPE_CHECKING:
 
     from strategies.rounds.replies import Reply
 
-_BLOCK = 1 << 15
 _LARGEST_Q = 1e6
 """Up to here ``q log F`` is exact to 1e-6 for every float64 F; the worst client alone counts long before."""
 _LARGEST = 700.0
 """Largest exponent that is raised: exp(709.8) overflows a float64."""
-
-
-def squared_distance(one: "ArrayRecord", other: "ArrayRecord") -> float:
-    """Return ``||w - w_k||^2`` of two models, summed in float64, block by block.
-
-    Arrays that are not floating point (counters) do not count.
-    """
-    total = 0.0
-    for name, array in one.items():
-        a, b = view(array).reshape(-1), view(other[name]).reshape(-1)
-        if not np.issubdtype(a.dtype, np.floating):
-            continue
-        for start in range(0, a.size, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            with np.errstate(over="ignore"):  # of float64 models: infinity makes the step 0, which is right
-                gap = np.subtract(a[block], b[block], dtype=np.float64)
-                total += float(gap @ gap)
-    return total
 
 
 def log_terms(loss: float, distance: float, q: float, learning_rate: float) -> tuple[float, float]:
@@ -96,15 +77,23 @@ class ScaledSum:
     log_unit: float = -math.inf
     log_curvature: float = -math.inf
 
-    def add(self, sent: "ArrayRecord", arrays: "ArrayRecord", loss: float, q: float, learning_rate: float) -> None:
-        """Take in one local model with its loss.
+    def add(
+        self,
+        sent: "ArrayRecord",
+        arrays: "ArrayRecord",
+        loss: float,
+        q: float,
+        learning_rate: float,
+        counts: float = 1.0,
+    ) -> None:
+        """Take in one local model with its loss; ``counts`` of its two terms count.
 
         Raises:
             Refused: if the model does not fit; nothing is changed.
         """
         checked = self.sum.check(arrays)
         distance = squared_distance(sent, arrays) if q else 0.0
-        log_a, log_b = log_terms(loss, distance, q, learning_rate)
+        log_a, log_b = (term + log(counts) for term in log_terms(loss, distance, q, learning_rate))
         if log_a > self.log_unit:
             if self.sum.count:
                 rescaled = WeightedSum(sent)
@@ -124,6 +113,7 @@ class QFedAvg(Strategy):
 
     name = "qfedavg"
     needs_losses = True
+    still_open = "a client that claims no loss makes the server's step shorter where q < 1"
     from_run: ClassVar[Mapping[str, str]] = {"learning_rate": "learning-rate"}
 
     class Settings(StrategySettings):
@@ -146,6 +136,10 @@ class QFedAvg(Strategy):
         """Return F_k of the model that was sent."""
         return {keys.LOSS: measured.loss}
 
+    def log_weight(self, round: Round, reply: "Reply") -> float:
+        """Return the logarithm of a_k = F_k^q."""
+        return log_terms(reply.claim(keys.LOSS, low=0.0), 0.0, self.settings.q, 1.0)[0]
+
     def begin(self, round: Round) -> None:
         """Begin with nothing."""
         round.carry = ScaledSum(round.sum)
@@ -158,7 +152,7 @@ class QFedAvg(Strategy):
         """
         loss = reply.claim(keys.LOSS, low=0.0)
         learning_rate = self.learning_rate * round.lr_share
-        round.carry.add(round.model, reply.arrays, loss, self.settings.q, learning_rate)
+        round.carry.add(round.model, reply.arrays, loss, self.settings.q, learning_rate, reply.counts)
 
     def finish(self, round: Round) -> "ArrayRecord | None":
         """Return ``w - sum a_k (w - w_k) / sum (a_k + b_k)``; w where all losses are 0.

@@ -132,6 +132,7 @@ class Scaffold(Strategy):
 
     name = "scaffold"
     only_sums = True
+    still_open = "its changes of the control variate, each of bounded norm, add up over the rounds"
     reply_records = (CONTROL_DELTA,)
 
     class Settings(StrategySettings):

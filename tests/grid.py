@@ -18,6 +18,7 @@ from fedappeal.protocol import keys
 from strategies import Hooks, RoundRecord, Strategy
 from strategies.rounds.exchange import Channel
 from strategies.rounds.members import Member
+from strategies.rounds.pace import Pace
 
 SERVER_NODE = 1
 
@@ -244,17 +245,23 @@ class Watch(Hooks):
 
 
 @contextmanager
-def time_of(grid: MemoryGrid) -> Iterator[None]:
-    """Let the round loop wait on the grid's clock."""
-    with patch("strategies.rounds.exchange.Channel", partial(Channel, clock=grid.clock, sleep=grid.clock.sleep)):
+def time_of(grid: MemoryGrid, pace: Pace | None = None) -> Iterator[None]:
+    """Let the round loop wait on the grid's clock; ``pace``: what it remembers of answer times."""
+    channel = partial(Channel, clock=grid.clock, sleep=grid.clock.sleep, pace=pace or Pace())
+    with patch("strategies.rounds.exchange.Channel", channel):
         yield
 
 
 def run(
-    strategy: Strategy, grid: MemoryGrid, rounds: int, watch: Watch | None = None, **start: object
+    strategy: Strategy,
+    grid: MemoryGrid,
+    rounds: int,
+    watch: Watch | None = None,
+    pace: Pace | None = None,
+    **start: object,
 ) -> tuple[Result, Watch]:
     """Run a whole federation from the model 0, on the grid's clock."""
     watch = watch or Watch()
-    with time_of(grid):
+    with time_of(grid, pace):
         result = strategy.start(grid, model(0), rounds, hooks=watch, **start)  # type: ignore[arg-type]
     return result, watch

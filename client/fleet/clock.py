@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from fedappeal.flower.fleet import FleetApi, WrongClock
 from fedappeal.flower.signing import AHEAD, BEHIND
+from fedappeal.steady import CLOCK
 
 _FURTHEST = 15 * 3600.0
 """Seconds that are searched each way: a wrong time zone is up to 14 hours."""
@@ -22,6 +23,8 @@ Passes = Callable[[Sequence[float]], list[bool]]
 def clock_measured(fleet: FleetApi) -> Iterator[None]:
     """Let a call that is refused because of its time say how far this machine's clock is off.
 
+    The next call is signed with the time that the machine's clock shows now: that may have been set right meanwhile.
+
     Raises:
         WrongClock: with that line.
         NotAnswering: if the SuperLink does not answer meanwhile.
@@ -29,6 +32,7 @@ def clock_measured(fleet: FleetApi) -> Iterator[None]:
     try:
         yield
     except WrongClock:
+        CLOCK.read_again()
         raise WrongClock(describe(seconds_ahead(fleet.pass_when_signed), fleet.address)) from None
 
 
@@ -66,6 +70,8 @@ def _find(passes: Passes) -> float | None:
 
 def describe(ahead: float | None, address: str) -> str:
     """Return what is wrong with this machine's clock, in one line."""
+    if ahead is not None and -BEHIND < ahead < AHEAD:
+        return f"this machine's clock, or that of the SuperLink at {address}, was set: they agree again"
     if ahead is None:
         how = f"more than {_FURTHEST / 3600:.0f} hours away from that of"
     else:

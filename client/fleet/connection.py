@@ -43,6 +43,7 @@ from fedappeal.flower.inflated_size import inflated_size
 from fedappeal.flower.messages import be_client
 from fedappeal.flower.objects import inflate
 from fedappeal.flower.transport import open_fleet
+from fedappeal.steady import CLOCK
 
 _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
@@ -146,7 +147,7 @@ class FleetConnection:
         until, largest = message.created_at + message.ttl, self._largest()
         size, self._half = 0, message
         try:
-            if until <= time.time():
+            if until <= CLOCK.now():
                 raise MessageDropped(
                     f"a {message.message_type} message came more than {message.ttl:g} s after it was sent"
                 )
@@ -262,7 +263,7 @@ class FleetConnection:
         wait = _FIRST_WAIT
         while missing := [each for each in object_ids if each not in contents]:
             if contents or wait > _FIRST_WAIT:
-                if time.time() >= until:
+                if CLOCK.now() >= until:
                     raise MessageDropped("its time was over before the server had sent all of it")
                 time.sleep(wait)
             for first in range(0, len(missing), _AT_ONCE):

@@ -6,7 +6,7 @@ from client.activity import Activity
 from client.answers import AnswerBook
 from client.preferred import describe_preferred
 from client.requirement import METRIC
-from client.state import DiskStore, Record
+from client.state import DiskStore, Record, is_precious
 from fedappeal.plural import counted
 from fedappeal.protocol.config import ConfigError
 
@@ -96,8 +96,8 @@ def reset(folder: Path, forget: bool = False) -> str:
     (folder / PAUSED).unlink(missing_ok=True)
     back = damaged = 0
     for name in store.names():
-        left = _left(store, name) if name.startswith("run-") else False
-        back += left is not False
+        left = _left(store, name) if is_precious(name) else False
+        back += left is not False and name.startswith("run-")
         if forget and name not in KEPT:
             store.delete(name)
         elif left is None:
@@ -122,6 +122,6 @@ def _left(store: DiskStore, name: str) -> bool | None:
     """Whether the client has left a run for good; None: its record is damaged."""
     try:
         record = store.look(name)
-        return record is not None and bool(record.values["left-round"])
+        return record is not None and name.startswith("run-") and bool(record.values["left-round"])
     except (ConfigError, KeyError):
         return None

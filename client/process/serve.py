@@ -33,10 +33,11 @@ from client.settings import Connection, NodeSettings
 from client.state import DiskStore, Record, make_private
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.fleet import MessageDropped, MessageRefused, NodeForgotten, NotConnected
-from fedappeal.flower.messages import error_reply
+from fedappeal.flower.messages import error_reply, set_times
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.steady import CLOCK
 
 _KEPT_RUNS = 4
 
@@ -233,8 +234,9 @@ class _Client:
         started = time.monotonic()
         answer = self._work(fleet.node_id, message, settings)
         seconds = time.monotonic() - started
-        if time.time() >= until:
+        if CLOCK.now() >= until:
             raise MessageDropped(f"its time was over before the answer, which took {seconds:.1f} s")
+        set_times(answer.reply, until)
         # Sent even when asked to end meanwhile, but then only once.
         self._persist(lambda: fleet.reply(answer.reply, seconds), until=until)
         if self._activity is not None:
@@ -245,9 +247,11 @@ class _Client:
         """Answer a message that was not taken in."""
         self._tell("failed", f"{refused.about.metadata.message_type}: failed, {refused}")
         about = refused.about.metadata
+        until = about.created_at + about.ttl
         with contextlib.suppress(MessageDropped):
             reply = error_reply(str(refused), refused.about)
-            self._persist(lambda: fleet.reply(reply, 0.0), until=about.created_at + about.ttl)
+            set_times(reply, until)
+            self._persist(lambda: fleet.reply(reply, 0.0), until=until)
 
     def _work(self, node_id: int, message: Message, settings: RunSettings) -> Answer:
         run_id = message.metadata.run_id
@@ -263,11 +267,15 @@ class _Client:
             LOGGER.debug("the app raised", exc_info=True)
             told = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             take_judged(context.state)  # what failed is no figure of the next model
-            return Answer("failed", f"failed, {told}", message, error_reply(reason_of(error), message))
+            return Answer("failed", f"failed, {told}", message, error_reply(self._reason(error), message))
         finally:
             self._states[run_id] = context.state
             while len(self._states) > _KEPT_RUNS:
                 self._states.pop(next(iter(self._states)))
+
+    def _reason(self, error: BaseException) -> str:
+        node = self.node
+        return reason_of(error, (node.state_dir, node.data, node.data_dir, self.connection.key))
 
     def _persist(self, act: Callable[[], T], *, until: float | None = None) -> T | None:
         """Do something that needs the SuperLink, again and again until it works.
@@ -299,7 +307,7 @@ class _Client:
             left = float("inf") if timeout is None else since + timeout - time.monotonic()
             if left <= 0:
                 raise _GivenUp(f"gave up after {timeout:g} s: {reason}")
-            if until is not None and time.time() >= until:
+            if until is not None and CLOCK.now() >= until:
                 raise MessageDropped(f"its time is over: {reason}")
             # Where an end is in sight, the one line that gives up says the reason.
             if reason != said and timeout is None:

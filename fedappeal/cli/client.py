@@ -108,6 +108,7 @@ def client(
     if not superlink:
         raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
     from client.data.columns import is_function
+    from client.limits import read_limits
     from client.process.serve import run_client
     from client.settings import Connection, NodeSettings
 
@@ -142,6 +143,7 @@ def client(
         }
     )
     node.check_data_source()
+    read_limits(Path(node.state_dir)).with_text(node.limits)
     _check_policy(node)
     if node.data:
         from client.data.own_data import check_own_data

@@ -143,7 +143,7 @@ def _of_strategy(found: type[Algorithm]) -> list[tuple[str, str]]:
         ("local rule", f"its own, {rule.name} ({_training(rule)})" if rule else "sgd, or any (--local-rule)"),
         ("needs the clients' losses", _yes(found.needs_losses)),
         ("needs the clients' weights", _yes(found.needs_weight)),
-        ("needs to know whom it appeals to", _yes(found.needs_appeal)),
+        ("needs the appeal bits", _yes(found.needs_appeal)),
         ("surveys training examples", _yes(found.survey is not Algorithm.survey)),
         ("needs a loss as rho_k", _yes(found.compares_losses)),
         ("loss-mode", " | ".join(found.loss_modes)),

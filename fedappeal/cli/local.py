@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
+from fedappeal.cli.influence import check_deployed
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.shown import complain
 from fedappeal.cli.unused import report_unused
@@ -59,6 +60,7 @@ def _check(config: RunConfig, port: int, data_dir: str, device: str) -> None:
         ConfigError: for the first that is.
     """
     check_settings(config)
+    check_deployed(config)
     check_device(device)
     check_port(port)
     check_guarded()

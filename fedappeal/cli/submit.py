@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.checks import check_initial_model
+from fedappeal.cli.influence import bounded_by_default
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.shown import complain, say
 from fedappeal.cli.unused import report_unused
@@ -38,11 +39,11 @@ def submit_run(
         ConfigError: before anything is submitted, for a setting that is not allowed.
     """
     _check_clientapp(clientapp)
-    config = RunConfig.parse(settings)
+    config, note = bounded_by_default(settings)
     config = config.model_copy(update={"out": config.out or str(new_path(config))})
     _check(config, clientapp)
     check_new(Path(config.out))
-    _submit(config, remote_superlink(superlink, root_certificates), detach, clientapp)
+    _submit(config, remote_superlink(superlink, root_certificates), detach, clientapp, note)
 
 
 def resume_submitted(config: RunConfig, folder: Path, superlink: str, root_certificates: str, detach: bool) -> None:
@@ -96,11 +97,11 @@ def _check_clientapp(named: str) -> None:
         raise ConfigError(f"clientapp = '{named}' is not allowed: package.module:attribute of a ClientApp")
 
 
-def _submit(config: RunConfig, superlink: RemoteSuperLink, detach: bool, clientapp: str = "") -> None:
+def _submit(config: RunConfig, superlink: RemoteSuperLink, detach: bool, clientapp: str = "", note: str = "") -> None:
     report_unused([config])
     path = Path(config.out)
     # Some clients play a partition, others bring their own data.
-    view = RunView(config, path, data="", name_of=lambda client: registered_name(client, superlink))
+    view = RunView(config, path, data="", name_of=lambda client: registered_name(client, superlink), note=note)
     # A relative path starts at the SuperLink's working folder, wherever that is.
     follower = Follower(path, view.watch) if path.is_absolute() else None
     try:

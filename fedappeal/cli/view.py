@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedappeal.cli.influence import influence_line
 from fedappeal.cli.shown import Part, one_line, say
 from fedappeal.plural import counted
 from fedappeal.protocol.config import RunConfig
@@ -40,6 +41,7 @@ class RunView:
         console: where it prints; None: standard output.
         data: how the data is spread over the clients; None: as the task says; empty: that is not known here.
         name_of: returns what a client-id is called.
+        note: a line below the heading.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class RunView:
         console: Console | None = None,
         data: str | None = None,
         name_of: Callable[[str], str] = str,
+        note: str = "",
     ) -> None:
         self.config = config
         self.path = path
@@ -56,6 +59,7 @@ class RunView:
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
         self._name_of = name_of
+        self._note = note or influence_line(config)
         self._plugins = chosen(config)
         self._started = time.monotonic()
         self._total = config.clients + config.unseen_clients
@@ -76,6 +80,8 @@ class RunView:
         spread = f" ({self.data})" if self.data else ""
         many = f"{counted(c.clients, 'client')}{unseen}{asked}, {counted(c.rounds, 'round')}{of_which}, seed {c.seed}"
         self._say((c.strategy, "bold"), " on ", (c.task, "bold"), f"{spread}, {many}", soft_wrap=False)
+        if self._note:
+            self._say(self._note)
 
     def start(self, doing: str = "starting the SuperLink and the client processes") -> None:
         """Say what is about to run, and begin to show progress."""
@@ -169,7 +175,8 @@ class RunView:
 
     def _columns(self) -> list[tuple[str, int]]:
         """Return the columns of a round's line, each with its width."""
-        before = [("round", 6), ("joined", 6), ("sat out", 7), ("left", 4), ("GM-Appeal", 9)]
+        bounded = [("bounded", 7)] if self.config.influence == "bounded" else []
+        before = [("round", 6), ("joined", 6), ("sat out", 7), ("left", 4), *bounded, ("GM-Appeal", 9)]
         return [*before, (self.metric.name, max(8, len(self.metric.name))), ("preferred", 9), ("seconds", 7)]
 
     def _round(self, line: dict[str, Any]) -> None:
@@ -184,6 +191,7 @@ class RunView:
             str(line["joined"]),
             str(line["sat_out"]),
             str(line["left"]),
+            *([f"{line.get('bounded', 0):.0f}"] if self.config.influence == "bounded" else []),
             _number(line.get("gm_appeal"), False),
             _number(line.get(metric.column), metric.is_share),
             _number(line.get(f"preferred_{metric.column}"), metric.is_share),

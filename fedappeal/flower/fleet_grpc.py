@@ -219,6 +219,7 @@ class GrpcFleet:
         if code == grpc.StatusCode.UNAUTHENTICATED and _UNKNOWN_NODE in text:
             return fleet.NodeForgotten(f"the SuperLink at {self.address} does not know this node any more")
         if _is_about_time(error):
+            self._signed_at = -_SIGNATURE_LASTS  # the next call is signed anew
             return fleet.WrongClock(f"this machine's clock is not that of the SuperLink at {self.address}: set it")
         number = known.code if known else None
         if number == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:

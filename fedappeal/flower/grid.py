@@ -1,24 +1,58 @@
-"""Flower's HTTP grid, without its 1-second stalls.
+"""Where the replies to a run's messages come from, in every runtime."""
 
-``HttpGrid.pull_messages`` meets replies whose objects a client is still sending, and then waits a whole second
-before it asks again. Nothing of it can be set from outside, so the one function that waits gets shorter waits here.
-"""
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-import functools
-
+from flwr.app import Message
+from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-__all__ = ["Run", "pull_without_stalls"]
+from fedappeal.protocol.allowance import Allowance
 
-FIRST_WAIT = 0.01
-LONGEST_WAIT = 0.25
+__all__ = ["Inbox", "PlainInbox", "Run", "inbox_of"]
+
+_HTTP_GRID = "flwr.superlink.grid.http_grid"
 
 
-def pull_without_stalls() -> None:
-    """Let this process's HTTP grid ask again for an object on its way after 10 to 250 milliseconds."""
-    # Here, because a simulation needs `Run` and never loads the grid.
-    from flwr.supercore.inflatable.inflatable_utils import pull_objects
-    from flwr.superlink.grid import http_grid
+class Inbox(Protocol):
+    """Where replies come from.
 
-    waiting = functools.partial(pull_objects, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT)
-    vars(http_grid)["pull_objects"] = waiting
+    Attributes:
+        remote: whether they come from other machines, so that time and size say something about a client.
+    """
+
+    remote: bool
+
+    def pull(self, ids: Iterable[str], allowance: Allowance, unread: Sequence[str] = ()) -> list[Message]:
+        """Return the replies that are there, without waiting for any.
+
+        Args:
+            ids: of the messages whose replies are wanted.
+            allowance: what each of these replies may hold.
+            unread: of messages to which only the fact of an answer matters: the reply may come without its content.
+        """
+
+
+class PlainInbox:
+    """The replies of a grid whose clients are this machine's own: taken as they are."""
+
+    remote = False
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def pull(self, ids: Iterable[str], allowance: Allowance, unread: Sequence[str] = ()) -> list[Message]:
+        """Return the replies that are there; see `Inbox`."""
+        return list(self._grid.pull_messages([*ids, *unread]))
+
+
+def inbox_of(grid: Grid) -> Inbox:
+    """Return where a grid's replies come from: of a SuperLink, without trust in what clients sent there."""
+    # A simulation never loads Flower's HTTP grid, and a ServerApp that is given one has loaded it.
+    deployed = sys.modules.get(_HTTP_GRID)
+    if deployed is not None and isinstance(grid, deployed.HttpGrid):
+        from fedappeal.flower.http_inbox import HttpInbox
+
+        return HttpInbox(grid)
+    return PlainInbox(grid)

@@ -4,13 +4,16 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
-_FROM_SUPERLINK = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+from fedappeal.steady import CLOCK
+
+FROM_SUPERLINK = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+"""Codes of the error replies with which a SuperLink stands in for a client."""
 _DEFAULT_ACTION = "default"
 
 
 def is_from_superlink(message: Message) -> bool:
     """Whether a reply is the SuperLink's word that there is no reply, not the client's own."""
-    return message.has_error() and message.error.code in _FROM_SUPERLINK
+    return message.has_error() and message.error.code in FROM_SUPERLINK
 
 
 def has_no_handler(message: Message) -> bool:
@@ -43,6 +46,17 @@ def load_error_reply(reason: str, reply_to: Message) -> Message:
 def set_message_id(message: Message, message_id: str) -> None:
     """Give a message its id, which Flower sets by hand too: there is no public way."""
     message.metadata.__dict__["_message_id"] = message_id
+
+
+def set_times(reply: Message, until: float) -> None:
+    """Give a reply the times that the SuperLink expects, whatever this machine's clock was set to.
+
+    Args:
+        reply: what is about to be sent.
+        until: when the message that it answers expires, in seconds since 1970.
+    """
+    reply.metadata.created_at = now = CLOCK.now()
+    reply.metadata.ttl = until - now
 
 
 def be_server(run_id: int, node_id: int, task_id: int) -> None:

@@ -35,6 +35,8 @@ class ConnectedNode:
 
 def connected_nodes(grid: Grid) -> list[ConnectedNode]:
     """Return the nodes that are online now, the one registered first in front."""
+    if type(grid).get_nodes is Grid.get_nodes:  # it knows ids alone
+        return [ConnectedNode(node) for node in grid.get_node_ids()]
     nodes = []
     for info in grid.get_nodes():
         if info.public_key.startswith(_PEM):

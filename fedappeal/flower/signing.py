@@ -14,6 +14,8 @@ from flwr.common.constant import (
 from flwr.supercore.primitives import asymmetric
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
+from fedappeal.steady import CLOCK
+
 Headers = list[tuple[str, str | bytes]]
 
 AHEAD = float(SYSTEM_TIME_TOLERANCE)
@@ -33,8 +35,8 @@ def is_node_key(key: object) -> TypeGuard[ec.EllipticCurvePublicKey]:
 
 
 def now() -> datetime:
-    """Return this machine's time."""
-    return datetime.now(UTC)
+    """Return this machine's time, whatever its clock was set to since."""
+    return datetime.fromtimestamp(CLOCK.now(), UTC)
 
 
 class Signer:

@@ -22,8 +22,14 @@ Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+TrimShare = Annotated[float, Field(gt=0, lt=0.5)]
 LrSchedule = Literal["constant", "linear", "cosine"]
 """How the learning rate falls over the rounds."""
+InfluenceBound = Literal["off", "bounded"]
+"""Whether one client's influence on the model has bounds."""
+Aggregation = Literal["mean", "median", "trimmed-mean"]
+"""What a round makes of its models, where that is an average."""
 
 
 class ConfigError(ValueError):
@@ -251,6 +257,24 @@ class RunConfig(TaskSettings):
         "evaluation", description="how a client measures F_k and rho_k on its training data; training: dropout is on"
     )
 
+    influence: InfluenceBound = Field(
+        "off", description="bounds on one client's weight and update, against the medians of the cohort's"
+    )
+    influence_weight: AtLeastOne = Field(
+        3.0, description="for influence = bounded: most a client's weight may be, in medians"
+    )
+    influence_norm: AtLeastOne = Field(
+        2.0, description="for influence = bounded: most the norm of a client's update may be, in medians"
+    )
+    aggregation: Aggregation = Field(
+        "mean",
+        description="what a round makes of its models, coordinate by coordinate; but for the mean, the server holds "
+        "all of them at once, and each counts once",
+    )
+    trim_share: TrimShare = Field(
+        0.2, description="for aggregation = trimmed-mean: share of the values left out at either end"
+    )
+
     learning_rate: Positive = Field(0.1, description="local learning rate")
     lr_schedule: LrSchedule = Field("constant", description="how the learning rate falls from round to round")
     lr_warmup_rounds: CountOrZero = Field(0, description="first rounds, in which it rises to learning-rate; 0: none")
@@ -280,11 +304,16 @@ class RunConfig(TaskSettings):
     )
 
     byzantine_share: Share = Field(0.0, description="experiments: share of clients that attack")
-    byzantine_attack: Literal["inflate", "claim"] = Field(
-        "inflate", description="experiments: the weight is computed from an inflated loss, or made up"
+    byzantine_attack: Literal["inflate", "claim", "zero", "huge", "flip"] = Field(
+        "inflate",
+        description="experiments: the weight is computed from an inflated loss, or made up; or the model is replaced "
+        "(zeros, 1e30, the update times byzantine-scale) and every claim is the largest",
     )
     byzantine_inflation: Positive = Field(10.0, description="experiments: factor on an attacker's loss")
     byzantine_claim: float = Field(0.25, allow_inf_nan=False, description="experiments: the weight it makes up")
+    byzantine_scale: float = Field(
+        -20.0, allow_inf_nan=False, description="experiments: factor on the update, for byzantine-attack = flip"
+    )
     byzantine_noise: NonNegative = Field(
         1.0, description="experiments: noise on an attacker's model, in standard deviations of its update"
     )

@@ -32,6 +32,11 @@ def printable(text: object, longest: int = _LONGEST) -> str:
     return shown if shown.isprintable() else "".join(c if c.isprintable() else "?" for c in shown)
 
 
+def one_line(text: object, longest: int = _LONGEST) -> str:
+    """Return `printable` text with line breaks and runs of spaces made one space each."""
+    return printable(" ".join(str(text)[: 4 * longest].split()), longest)
+
+
 def all_printable(value: Any, longest: int | None = None) -> Any:
     """Return what `parse_json` read with control characters replaced in all texts.
 

@@ -192,6 +192,7 @@ def simulate(
                         data_dir=Path(simulation.data_dir) if simulation.data_dir else None,
                         evaluate=evaluate,
                         runtime=runtime,
+                        nodes=range(FIRST_NODE, FIRST_NODE + settings.clients),
                     )
                 except KeyboardInterrupt:
                     folder.event("interrupted")

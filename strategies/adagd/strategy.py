@@ -55,6 +55,7 @@ class AdaGD(Strategy):
     policy = "defect"
     needs_losses = True
     needs_everybody = True
+    unbounded = "a client's gradient alone decides whether all others move orthogonally to it"
     loss_modes = ("evaluation",)
     """Its gradients are those of the loss in evaluation mode."""
     claimed = keys.LOSS

@@ -7,12 +7,14 @@ authors, under double-blind review. Equation numbers are the paper's; P is the s
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.rounds import share_of_rounds
+from strategies.rounds.influence import capped
 from strategies.rounds.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
@@ -113,6 +115,22 @@ def loss_of(claims: Sequence[Statement]) -> float | None:
     return priority_loss([c.loss for c in ordered], [c.examples for c in ordered]) if claims else None
 
 
+def without_outliers(claims: Sequence[Statement], factor: float) -> list[Statement]:
+    """Return statements, each loss and number of examples near the cohort's lower medians.
+
+    Args:
+        claims: what clients say.
+        factor: examples: at most this many times the median; a loss: at most that far from its median, as a multiple
+            of the median's size.
+    """
+    if not claims:
+        return []
+    middle = median_low(said.loss for said in claims)
+    low, high = sorted((middle - (factor - 1) * abs(middle), middle + (factor - 1) * abs(middle)))
+    examples = capped([said.examples for said in claims], factor)
+    return [Statement(min(high, max(low, said.loss)), int(held)) for said, held in zip(claims, examples, strict=True)]
+
+
 def aligned(loss: float, global_loss: float, epsilon: float) -> bool:
     """Whether a client should have joined and the server should take its update."""
     return joins(loss, global_loss, epsilon) and accepts(loss, global_loss, epsilon)
@@ -128,6 +146,7 @@ class AlignedSum:
         epsilon: epsilon_t.
         warming: whether only priority clients count.
         most: limit of a non-priority client's p_k; None: no limit.
+        outlier: how far one priority client's loss and data may be from the others'; None: any distance.
         told: the F(w) that clients were told; None: none.
         expected: data of the priority clients that were asked; 0: not known.
         priority: what the priority clients say that joined.
@@ -140,12 +159,17 @@ class AlignedSum:
     epsilon: float
     warming: bool
     most: float | None
+    outlier: float | None = None
     told: float | None = None
     expected: int = 0
     priority: list[Statement] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     held: list[tuple[str, "ArrayRecord", Statement]] = field(default_factory=list)
+
+    def loss_of(self, claims: Sequence[Statement]) -> float | None:
+        """Return F(w) of what the priority clients say, bounded where influence is; None: they say nothing."""
+        return loss_of(claims if self.outlier is None else without_outliers(claims, self.outlier))
 
     def add_priority(self, arrays: "ArrayRecord", said: Statement) -> None:
         """Take in a priority client's update.
@@ -180,7 +204,7 @@ class AlignedSum:
         After it, every other client is among the accepted or the refused.
         """
         examples = sum(said.examples for said in self.priority)
-        known = loss_of(self.priority) if self.told is None else self.told
+        known = self.loss_of(self.priority) if self.told is None else self.told
         for client, arrays, said in self.held:
             if examples and known is not None and aligned(said.loss, known, self.epsilon):
                 self.total.add(arrays, examples * data_fraction(said.examples, examples, self.most))

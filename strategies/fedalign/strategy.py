@@ -30,8 +30,9 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
 from fedappeal.protocol.plugins import PluginSettings
 from fedappeal.protocol.rounds import share_of_rounds
-from strategies.fedalign.alignment import AlignedSum, Statement, epsilon_schedule, loss_of, rho, theta
+from strategies.fedalign.alignment import AlignedSum, Statement, epsilon_schedule, rho, theta
 from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.influence import capped
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
@@ -52,6 +53,9 @@ MATCH_ON = "match-on"
 PRIORITY = "priority"
 """TRAIN: whether the server grants priority to this client; a joined reply: as granted."""
 _CARRIED = "fedalign"
+_CLAIMS_DO_NOT_COUNT = (
+    "influence = 'bounded': no client has priority because it says so (the client-ids, by commas; or influence = off)"
+)
 
 
 def warmup_rounds(share: float, rounds: int) -> int:
@@ -94,6 +98,7 @@ class FedALIGN(Strategy):
     asks_on = False
     """The paper samples once; clients that stay silent are not replaced."""
     may_refuse = True
+    still_open = "which losses a client tells: they decide whose updates are taken, a priority client's for all"
     untold = frozenset({"priority-ids"})
 
     class Settings(StrategySettings):
@@ -172,6 +177,12 @@ class FedALIGN(Strategy):
         return cls.Settings.model_validate(settings).global_loss == "fresh"
 
     @classmethod
+    def bounds_lack(cls, config: RunConfig, settings: PluginSettings) -> str:
+        """Return that the operator has to say which clients have priority, where no setting does."""
+        own = cls.Settings.model_validate(settings)
+        return "" if own.priority_ids else f"fedalign.priority-ids = '' is not allowed with {_CLAIMS_DO_NOT_COUNT}"
+
+    @classmethod
     def notes(cls, config: RunConfig, settings: PluginSettings) -> list[str]:
         """Return how long the run warms up."""
         own = cls.Settings.model_validate(settings)
@@ -204,9 +215,11 @@ class FedALIGN(Strategy):
         return 0 <= client < (-(-clients // 2) if asked < 0 else asked)
 
     def has_priority(self, member: Member) -> bool | None:
-        """Whether a client has priority: as listed, else as it asked; None: not known."""
+        """Whether a client has priority: as listed, else as granted or as it asked; None: not known."""
         if self._priority_ids:
             return not self._priority_ids.isdisjoint((member.client_id, member.key_id))
+        if self.shared.influence == "bounded":  # a client's own claim does not count
+            return member.node_id in self.granted_nodes
         return member.priority if member.enrolled else None
 
     def epsilon_of(self, number: int) -> float:
@@ -263,10 +276,13 @@ class FedALIGN(Strategy):
             ids, none = ",".join(sorted(self._priority_ids)), f"none of the {len(enrolled)} clients that enrolled"
             if ids:
                 raise ConfigError(f"fedalign.priority-ids = '{ids}' is not allowed: {none} has such a client-id")
+            if self.shared.influence == "bounded":
+                raise ConfigError(f"fedalign.priority-ids = '' is not allowed with {_CLAIMS_DO_NOT_COUNT}")
             raise ConfigError(f"fedalign.priority-clients: {none} asks for priority; at least one has to")
         most = self.settings.max_non_priority_weight or None
         sums = WeightedSum(round.model), WeightedSum(round.model)
-        now = AlignedSum(*sums, self.epsilon_of(round.number), self.warms_up(round.number), most)
+        outlier = self.shared.influence_weight if round.bounds is not None else None
+        now = AlignedSum(*sums, self.epsilon_of(round.number), self.warms_up(round.number), most, outlier)
         round.carry = AlignedRound(now)
 
     # -- F(w), and what clients are told -------------------------------------------------------------
@@ -293,8 +309,9 @@ class FedALIGN(Strategy):
         """Settle F(w) and the priority clients' data; tell F(w), epsilon_t and priority."""
         now: AlignedSum = round.carry.aligned
         if not now.warming:  # in warm-up there is no client that F(w) concerns
-            now.told = self._last_loss if self.settings.global_loss == "stale" else loss_of(round.carry.surveyed)
-        now.expected += sum(m.num_examples for m in members if m.enrolled and self.has_priority(m))
+            now.told = self._last_loss if self.settings.global_loss == "stale" else now.loss_of(round.carry.surveyed)
+        held = [m.num_examples for m in members if m.enrolled and self.has_priority(m)]
+        now.expected += sum(held if now.outlier is None else map(int, capped(held, now.outlier)))
         known = {} if now.told is None else {GLOBAL_LOSS: now.told}
         granted = {m.client_id: self.has_priority(m) for m in members}
         each = {client: self.under_name({PRIORITY: int(has)}) for client, has in granted.items() if has is not None}
@@ -306,6 +323,10 @@ class FedALIGN(Strategy):
 
     # -- what comes back -----------------------------------------------------------------------------
 
+    def log_weight(self, round: Round, reply: "Reply") -> float:
+        """Return the logarithm of D_k."""
+        return math.log(reply.num_examples)
+
     def add(self, round: Round, reply: "Reply") -> None:
         """Take a priority client's update in; match another's.
 
@@ -316,7 +337,7 @@ class FedALIGN(Strategy):
         if priority is None:
             priority = reply.claim(PRIORITY, 0, 1) == 1
         bounds = self.metric.error_bounds if self.settings.match_on == "error" else (-math.inf, math.inf)
-        said = Statement(reply.claim(keys.LOSS, *bounds), reply.num_examples)
+        said = Statement(reply.claim(keys.LOSS, *bounds), max(1, int(reply.num_examples * reply.counts + 0.5)))
         if priority:
             round.carry.aligned.add_priority(reply.arrays, said)
         else:
@@ -346,7 +367,7 @@ class FedALIGN(Strategy):
             "refused": len(now.refused),
             "epsilon": now.epsilon,
         }
-        measured = loss_of(now.priority)
+        measured = now.loss_of(now.priority)
         if (known := measured if now.told is None else now.told) is not None:
             numbers["global_loss"] = known
         if (training := pooled(round.carry.answers, keys.LOSS)) is not None:

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
     from strategies.rounds.replies import Reply
 
+
+def log(value: float) -> float:
+    """Return the logarithm of a number of at least 0; minus infinity for 0."""
+    return math.log(value) if value else -math.inf
+
+
 Claims = Mapping[str, float]
 """What a joined client tells the server about itself, by key."""
 
@@ -78,6 +84,12 @@ class Algorithm(Plugin):
     """Names of the task's further metrics; set in the same way."""
     may_refuse: ClassVar[bool] = False
     """Whether the server may have no use for the update of a client that joined."""
+    averages: ClassVar[bool] = False
+    """Whether a round's result is an average of its models, in whose place a median may stand."""
+    unbounded: ClassVar[str] = ""
+    """Why no bound on one client's influence makes sense; empty: `influence = bounded` is allowed."""
+    still_open: ClassVar[str] = ""
+    """By what one client still has influence where it is bounded; empty: by nothing but its bounded share."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -96,6 +108,7 @@ class Algorithm(Plugin):
                 f"clients-per-round = {self.shared.clients_per_round} is not allowed with strategy = '{self.name}': "
                 "every round needs all clients (None)"
             )
+        self.check_influence(self.shared.influence, self.shared.aggregation)
         self.num_rounds = 0
         """Rounds with which the run began, for schedules and shares of them; 0 while that is not known."""
 
@@ -116,6 +129,28 @@ class Algorithm(Plugin):
         return cls(**{**filled, **given}, **shared)
 
     # -- on the server -------------------------------------------------------------------------------
+
+    @classmethod
+    def check_influence(cls, influence: str, aggregation: str) -> None:
+        """Check that a round of the algorithm can be bounded, and averaged, as two settings say.
+
+        Raises:
+            ConfigError: names the setting.
+        """
+        if influence == "bounded" and cls.unbounded:
+            raise ConfigError(
+                f"influence = 'bounded' is not allowed with strategy = '{cls.name}': {cls.unbounded} (off)"
+            )
+        if aggregation != "mean" and not cls.averages:
+            raise ConfigError(
+                f"aggregation = '{aggregation}' is not allowed with strategy = '{cls.name}': its rounds weight "
+                "clients, or do more than average their models (mean)"
+            )
+
+    @classmethod
+    def bounds_lack(cls, config: RunConfig, settings: PluginSettings) -> str:
+        """Return what `influence = bounded` lacks where clients are not the runtime's own; empty: nothing."""
+        return ""
 
     @classmethod
     def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:
@@ -192,15 +227,32 @@ class Algorithm(Plugin):
         """
         return 1.0
 
+    def log_weight(self, round: Round, reply: "Reply") -> float:
+        """Return the logarithm of the weight by which clients are compared where their influence is bounded.
+
+        Raises:
+            Refused: if what the client claims is not allowed.
+        """
+        return log(self._checked_weight(reply))
+
+    def update_unit(self, round: Round, reply: "Reply") -> float:
+        """Return how long a client's update may be beside another's, above 0."""
+        return 1.0
+
     def add(self, round: Round, reply: "Reply") -> None:
-        """Take in one joined reply, as it comes.
+        """Take in one joined reply, as it comes; ``reply.counts`` of its weight counts.
 
         Raises:
             Refused: if what the client claims is not allowed; nothing is changed.
         """
+        weight = self._checked_weight(reply)
+        round.sum.add(reply.arrays, weight * reply.counts)
+        round.claimed_weight += weight
+
+    def _checked_weight(self, reply: "Reply") -> float:
         if not 0 <= (weight := self.weight(reply)) < math.inf:
             raise Refused(f"weight = {weight} is not allowed: a finite number, at least 0")
-        round.sum.add(reply.arrays, weight)
+        return weight
 
     def update(self, round: Round) -> "ArrayRecord":
         """Return the next global model from at least one reply: by default the weighted average."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from flwr.app import MetricRecord
+from flwr.app import MessageType, MetricRecord
 
 from fedappeal.flower.messages import is_from_superlink
+from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.packing import content_bytes
-from strategies.rounds.exchange import NO_ANSWER, NOT_SENT, Addressed, Channel, Exchange
+from strategies.rounds.exchange import NO_ANSWER, NOT_SENT, SURVEY, Addressed, Channel, Exchange
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.members import Member
 from strategies.rounds.replies import read_evaluate
@@ -15,7 +16,13 @@ from strategies.rounds.weighted_sum import Refused
 
 
 def train_replies(
-    round: Round, channel: Channel, deadline: float, wanted: int, waves: Iterator[Sequence[Addressed]]
+    round: Round,
+    channel: Channel,
+    deadline: float,
+    wanted: int,
+    waves: Iterator[Sequence[Addressed]],
+    records: int = 1,
+    needs_all: bool = False,
 ) -> Iterator[Addressed]:
     """Ask wave after wave until enough clients have joined; yield each reply.
 
@@ -29,8 +36,18 @@ def train_replies(
         deadline: of the round, on the channel's clock.
         wanted: number of joiners that the round is looking for.
         waves: the messages to clients that are asked together, made when a wave is due.
+        records: ArrayRecords of a joined reply, which bound its size.
+        needs_all: whether slow clients are waited for until the deadline all the same.
     """
-    record, exchange = round.record, Exchange(channel, deadline, content_bytes(round.model))
+    record = round.record
+    exchange = Exchange(
+        channel,
+        deadline,
+        MessageType.TRAIN,
+        model_bytes=content_bytes(round.model),
+        allowance=Allowance.of_models(round.model, records),
+        needs_all=needs_all,
+    )
     while not exchange.over:
         expected = exchange.expected
         while wanted - record.count("joined") > expected and exchange.seconds_left > 0:
@@ -44,8 +61,8 @@ def train_replies(
         if not exchange.open:
             break
         yield from exchange.poll(window=wanted - record.count("joined"))
-    for member in exchange.close():
-        record.fail(member.client_id, NO_ANSWER)
+    for member, reason in exchange.close():
+        record.fail(member.client_id, reason)
     record.count_traffic(exchange.bytes_up, exchange.bytes_down)
 
 
@@ -53,11 +70,11 @@ def survey_answers(
     record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed]
 ) -> Iterator[tuple[Member, MetricRecord]]:
     """Send the questions of a survey, and yield each answer; arguments as in `evaluation_answers`."""
-    exchange = Exchange(channel, deadline)
+    exchange = Exchange(channel, deadline, SURVEY)
     _, unreached = exchange.send(messages)
     yield from _checked(exchange, record, "survey")
-    for reason, failed in ((NOT_SENT, unreached), (NO_ANSWER, exchange.close())):
-        record.failures |= {member.client_id: f"survey: {reason}" for member in failed}
+    for member, reason in [*((member, NOT_SENT) for member in unreached), *exchange.close()]:
+        record.failures[member.client_id] = f"survey: {reason}"
     record.count_traffic(exchange.bytes_up, exchange.bytes_down)
 
 
@@ -72,10 +89,12 @@ def evaluation_answers(
         deadline: on the channel's clock.
         messages: what is asked.
     """
-    exchange = Exchange(channel, deadline)
+    exchange = Exchange(channel, deadline, MessageType.EVALUATE)
     exchange.send(messages)
     answers = list(_checked(exchange, record, "evaluation"))
-    exchange.close()
+    for member, reason in exchange.close():
+        if reason != NO_ANSWER:
+            record.add_failure(member.client_id, f"evaluation: {reason}")
     record.count_traffic(exchange.bytes_up, exchange.bytes_down)
     record.expected, record.evaluated = len(messages), len(answers)
     return sorted(answers, key=lambda answer: answer[0].client_id)

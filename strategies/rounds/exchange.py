@@ -4,15 +4,19 @@ Flower's own `Grid.send_and_receive` sleeps for 3 seconds between polls and hold
 """
 
 import time
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
+from fedappeal.flower.grid import Inbox, inbox_of
 from fedappeal.flower.messages import is_from_superlink
+from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.packing import content_size
 from strategies.rounds.members import Member
+from strategies.rounds.pace import FACTOR, AnswerTime, Pace
 
 FIRST_POLL = 0.01
 """Seconds between the first polls for replies."""
@@ -21,8 +25,14 @@ LAST_POLL = 0.2
 PULLED_AT_ONCE = 64 << 20
 """Bytes of models that may be in memory at once while replies are added up."""
 _LATE_AT_ONCE = 4
+_EXPIRY = 1.0
+"""Seconds before the deadline in which the SuperLink's word that a message has expired means a missed deadline."""
 NOT_SENT = "the message could not be sent"
 NO_ANSWER = "no answer before the deadline"
+SURVEY = "survey"
+"""Kind of the exchange in which clients measure the model before they train; other kinds: Flower's message types."""
+
+_RULE = f"{FACTOR:g} times the median of the others"
 
 Addressed = tuple[Member, Message]
 """A message, and the client that it goes to or comes from."""
@@ -32,11 +42,14 @@ Addressed = tuple[Member, Message]
 class Channel:
     """Messages of one run over Flower's grid; remembers which clients missed a deadline.
 
-    A client that missed a deadline is asked again but not waited for, until it answers again.
+    A client that missed a deadline is asked again but not waited for, until it answers again. One that is slow alone
+    is waited for less (`Pace`).
 
     Attributes:
         absent: client-ids that missed a deadline and have not answered since.
         late: client-ids by the id of a message whose deadline they missed.
+        pace: which clients are slow alone; it binds where clients are on other machines. A resumed run begins afresh.
+        inbox: where replies come from.
     """
 
     grid: Grid
@@ -44,6 +57,12 @@ class Channel:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     late: dict[str, str] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
+    inbox: Inbox = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inbox = inbox_of(self.grid)
+        self.pace.binds |= self.inbox.remote
 
 
 class Exchange:
@@ -55,13 +74,25 @@ class Exchange:
         over: whether no further reply is waited for.
     """
 
-    def __init__(self, channel: Channel, deadline: float, model_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        deadline: float,
+        kind: str,
+        *,
+        model_bytes: int = 0,
+        allowance: Allowance | None = None,
+        needs_all: bool = False,
+    ) -> None:
         """Begin.
 
         Args:
             channel: the run's.
             deadline: on the channel's clock.
+            kind: of the exchange, among which answer times are compared.
             model_bytes: size of a reply that carries a model; bounds how many are pulled at once.
+            allowance: what one reply may hold; None: no model.
+            needs_all: whether slow clients are waited for until the deadline all the same.
         """
         self.bytes_up = self.bytes_down = 0
         self.over = False
@@ -70,6 +101,12 @@ class Exchange:
         self._at_once = max(2, PULLED_AT_ONCE // max(1, model_bytes))
         self._left: dict[str, Member] = {}
         self._wait, self._offset = FIRST_POLL, 0
+        self._kind, self._allowance = kind, allowance or Allowance()
+        self._paced = channel.pace.binds and not needs_all
+        self._asked: dict[str, float] = {}
+        self._looked: dict[str, float] = {}
+        self._answers: dict[str, AnswerTime] = {}
+        self._times: list[float] = []
 
     @property
     def seconds_left(self) -> float:
@@ -98,13 +135,16 @@ class Exchange:
                 unreached.append(member)
                 continue
             self._left[message_id] = member
+            self._asked[member.client_id] = self._channel.clock()
             reached.append(member)
             self.bytes_down += content_size(message.content, sizes)
         return reached, unreached
 
     def waits_for(self, member: Member) -> bool:
-        """Whether a client's answer is waited for: it missed no deadline since its last one."""
-        return member.client_id not in self._channel.absent
+        """Whether a client's answer is waited for: it missed no deadline since its last one, and is not too slow."""
+        if member.client_id in self._channel.absent:
+            return False
+        return not (self._paced and self._past_patience(member.client_id))
 
     def poll(self, window: int = 0) -> Iterator[Addressed]:
         """Yield the replies that are there, in the order of the messages; else sleep briefly.
@@ -141,12 +181,48 @@ class Exchange:
         while self.open and not self.over:
             yield from self.poll()
 
-    def close(self) -> list[Member]:
-        """End; return the clients that did not answer, in order."""
+    def close(self) -> list[tuple[Member, str]]:
+        """End; return the clients that did not answer, in order, each with the reason why it is not waited for."""
+        channel, now = self._channel, self._channel.clock()
+        silent: list[tuple[Member, str]] = []
         for message_id, member in self._left.items():
-            self._channel.absent.add(member.client_id)
-            self._channel.late[message_id] = member.client_id
-        return list(self._left.values())
+            client = member.client_id
+            channel.late[message_id] = client
+            self._note_silence(client)
+            if now < self._deadline and client not in channel.absent and self._paced and self._past_patience(client):
+                silent.append((member, f"slow alone: not waited for after {self._patience(client):.1f} s, {_RULE}"))
+            else:
+                channel.absent.add(client)
+                silent.append((member, NO_ANSWER))
+        if self._paced:
+            channel.pace.note(self._kind, self._answers)
+        return silent
+
+    def _patience(self, client_id: str) -> float:
+        return self._channel.pace.patience(self._kind, client_id, self._times)
+
+    def _past_patience(self, client_id: str) -> bool:
+        if not self._channel.pace.is_slow(client_id):
+            return False
+        return self._channel.clock() - self._asked[client_id] >= self._patience(client_id)
+
+    def _note_silence(self, client_id: str) -> None:
+        """Remember that a client has not answered by now."""
+        if client_id not in self._channel.absent:  # else it cost no time
+            self._answers[client_id] = AnswerTime(self._channel.clock() - self._asked[client_id])
+
+    def _note(self, client_id: str, message: Message) -> None:
+        """Remember when a client answered."""
+        if not self._paced:
+            return
+        asked = self._asked[client_id]
+        worked = message.has_content()
+        if worked and self._kind == MessageType.TRAIN:  # one that sits out has not trained
+            worked = any(isinstance(record, ArrayRecord) for record in message.content.values())
+        latest = self._channel.clock() - asked
+        self._answers[client_id] = AnswerTime(max(0.0, self._looked.get(client_id, asked) - asked), latest, worked)
+        if worked:
+            insort(self._times, latest)
 
     def _waited(self) -> list[str]:
         return [i for i, m in self._left.items() if self.waits_for(m)]
@@ -163,7 +239,10 @@ class Exchange:
         late = list(channel.late)[:_LATE_AT_ONCE]
         for message_id in late:  # the others have their turn next time
             channel.late[message_id] = channel.late.pop(message_id)
-        replies = {m.metadata.reply_to_message_id: m for m in channel.grid.pull_messages([*ids, *late])}
+        looked = channel.clock()
+        replies = {m.metadata.reply_to_message_id: m for m in channel.inbox.pull(ids, self._allowance, late)}
+        if self._paced:
+            self._looked |= {self._left[each].client_id: looked for each in ids if each not in replies}
         for message_id in (*ids, *late):
             if (message := replies.get(message_id)) is None:
                 continue
@@ -173,8 +252,13 @@ class Exchange:
                     channel.absent.discard(client_id)
                 yield None
                 continue
-            if not is_from_superlink(message):
+            if is_from_superlink(message):
+                self._note_silence(member.client_id)
+                if self.seconds_left <= _EXPIRY:
+                    channel.absent.add(member.client_id)
+            else:
                 channel.absent.discard(member.client_id)
+                self._note(member.client_id, message)
             if message.has_content():
                 self.bytes_up += content_size(message.content)
             yield member, message

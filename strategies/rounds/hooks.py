@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol.data_problem import DataProblem
-from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.foreign_text import one_line
 from strategies.rounds.members import Member
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ class RoundRecord:
     def fail(self, client_id: str, reason: str) -> None:
         """Count a client whose reply is left out or did not come, and log why."""
         self.decisions[client_id] = "failed"
-        self.failures[client_id] = reason = printable(reason)  # a client may have written parts of it
+        self.failures[client_id] = reason = one_line(reason)  # a client may have written parts of it
         log.warning("round %d: %s left out: %s", self.server_round, client_id, reason)
 
     def add_failure(self, client_id: str, reason: str) -> None:
         """Add a reason to those of a client, whatever it decided."""
-        self.failures[client_id] = printable("; ".join(filter(None, (self.failures.get(client_id), reason))))
+        self.failures[client_id] = one_line("; ".join(filter(None, (self.failures.get(client_id), reason))))
 
     def count_traffic(self, up: int, down: int) -> None:
         """Add an exchange's bytes."""

@@ -1,21 +1,25 @@
 """What the server checks before it believes a reply."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
-from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.keys import CLIENT_IDS, Decision, is_client_id
 from fedappeal.protocol.metric import ACCURACY, Metric
+from strategies.rounds.faults import unexpected
 from strategies.rounds.members import Member
 from strategies.rounds.weighted_sum import NotFinite, Refused
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_EXAMPLES = 10**12
 """What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
@@ -49,6 +53,7 @@ class Reply:
         metrics: all that it reported; every number is finite.
         arrays: its model or gradient; empty where it did not join.
         records: the further ArrayRecords that were asked for, where it joined.
+        counts: share of its weight that counts; less than 1 where its influence is bounded.
     """
 
     member: Member
@@ -57,6 +62,7 @@ class Reply:
     metrics: Mapping[str, Any]
     arrays: ArrayRecord
     records: Mapping[str, ArrayRecord] = field(default_factory=dict)
+    counts: float = 1.0
 
     def claim(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
         """Return a number that the client reported, if it is there and inside its bounds.
@@ -76,7 +82,7 @@ def _record(message: Message, name: str, kind: type[R]) -> R | None:
 
 def _content(message: Message) -> MetricRecord:
     if message.has_error():
-        reason = printable(" ".join((message.error.reason or "").split()))  # it is the client's text
+        reason = one_line(message.error.reason or "")  # it is the client's text
         raise Refused(reason or f"error code {message.error.code}")
     if (metrics := _record(message, keys.METRICS, MetricRecord)) is None:
         raise Refused(f"reply has no MetricRecord '{keys.METRICS}'")
@@ -117,6 +123,22 @@ def _data_problem(value: object) -> DataProblem:
         raise Refused(f"{keys.DATA_REFUSED} = {str(value)[:40]!r} is not allowed: {allowed}") from None
 
 
+def _refusing(read: Callable[P, T]) -> Callable[P, T]:
+    """Return a reading that refuses a reply whatever is raised: it is one client's."""
+
+    @wraps(read)
+    def reading(*given: P.args, **named: P.kwargs) -> T:
+        try:
+            return read(*given, **named)
+        except Refused:
+            raise
+        except Exception as error:
+            raise Refused(unexpected(error)) from error
+
+    return reading
+
+
+@_refusing
 def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Reply:
     """Check a reply to TRAIN.
 
@@ -143,6 +165,7 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
     return Reply(member, decision, _num_examples(metrics), metrics, arrays or ArrayRecord(), records)
 
 
+@_refusing
 def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
     """Check a reply to EVALUATE.
 
@@ -170,6 +193,7 @@ def _info(message: Message) -> ConfigRecord:
     return ConfigRecord() if record is None else record
 
 
+@_refusing
 def read_client_id(message: Message) -> str:
     """Return the client-id of an answer to the roll call.
 
@@ -183,6 +207,7 @@ def read_client_id(message: Message) -> str:
     return client
 
 
+@_refusing
 def read_roll_call(message: Message) -> Member:
     """Check a reply to the roll call.
 

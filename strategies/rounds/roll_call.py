@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from fedappeal.flower.messages import has_no_handler, is_from_superlink
 from fedappeal.flower.nodes import ConnectedNode, connected_nodes
 from fedappeal.protocol import keys, proof
+from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import printable
 from strategies.rounds.calls import Call, Calls
 from strategies.rounds.exchange import FIRST_POLL, LAST_POLL, Channel
@@ -88,7 +89,7 @@ class RollCall:
             for message_id, call in sent.items():
                 calls.sent(message_id, call)
             due = list(sent.values())
-        answers = list(grid.pull_messages(list(calls.pending))) if calls.pending else []
+        answers = self.channel.inbox.pull(list(calls.pending), Allowance()) if calls.pending else []
         asked = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
         known = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
         self._take(known, online)
@@ -136,13 +137,7 @@ class RollCall:
             Refused: it does not fit the run, or the client-id is another's.
         """
         node = call.node
-        key = self._key_of(call, message) if node.real else None
-        try:
-            member = Member.bare(node.node_id) if has_no_handler(message) else read_roll_call(message)
-        except DataRefused as error:
-            if key is not None:
-                owners.check(error.client_id, key)
-            raise
+        key, member = self._read(call, message, owners)
         if key is not None:
             self._check_place(member, node)
             if member.enrolled:
@@ -159,6 +154,25 @@ class RollCall:
             self.members.left.discard(member.client_id)
         self.channel.absent.discard(member.client_id)
         self.hooks.on_enrolled(member, len(self.members))
+
+    def _read(self, call: Call, message: Message, owners: Owners) -> tuple[ProvenKey | None, Member]:
+        """Return the key that a node has proven, None in a simulation, and who it says it is.
+
+        Raises:
+            Refused: whatever is wrong with the answer.
+        """
+        try:
+            key = self._key_of(call, message) if call.node.real else None
+            try:
+                return key, Member.bare(call.node.node_id) if has_no_handler(message) else read_roll_call(message)
+            except DataRefused as error:
+                if key is not None:
+                    owners.check(error.client_id, key)
+                raise
+        except Refused:
+            raise
+        except Exception as error:  # what a client wrote can make anything raise: it concerns that client alone
+            raise Refused(f"its answer cannot be read ({type(error).__name__})") from error
 
     def _refuse(self, node: int, reason: str) -> None:
         """Take note of a node that is not enrolled; of very many, the hooks are told of ever fewer."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol.config import Scalar
 from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.influence import Bounds
 from strategies.rounds.members import Members
 from strategies.rounds.weighted_sum import WeightedSum
 
@@ -43,6 +44,9 @@ class Round:
         carry: what the strategy gathers of this round besides.
         end: why the run is over with this round; empty while it is not.
         lr_share: share of the run's learning rate with which its clients train; 1 but for a schedule.
+        faults: errors that no check foresaw, by the client whose reply met them.
+        bounds: on the influence of each client; None: none.
+        claimed_weight: sum of the joined clients' weights, as they would be without bounds.
     """
 
     model: "ArrayRecord"
@@ -51,6 +55,9 @@ class Round:
     carry: Any = None
     end: str = ""
     lr_share: float = 1.0
+    faults: dict[str, Exception] = field(default_factory=dict)
+    bounds: Bounds | None = None
+    claimed_weight: float = 0.0
 
     def __post_init__(self) -> None:
         self.sum = WeightedSum(self.model)

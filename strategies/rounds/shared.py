@@ -4,7 +4,18 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedappeal.protocol.config import Count, CountOrZero, LrSchedule, Positive, PositiveShare, Settings
+from fedappeal.protocol.config import (
+    Aggregation,
+    AtLeastOne,
+    Count,
+    CountOrZero,
+    InfluenceBound,
+    LrSchedule,
+    Positive,
+    PositiveShare,
+    Settings,
+    TrimShare,
+)
 
 
 class SharedSettings(Settings):
@@ -27,6 +38,11 @@ class SharedSettings(Settings):
     lr_schedule: LrSchedule = Field("constant", description="how the learning rate falls from round to round")
     lr_warmup_rounds: CountOrZero = Field(0, description="first rounds, in which it rises; 0: none")
     lr_final_share: PositiveShare = Field(0.1, description="learning rate of the last round, as a share")
+    influence: InfluenceBound = Field("off", description="bounds on a client's weight and update: bounded or off")
+    influence_weight: AtLeastOne = Field(3.0, description="most a bounded weight may be, in medians of the cohort's")
+    influence_norm: AtLeastOne = Field(2.0, description="the same of an update's norm")
+    aggregation: Aggregation = Field("mean", description="mean; median, trimmed-mean: hold all models of a round")
+    trim_share: TrimShare = Field(0.2, description="share that trimmed-mean leaves out at either end")
 
     @property
     def constant_learning_rate(self) -> bool:

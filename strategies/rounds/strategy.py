@@ -16,7 +16,10 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.rounds import default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.divergence import DIVERGED, Divergence
+from strategies.rounds.faults import check_faults, unexpected
+from strategies.rounds.held_models import HeldModels
 from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.influence import Bounds, Medians
 from strategies.rounds.last_good import LOST, ROLL_BACKS, ROLLED_BACK, LastGood, split
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
@@ -31,11 +34,14 @@ if TYPE_CHECKING:
 
     from strategies.rounds.exchange import Channel
     from strategies.rounds.ownership import Identities
+    from strategies.rounds.replies import Reply
 
 log = logging.getLogger("fedappeal")
 
 _LOOP = "volunteers"
 """Name of what the rounds themselves carry, in a checkpoint."""
+_INFLUENCE = "influence"
+"""Name of the medians that bound clients' influence, in the same place."""
 
 
 class Strategy(Algorithm):
@@ -60,6 +66,9 @@ class Strategy(Algorithm):
         self.pool_empty = False
         self._divergence = Divergence()
         self._last_good = LastGood()
+        self._medians = Medians()
+        self.granted_nodes: frozenset[int] = frozenset()
+        """Nodes to which the runtime, which made their clients, grants priority by the strategy's own rule."""
         self._opened: Round | None = None
 
     # -- what is carried from round to round ---------------------------------------------------------
@@ -69,11 +78,12 @@ class Strategy(Algorithm):
         from strategies.rounds.carry import packed
 
         loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
-        if _LOOP in (carried := self.carried()):
+        own = {_LOOP: loop | self._divergence.state() | self._last_good.state(), _INFLUENCE: self._medians.state()}
+        if taken := own.keys() & (carried := self.carried()).keys():
             raise ConfigError(
-                f"strategy {self.name} carries '{_LOOP}', which is the rounds' own: choose another name"
+                f"strategy {self.name} carries '{min(taken)}', which is the rounds' own: choose another name"
             )
-        state = packed({_LOOP: loop | self._divergence.state() | self._last_good.state(), **carried})
+        state = packed({**own, **carried})
         state.update(self._last_good.records())
         return state
 
@@ -88,6 +98,7 @@ class Strategy(Algorithm):
         self.members.left = set(loop["gone"])
         self.pool_empty, self.finished = bool(loop["pool-empty"]), str(loop["finished"])
         self._divergence.restore(loop)
+        self._medians.restore(carried.pop(_INFLUENCE, {}))
         self.take_up(carried)
 
     # -- Flower's methods ----------------------------------------------------------------------------
@@ -278,6 +289,11 @@ class Strategy(Algorithm):
         self.record = RoundRecord(number, mandatory=mandatory)
         lr_share = learning_rate_share(self.shared, number, self.num_rounds)
         round = Round(arrays, self.members, self.record, lr_share=lr_share)
+        own = self.shared
+        if own.influence == "bounded":
+            round.bounds = Bounds(self._medians, arrays, own.influence_weight, own.influence_norm)
+        if own.aggregation != "mean":
+            round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)
         self.begin(round)
         return round
 
@@ -322,19 +338,65 @@ class Strategy(Algorithm):
                 if most and record.count("joined") >= most:
                     decision = "surplus"
                 else:
-                    self.add(round, reply)
+                    self._accept(round, reply)
             record.decisions[member.client_id] = decision
             self._divergence.note(member.client_id, finite=True)
-        except Refused as error:
-            record.fail(member.client_id, str(error))
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever one client sent, it must not end the run
+            self._leave_out(round, member, error)
+
+    def _accept(self, round: Round, reply: "Reply") -> None:
+        """Add a joined reply, or the replies that need not wait any more where influence is bounded."""
+        if round.bounds is None:
+            self.add(round, reply)
+            return
+        round.sum.check(reply.arrays)
+        unit = round.lr_share * self.update_unit(round, reply)
+        for each in round.bounds.admit(reply, self.log_weight(round, reply), unit):
+            if each.member is reply.member:
+                self.add(round, each)
+            else:
+                self._add_held(round, each)
+
+    def _bounded(self, round: Round, bounds: Bounds, arrays: "ArrayRecord | None") -> "ArrayRecord | None":
+        """Return the next model; None where clients that were cut are nearly alone: then all are asked next."""
+        joined = [client for client, decision in round.record.decisions.items() if decision == "joined"]
+        kept = bounds.close(arrays, joined, round.record.count("sat-out"))
+        self.pool_empty = self.pool_empty or (arrays is not None and kept is None)
+        round.metrics["bounded"] = float(len(bounds.cut))
+        return kept
+
+    def _add_held(self, round: Round, reply: "Reply") -> None:
+        """Add a reply that has waited: what is wrong with it concerns its own client."""
+        try:
+            self.add(round, reply)
+        except ConfigError:
+            raise
+        except Exception as error:
+            self._leave_out(round, reply.member, error)
+
+    def _leave_out(self, round: Round, member: Member, error: Exception) -> None:
+        if isinstance(error, Refused):
+            round.record.fail(member.client_id, str(error))
             if isinstance(error, NotFinite):
                 self._divergence.note(member.client_id, finite=False)
+            return
+        log.debug("round %d: reply of %s", round.number, member.client_id, exc_info=error)
+        round.record.fail(member.client_id, unexpected(error))
+        # A traceback keeps the reply's model in memory: that of the first one says enough.
+        round.faults[member.client_id] = error.with_traceback(None) if round.faults else error
 
     def close_round(self, round: Round) -> "ArrayRecord | None":
         """End the round; return the next global model, None where it stays."""
         record = round.record
+        for reply in [] if round.bounds is None else round.bounds.release():
+            self._add_held(round, reply)
+        check_faults(round.faults, len(record.decisions), record.count("joined"))
         self.pool_empty = record.count("joined") == 0
         arrays = self.finish(round)
+        if round.bounds is not None:
+            arrays = self._bounded(round, round.bounds, arrays)
         self.finished = self.finished or round.end
         # All clients are listed only where it matters: of a large federation that takes time, in every round.
         remaining = {member.client_id for member in self.members.remaining()} if self._divergence.suspected else set()
@@ -371,7 +433,8 @@ class Strategy(Algorithm):
             coming = iter([next(coming, ())])
         # Made when a wave is due: what is told may depend on the replies so far.
         messages = (self.train_messages(round, wave, config, deadline - channel.clock()) for wave in coming)
-        for member, message in train_replies(round, channel, deadline, wanted, messages):
+        records, needs_all = 1 + len(self.reply_records), self.waits_for_all
+        for member, message in train_replies(round, channel, deadline, wanted, messages, records, needs_all):
             self.take(round, member, message)
             del message  # its model is not to stay in memory while the next ones are pulled
         return self.close_round(round)
@@ -394,3 +457,7 @@ class Strategy(Algorithm):
                 self.surveyed(round, member, metrics)
             except Refused as error:
                 round.record.add_failure(member.client_id, f"survey: {error}")
+            except ConfigError:
+                raise
+            except Exception as error:
+                round.record.add_failure(member.client_id, f"survey: {unexpected(error)}")

@@ -159,3 +159,12 @@ def test_what_clients_call_themselves_and_why_they_failed_is_no_markup() -> None
     view = RunView(RunConfig(clients=2), Path("runs/here"), Console(file=out, width=200, highlight=False))
     view.watch("round", {**LINE, "round": 1, "failures": {"[/]anna[red]": "[/bold] no model"}})
     assert out.getvalue().splitlines()[-1].strip() == "[/]anna[red]: [/bold] no model"
+
+
+def test_an_open_federation_and_a_node_that_is_never_available_are_said() -> None:
+    unavailable = {"event": "unavailable", "node": "7", "times": 4, "seconds": 8, "reason": "[/nope] not\x1b[2J now"}
+    assert told({"event": "open"}, unavailable) == [
+        "this federation is open: it counts nodes, not people. One process can be many clients; registered keys "
+        "(flower-superlink --enable-supernode-auth) prevent that",
+        "node 7 was called 4 times and is not available: [/nope] not?[2J now (called again in 8 s)",
+    ]

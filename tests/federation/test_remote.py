@@ -206,7 +206,7 @@ def test_a_run_that_fails_ends_the_wait_with_its_reason(federation: Federation, 
 
 
 def test_a_client_gets_a_new_key_and_stays_who_it_is(federation: Federation, whole: Path) -> None:
-    """Its requirement and its having left are in its state; as who it goes on is up to its owner."""
+    """Its requirement and its having left are in its state; its id passes to the new key by the operator's word."""
     options = [*SHORT, "--strategy", "fedavg", "--participation", "defect", "--set", "defect.leave-below=2.25"]
     folder = federation.folder / "runs" / "left"
     done = federation.fedappeal("submit", *options, "--rounds", "3", "--out", str(folder))
@@ -225,6 +225,9 @@ def test_a_client_gets_a_new_key_and_stays_who_it_is(federation: Federation, who
     assert federation.register("2").code == 0
     client = federation.client(0, "--client-id", old, key="2")
     client.wait_for("connected to")
+    new = PublicKey.read(federation.key("2").with_suffix(".pub")).client_id
+    passed = federation.run(["federation", "release", old, "--to", new, "--runs", str(folder.parent)])
+    assert passed.out == f"client-id '{old}' passes to {new}\n", passed.err
     gone = federation.fedappeal("federation", "unregister", old)
     assert gone.out == f"{old}  unregistered for good  (0)\n", gone.err
 

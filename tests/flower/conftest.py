@@ -2,10 +2,11 @@
 
 import hashlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message
@@ -23,6 +24,9 @@ from fedappeal.flower.fleet import FleetApi
 from fedappeal.flower.messages import be_server
 from fedappeal.flower.objects import Parcel, inflate
 from fedappeal.flower.transport import open_fleet
+
+if TYPE_CHECKING:
+    from tests.flower.runtime_api import World
 
 
 @dataclass
@@ -85,14 +89,23 @@ class Server:
         return inflate(reply_id, {part: self.state.get_object(run_id, part) for part in parts})
 
 
-def serve(*, enable_supernode_auth: bool = False) -> Iterator[Server]:
+def serve(
+    *, enable_supernode_auth: bool = False, run: Callable[..., grpc.Server] = _run_fleet_api_grpc_rere
+) -> Iterator[Server]:
     objects = ObjectStoreFactory()
     states = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), objects)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     interceptors = [NodeAuthServerInterceptor(states)]
-    running = _run_fleet_api_grpc_rere(address, states, objects, enable_supernode_auth, None, interceptors)
+    running = run(
+        address=address,
+        state_factory=states,
+        objectstore_factory=objects,
+        enable_supernode_auth=enable_supernode_auth,
+        certificates=None,
+        interceptors=interceptors,
+    )
     server = Server(address, states)
     yield server
     for fleet in server.fleets:
@@ -109,3 +122,11 @@ def server() -> Iterator[Server]:
 def strict_server() -> Iterator[Server]:
     """A server that admits registered keys only."""
     yield from serve(enable_supernode_auth=True)
+
+
+@pytest.fixture
+def world(server: Server) -> "World":
+    """A run on the SuperLink, and its grid."""
+    from tests.flower.runtime_api import World
+
+    return World(server)

@@ -1,38 +1,37 @@
-"""What fedappeal.flower.grid relies on: the function by which Flower's HTTP grid waits for objects."""
+"""What fedappeal.flower.grid relies on: which grid is the one of a SuperLink."""
 
 import inspect
-import time
 
-import pytest
+from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
 from flwr.superlink.grid import http_grid
 
 from fedappeal.flower import grid
+from fedappeal.flower.http_inbox import HttpInbox
+from fedappeal.protocol.allowance import Allowance
+from tests.grid import MemoryGrid, Volunteer, model
 
 
-def test_the_grid_waits_by_a_function_of_its_module_with_these_settings() -> None:
-    assert "pull_objects(" in inspect.getsource(http_grid)
-    assert http_grid.pull_objects is pull_objects
-    parameters = inspect.signature(pull_objects).parameters
-    assert parameters["initial_backoff"].default == 1, "a whole second, as the docstring says"
-    assert "backoff_cap" in parameters
+def test_the_replies_of_a_superlink_are_pulled_with_care() -> None:
+    deployed = http_grid.HttpGrid(token="any")
+    assert http_grid.__name__ == grid._HTTP_GRID
+    inbox = grid.inbox_of(deployed)
+    assert isinstance(inbox, HttpInbox)
+    assert inbox.remote
 
 
-def test_an_object_on_its_way_is_asked_for_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_grid, "pull_objects", pull_objects)  # put back after the test
-    grid.pull_without_stalls()
-    attempts: list[float] = []
-
-    def pull(object_id: str) -> bytes:
-        attempts.append(time.monotonic())
-        if len(attempts) < 4:
-            raise ObjectUnavailableError(object_id)
-        return b"content"
-
-    assert http_grid.pull_objects(["a"], pull) == {"a": b"content"}
-    assert attempts[-1] - attempts[0] < 0.5
+def test_those_of_other_grids_are_taken_as_they_are() -> None:
+    memory = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b")})
+    inbox = grid.inbox_of(memory)
+    assert not inbox.remote
+    messages = [memory.create_message(_content(), "train", node, "1") for node in (10, 11)]
+    first, second = memory.push_messages(messages)
+    assert [m.metadata.reply_to_message_id for m in inbox.pull([first], Allowance(), [second])] == [first, second]
 
 
 def test_a_grid_is_given_a_run() -> None:
     assert inspect.signature(Grid.set_run).parameters["run"].annotation in (grid.Run, "Run")
+
+
+def _content() -> RecordDict:
+    return RecordDict({"arrays": model(0.0), "config": ConfigRecord({"server-round": 1})})

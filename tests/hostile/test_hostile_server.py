@@ -75,7 +75,7 @@ def volunteer(server: tuple[Server, SuperLink], state: Path) -> Iterator[tuple["
     limits = ["--limits", "max-model=20 min-batch=2"]
     process = psutil.Popen([*command, *options, *limits], stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 150.0
         while not (nodes := run.nodes()):
             assert process.poll() is None, state.with_name("log").read_text()
             assert time.monotonic() < until
@@ -110,15 +110,14 @@ def test_a_volunteer_outlives_what_a_server_thinks_of(
 
     # Steps that are allowed, but not in this time: nothing half-trained is sent, and it is said in time.
     (state / "limits.json").write_text('{"max-steps": 0}')
-    answer, seconds = run.told(node, ttl=3.0, **{"server-round": 3, "local-steps": 10**9})
+    answer, seconds = run.told(node, ttl=8.0, **{"server-round": 3, "local-steps": 10**9})
     assert "the message's deadline came before the work was done" in answer["error"][1]
-    assert seconds < 3.5
+    assert seconds < 8.5
 
     # What the owner broke is for the owner to read.
     (state / "limits.json").write_text("{")
     answer, _ = run.told(node, **{"server-round": 4})
     assert answer["error"][1].startswith("ConfigError: file (a file of this device) cannot be read")
-    assert str(state / "limits.json") in state.with_name("log").read_text()
     (state / "limits.json").unlink()
 
     storm = [run.told(node, "evaluate", **{"server-round": 5})[0] for _ in range(30)]
@@ -126,3 +125,4 @@ def test_a_volunteer_outlives_what_a_server_thinks_of(
     answer, _ = run.told(node, **{"server-round": 5})
     assert answer["metrics"]["decision"] == 1
     assert process.poll() is None
+    assert str(state / "limits.json") in state.with_name("log").read_text()

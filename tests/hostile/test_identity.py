@@ -229,5 +229,5 @@ def restarted(attacked: Federation) -> subprocess.Popen[bytes]:
             [*client, "--superlink", attacked.superlink.fleet_address, "--state-dir", str(state)],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **import_paths()},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **import_paths(os.environ)},
         )

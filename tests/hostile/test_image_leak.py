@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.config import ConfigError, RunConfig
 from tests.hostile.attacks.figures import NOISY, SILENT, check, images_figure
 from tests.hostile.attacks.images import by_differences, by_rare_units, by_single_batches
 from tests.hostile.attacks.victim import Found, Vector, Victim, write_images
@@ -50,6 +50,28 @@ def test_what_an_attack_finds_is_what_the_page_says(
     victim = Victim(config, images, options)
     found = attack(victim)
     check(name, options, found.models, images_figure(found, victim))
+
+
+LIMITS = "--limits min-batch=8"
+"""The default of `fedappeal client`."""
+
+
+def test_a_smallest_batch_counts_the_examples_that_a_run_leaves_to_train_on(images: Path) -> None:
+    line = "a batch of 1 is not allowed: this client's min-batch = 8"
+    with pytest.raises(ConfigError, match=line):
+        by_single_batches(Victim(LOGISTIC, images, LIMITS), models=1)
+    for settings in ({"max_train_examples": 1}, {"train_share": 0.01}, {"batch_size": 1}):
+        with pytest.raises(ConfigError, match=line):  # in the roll call
+            Victim(changed(LOGISTIC, **settings), images, LIMITS)
+    with pytest.raises(ConfigError, match=line):
+        Victim(run_config(model="logistic", strategy="adagd", adagd__gradient_batch=1), images, LIMITS)
+
+
+def test_it_stops_no_attack_but_that_one(images: Path) -> None:
+    victim = Victim(MLP, images, f"{SILENT} {LIMITS}")
+    assert images_figure(by_rare_units(victim, models=1), victim).startswith("17 of 36 images")
+    victim = Victim(LOGISTIC, images, f"{SILENT} {LIMITS}")
+    assert len(by_differences(victim, models=2).value) == 2
 
 
 @pytest.mark.parametrize("options", [CLIPPED, NOISY])

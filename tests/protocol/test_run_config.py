@@ -93,6 +93,10 @@ def test_settings_of_plugins_survive_the_trip_and_count_as_given() -> None:
             {"clients": 4, "unseen-clients": 2, "min-clients": 7},
             "min-clients = 7 is not allowed: at most 6 (clients + unseen-clients)",
         ),
+        (
+            {"clients": 4, "unseen-clients": 2, "max-clients": 5},
+            "max-clients = 5 is not allowed: at least min-clients = 6",
+        ),
         ({"rounds": 0}, "rounds = 0 is not allowed: input should be greater than or equal to 1"),
         (
             {"rounds": "many"},
@@ -153,6 +157,12 @@ def test_mandatory_rounds_default_to_the_larger_of_ten_and_five_per_cent(
 def test_waiting_for_all_counts_the_unseen_clients_too() -> None:
     assert RunConfig(clients=4, unseen_clients=3).resolved_min_clients == 7
     assert RunConfig(clients=4, unseen_clients=3, min_clients=2).resolved_min_clients == 2
+
+
+def test_a_run_takes_in_twice_its_clients_unless_it_says_how_many() -> None:
+    assert RunConfig(clients=4, unseen_clients=3).resolved_max_clients == 14
+    assert RunConfig(clients=4, max_clients=5).resolved_max_clients == 5
+    assert RunConfig(clients=4, min_clients=2, max_clients=2).resolved_max_clients == 2
 
 
 def test_the_task_settings_are_the_part_that_decides_the_data() -> None:

@@ -12,8 +12,8 @@ from fedappeal.protocol.config import RunConfig
 from server.build import build_strategy, chosen
 from server.checkpoint import Checkpoint
 from server.recorder import Recorder, measurements
-from server.resumption import rounds_done
-from server.run_folder import CHECKPOINT, MEASUREMENTS, RunFolder, read_lines
+from server.resumption import KIND, LOCAL, SUBMITTED, rounds_done
+from server.run_folder import CHECKPOINT, EVENTS, MEASUREMENTS, RunFolder, read_lines
 from strategies.rounds.hooks import Hooks, RoundRecord
 from tests.grid import model
 
@@ -133,3 +133,22 @@ def test_a_round_is_a_line_of_columns(tmp_path: Path, clock: Clock) -> None:
     one.on_round_end(RoundRecord(2), ArrayRecord())
     one.on_round_end(record, ArrayRecord())
     assert read_lines(tmp_path / MEASUREMENTS) == [{"round": 3, **columns}], "round 2 was not evaluated"
+
+
+def test_a_node_that_is_called_in_vain_is_recorded_ever_less_often(tmp_path: Path) -> None:
+    made = recorder(tmp_path / "run", None)
+    for times in range(1, 17):
+        made.on_unavailable(7, times, 60.0, "not now")
+    lines = read_lines(tmp_path / "run" / EVENTS)
+    assert [line["times"] for line in lines] == [2, 4, 8, 16]
+    assert (lines[0]["node"], lines[0]["reason"], lines[0]["seconds"]) == ("7", "not now", 60)
+
+
+@pytest.mark.parametrize(("kind", "events"), [(SUBMITTED, ["open"]), (LOCAL, [])])
+def test_an_open_federation_is_recorded_unless_all_of_it_is_its_users_own(
+    tmp_path: Path, kind: str, events: list[str]
+) -> None:
+    made = recorder(tmp_path / "run", None)
+    made.folder.record(runtime={KIND: kind})
+    made.on_open_federation()
+    assert [line["event"] for line in read_lines(tmp_path / "run" / EVENTS)] == events

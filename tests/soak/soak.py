@@ -49,10 +49,12 @@ SETTINGS: dict[str, Any] = {
 }
 TOLERANCE = 1e-5
 """Largest difference between a value of the run's model (float32) and of the replayed one (float64)."""
-GROWTH = {"SuperLink": 10.0, "ServerApp": 5.0}
+GROWTH = {"SuperLink": 3.0, "ServerApp": 1.0}
 """Most MiB that a process may grow in 100 rounds, by a straight line through the second half of the run."""
 LONG = 200
 """Rounds from which on growth is judged: a shorter run's line is that of caches that fill."""
+LONGEST = 3 * (SETTINGS["round-timeout"] + 3 * 2.0)
+"""Most seconds of a round: roll call, training, evaluation, each with its deadline and thrice the promised 2 s."""
 _SAMPLE_EVERY = 2.0
 _STATUS_EVERY = 2.0
 
@@ -201,6 +203,8 @@ def _judged(
     off = difference(path, config, joined)
     last = max(joined)
     without = difference(path, config, {**joined, last: joined[last][:-1]})
+    if (longest := max(line["seconds"] for line in history)) > LONGEST:
+        wrong.append(f"a round took {longest:.1f} s; {LONGEST:g} is allowed")
     if off > TOLERANCE:
         wrong.append(f"the model differs by {off:.3g} from that of the recorded joiners; {TOLERANCE:g} is allowed")
     growth = {name: memory.growth(name) for name in GROWTH}
@@ -221,7 +225,7 @@ def _judged(
         "joined": sum(line["joined"] for line in history),
         "rounds-with-failures": sum(line["failed"] > 0 for line in history),
         "rounds-short-of-joiners": sum(line["joined"] < config.clients_per_round for line in history),
-        "longest-round": max(line["seconds"] for line in history),
+        "longest-round": longest,
         "accuracy": history[-1].get("accuracy"),
         "difference": off,
         "difference-without-one-joiner": without,

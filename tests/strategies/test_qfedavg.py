@@ -16,7 +16,8 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
 from server.build import check_settings
 from strategies import FedAvg, QFedAvg, Strategy
-from strategies.qfedavg import log_terms, squared_distance
+from strategies.qfedavg import log_terms
+from strategies.rounds.updates import squared_distance
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 from tests.strategies.rounds.mixed_round import Join, answer, check_mixed
 

@@ -18,6 +18,7 @@ HOME = Path.home()
     [
         f"file '{HOME}/.fedappeal/client/requirement-1.safetensors' cannot be read: no such file",
         "file '/home/annika smith/my state/limits.json' cannot be read",
+        "file '/home/annika's/my photos' cannot be read: no such file",
         f"state-dir = {HOME}/state is not allowed",
         f"see {sys.prefix}/lib/python3.11/site-packages/client/app.py, line 3",
         "data = '~/photos/x' is not allowed",
@@ -34,6 +35,13 @@ def test_no_path_is_told(text: str) -> None:
     assert ELSEWHERE in told
     for part in ("annika", "photos", "state/", "site-packages", str(HOME), sys.prefix, ".fedappeal"):
         assert part not in told
+
+
+def test_the_owners_own_folders_are_not_told_whatever_they_are_called() -> None:
+    error = ConfigError("anna's photos: beds.csv in anna's photos/new, not found in 'anna's photos/old'")
+    assert reason_of(error, ("anna's photos", "")) == (
+        f"ConfigError: {ELSEWHERE} beds.csv in {ELSEWHERE} not found in {ELSEWHERE}"
+    )
 
 
 def test_what_the_operator_can_change_is_told_word_for_word() -> None:

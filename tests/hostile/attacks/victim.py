@@ -102,8 +102,9 @@ class Victim:
         return self.node("train", model, told, server_round=self._round, mandatory=int(mandatory))
 
     def evaluate(self, model: Arrays, split: str = keys.TEST_SPLIT) -> Mapping[str, float]:
-        """Return what an EVALUATE tells."""
+        """Return what an EVALUATE of another round tells."""
         self.asked += 1
+        self._round += 1
         return metrics_of(self.node("evaluate", model, split=split, server_round=self._round))  # type: ignore[return-value]
 
     def update(self, sent: Arrays, reply: RecordDict, scale: float = 1.0) -> Arrays:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fedappeal.protocol import keys
@@ -132,7 +132,7 @@ class Late:
         self.grid.pull_messages = counted  # type: ignore[assignment, method-assign]
 
     def exchange(self, members: list[Member], deadline: float) -> None:
-        exchange = Exchange(self.channel, deadline)
+        exchange = Exchange(self.channel, deadline, MessageType.TRAIN)
         exchange.send([(m, Message(RecordDict({keys.ARRAYS: model(0)}), m.node_id, "train")) for m in members])
         for _ in exchange.replies():
             pass
@@ -167,3 +167,15 @@ def test_the_superlinks_word_on_a_late_message_ends_no_absence_but_the_asking(co
     late.wait_for_another(80.0)
     assert late.channel.absent == {m.client_id for m in late.members} | {"other"}
     assert not set(late.pulls[-1]) & set(late.ids)
+
+
+def test_a_message_that_expires_with_its_deadline_was_a_missed_deadline() -> None:
+    # The SuperLink says of c2's message that it has expired, a moment before the exchange itself is over.
+    grid = trio()
+    grid.nodes[12] = answering(ErrorCode.MESSAGE_UNAVAILABLE, 1, "c2")
+    grid.delay = lambda node, message: 59.5 if (node, message.metadata.group_id) == (12, "1") else 0.0
+    first = grid.nodes[12]
+    grid.nodes[12] = lambda message: first(message) if message.metadata.group_id in ("0", "1") else None
+    _, watch = run(FedAvg(round_timeout=60.0, evaluate_every=0), grid, 2)
+    assert watch.records[0].failures == {"c2": "not now"}
+    assert watch.records[1].seconds < 1.0

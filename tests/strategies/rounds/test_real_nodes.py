@@ -184,6 +184,16 @@ def test_half_a_proof_is_refused() -> None:
     assert watch.refused == {11: "'public-key' has to be a text and 'signature' bytes"}
 
 
+def test_an_answer_that_makes_anything_raise_concerns_its_client_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(*arguments: object) -> str:
+        raise RecursionError("deep")
+
+    monkeypatch.setattr(proof, "signer_of", raising)
+    watch = federate(RealGrid({10: Volunteer("a"), 11: Signing("b", new_key())}), 1)
+    assert watch.refused == {11: "its answer cannot be read (RecursionError)"}
+    assert watch.enrolled == [("a", 1)]
+
+
 def test_what_a_refused_client_says_of_its_data_is_told_of_no_other() -> None:
     alice, thief = Signing("alice", new_key()), Volunteer("alice", data_refused="labels")
     grid = slow(RealGrid({10: alice, 11: Volunteer("b")}))

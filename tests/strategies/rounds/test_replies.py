@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
-from strategies import FedAvg
+from strategies import FedAvg, RoundRecord
 from strategies.rounds.members import Member
 from strategies.rounds.replies import Reply, read_evaluate, read_roll_call, read_train
 from strategies.rounds.weighted_sum import Refused
@@ -127,3 +127,27 @@ def test_a_strategy_does_not_carry_under_the_rounds_own_name() -> None:
 
     with pytest.raises(ConfigError, match=r"^strategy carries carries 'volunteers', which is the rounds' own"):
         Carries().state()
+
+
+class Odd(dict[str, object]):
+    """Content that raises where it is read, as no record of Flower's does today."""
+
+    def get(self, key: str, default: object = None) -> object:
+        raise OverflowError(f"{key}\nand more")
+
+
+@pytest.mark.parametrize("read", [train, read_evaluate, read_roll_call])
+def test_whatever_is_raised_while_a_reply_is_read_refuses_it(read: Callable[[Message], object]) -> None:
+    odd = reply(1)
+    odd.__dict__["_content"] = Odd()
+    with pytest.raises(Refused, match=r"^its reply cannot be used: OverflowError: (metrics|info) and more$"):
+        read(odd)
+
+
+def test_a_reason_is_one_line_of_500_characters_at_most() -> None:
+    record = RoundRecord(1)
+    record.fail("a", "one\n\x1b[31mtwo\t" + "x" * 5_000_000)
+    assert record.failures["a"].startswith("one ?[31mtwo xxx")
+    assert len(record.failures["a"]) == 500
+    record.add_failure("a", "survey: late")
+    assert len(record.failures["a"]) == 500

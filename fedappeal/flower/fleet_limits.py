@@ -1,0 +1,177 @@
+"""What one node may leave in a SuperLink's memory.
+
+Flower's SuperLink takes requests of up to 2 GiB from any node, stores what they hold, and looks up the objects of an
+announced message however they are nested. A node is bounded here by what it was sent.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import (
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+    PushObjectResponse,
+)
+from flwr.supercore.object_store import ObjectStore
+
+from fedappeal.flower.object_tree import TreeRefused, levels
+from fedappeal.flower.processes import replace_name
+
+LARGEST_REQUEST = 24 << 20
+"""Bytes of one request; Flower cuts an array into chunks of at most 20 MiB."""
+MOST_OBJECTS = 20_000
+"""Objects of one reply."""
+LARGEST_ANNOUNCEMENT = 64 << 10
+"""Bytes of a reply's metadata and of its error text."""
+AT_LEAST, TIMES = 8 << 20, 4
+"""Bytes that a node's replies may take up at one time: so many, and so many times the largest message it was sent."""
+REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
+"""Replies that a node may announce: so many, and so many for each message that it was sent."""
+
+flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
+
+Call = Callable[[Any, grpc.ServicerContext], Any]
+
+
+@dataclass
+class _Node:
+    """What one node was sent, and what of its replies is stored."""
+
+    messages: int = 0
+    replies: int = 0
+    sent: dict[str, int] = field(default_factory=dict)
+    largest: int | None = None
+    stored: dict[str, int] = field(default_factory=dict)
+
+
+class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """Bounds on each node's replies, behind the check of its signature.
+
+    Args:
+        store: the SuperLink's.
+    """
+
+    def __init__(self, store: Callable[[], ObjectStore]) -> None:
+        self._store = store
+        self._nodes: dict[int, _Node] = {}
+        self._lock = threading.Lock()
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        """Put the bounds before the calls that they concern."""
+        handler = continuation(handler_call_details)
+        bounded: dict[str, Callable[[Call, Any, grpc.ServicerContext], Any]] = {
+            "PullMessages": self._pull_messages,
+            "PullObject": self._pull_object,
+            "PushMessages": self._push_messages,
+            "PushObject": self._push_object,
+        }
+        call = bounded.get(handler_call_details.method.rpartition("/")[2])
+        if handler is None or call is None:
+            return handler
+        return grpc.unary_unary_rpc_method_handler(
+            partial(call, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _pull_messages(
+        self, call: Call, request: PullMessagesRequest, context: grpc.ServicerContext
+    ) -> PullMessagesResponse:
+        answer: PullMessagesResponse = call(request, context)
+        if answer.messages_list:
+            with self._lock:
+                node = self._nodes.setdefault(request.node.node_id, _Node())
+                node.messages += 1
+                node.sent = {}
+        return answer
+
+    def _pull_object(
+        self, call: Call, request: PullObjectRequest, context: grpc.ServicerContext
+    ) -> PullObjectResponse:
+        answer: PullObjectResponse = call(request, context)
+        with self._lock:
+            node = self._nodes.setdefault(request.node.node_id, _Node())
+            node.sent[request.object_id] = len(answer.object_content)
+            node.largest = max(node.largest or 0, sum(node.sent.values()))
+        return answer
+
+    def _push_messages(self, call: Call, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:
+        with self._lock:
+            node = self._nodes.setdefault(request.node.node_id, _Node())
+            node.replies += 1
+            allowed = REPLIES_AT_LEAST + REPLIES_EACH * node.messages
+        if problem := self._problem(request, node.replies, allowed):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+        return call(request, context)
+
+    def _problem(self, request: PushMessagesRequest, replies: int, allowed: int) -> str:
+        """Return why an announcement is refused; empty where it is not."""
+        if replies > allowed:
+            return f"{replies} replies are more than the {allowed} that are allowed"
+        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+            return "one reply at a time, with the tree of its objects"
+        if (size := request.messages_list[0].ByteSize()) > LARGEST_ANNOUNCEMENT:
+            return f"a reply announced in {size} bytes is not allowed: up to {LARGEST_ANNOUNCEMENT}"
+        try:
+            announced = levels(request.message_object_trees[0], MOST_OBJECTS)
+        except TreeRefused as error:
+            return str(error)
+        if any(self._is_another(each) for level in announced for each in level):
+            return "its reply names an object that is stored with other children"
+        return ""
+
+    def _is_another(self, announced: ObjectTree) -> bool:
+        """Whether an object is stored with other children than are announced.
+
+        Flower's store in memory goes by the stored ones, so that a few announcements make a tree of any size; its
+        store in a database refuses it.
+        """
+        entries = getattr(self._store(), "store", None)
+        known = entries.get(announced.object_id) if entries is not None else None
+        return known is not None and known.child_object_ids != [child.object_id for child in announced.children]
+
+    def _push_object(
+        self, call: Call, request: PushObjectRequest, context: grpc.ServicerContext
+    ) -> PushObjectResponse:
+        size, object_id = len(request.object_content), request.object_id
+        with self._lock:
+            node = self._nodes.setdefault(request.node.node_id, _Node())
+            if not self._has_room(node, size):
+                return PushObjectResponse(stored=False)
+            node.stored[object_id] = size
+        answer: PushObjectResponse = call(request, context)
+        if not answer.stored:
+            with self._lock:
+                node.stored.pop(object_id, None)
+        return answer
+
+    def _has_room(self, node: _Node, size: int) -> bool:
+        if node.largest is None:  # sent what it answers before this process began
+            return True
+        most = AT_LEAST + TIMES * node.largest
+        if sum(node.stored.values()) + size > most:
+            store = self._store()
+            node.stored = {each: known for each, known in node.stored.items() if each in store}
+        return sum(node.stored.values()) + size <= most
+
+
+def limit_fleet_api() -> None:
+    """Bound each node of the SuperLink that this process will be."""
+    run = flower._run_fleet_api_grpc_rere
+
+    def start(*, interceptors: Sequence[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
+        behind = [*(interceptors or []), FleetLimits(named["objectstore_factory"].store)]
+        return run(interceptors=behind, **named)
+
+    replace_name(flower, "_run_fleet_api_grpc_rere", start)
+    replace_name(flower, "GRPC_MAX_MESSAGE_LENGTH", LARGEST_REQUEST)

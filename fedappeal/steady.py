@@ -1,0 +1,40 @@
+"""This machine's time, counted on by a clock that is never set: a jump of the machine's clock does not change it."""
+
+import time
+from collections.abc import Callable
+
+
+def _counted() -> float:
+    """Return seconds that only grow; where the system can, those in which the machine slept as well."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class SteadyClock:
+    """A machine's time, read once and counted on from there."""
+
+    def __init__(
+        self, machine: Callable[[], float] = lambda: time.time(), counted: Callable[[], float] = _counted
+    ) -> None:
+        """Begin, without reading the machine's clock yet.
+
+        Args:
+            machine: returns the machine's time in seconds since 1970, which may be set at any moment.
+            counted: returns seconds that only grow.
+        """
+        self._machine, self._counted = machine, counted
+        self._difference: float | None = None
+
+    def now(self) -> float:
+        """Return the time in seconds since 1970."""
+        if self._difference is None:
+            self.read_again()
+        assert self._difference is not None
+        return self._counted() + self._difference
+
+    def read_again(self) -> None:
+        """Take up the machine's time: another party, which has the right one, does not agree with this one."""
+        self._difference = self._machine() - self._counted()
+
+
+CLOCK = SteadyClock()
+"""The clock by which a client signs its calls and reads the deadlines of messages."""

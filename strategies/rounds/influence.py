@@ -1,0 +1,180 @@
+"""Bounds on what one client may do to the model, against what the cohort does: ``influence = bounded``.
+
+A client k joins with a weight a_k and an update u_k (its model less the one that was sent; another array of a reply
+is an update as it stands). With m_a and m_u the cohort's medians of weights and of norms::
+
+    a_k <- m_a                        where a_k > A m_a            A: influence-weight
+    u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
+
+What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
+clients, and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest
+clients, as they were sent, this round's too as they come: one client is one value, whatever it sends and however
+often. A reply beyond a limit, or one that comes before three clients' values are known, waits for the round's end
+(four of them at most). All is done in logarithms, where no weight overflows; the median of an even number is the
+lower one.
+"""
+
+import copy
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.protocol import keys
+from strategies.rounds.updates import log_norm, shortened
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+    from strategies.rounds.replies import Reply
+
+FEWEST = 3
+"""Clients of which one alone cannot choose the median."""
+KEPT = 64
+"""Clients whose latest values count."""
+HELD = 4
+"""Replies that wait, at most."""
+WEIGHT = "weight"
+_TOLERANCE = 1e-9
+"""Of a logarithm: what lies at a limit is not cut for a rounding."""
+
+
+def capped(values: Sequence[float], factor: float) -> list[float]:
+    """Return values of at least 0, each at most ``factor`` times their lower median."""
+    most = factor * median_low(values) if values else 0.0
+    return [min(value, most) for value in values]
+
+
+@dataclass
+class Medians:
+    """What the latest clients sent, by name of a quantity and by client: logarithms."""
+
+    latest: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def note(self, client: str, values: Mapping[str, float]) -> None:
+        """Take a client's values in, in place of its last ones; 0 and infinity say nothing of the others."""
+        for name, value in values.items():
+            known = self.latest.setdefault(name, {})
+            if math.isfinite(value):
+                known.pop(client, None)
+                known[client] = value
+            while len(known) > KEPT:
+                del known[next(iter(known))]
+
+    def enough(self, names: Iterable[str]) -> bool:
+        """Whether there is a median of each of these that one client cannot choose."""
+        return all(len(self.latest.get(name, {})) >= FEWEST for name in names)
+
+    def of(self, name: str) -> float:
+        """Return the lower median of a quantity; infinity where no client has sent any."""
+        return median_low(known.values()) if (known := self.latest.get(name)) else math.inf
+
+    def state(self) -> dict[str, Any]:
+        """Return what is carried from round to round."""
+        lists = {f"{name}/clients": list(known) for name, known in self.latest.items()}
+        return lists | {f"{name}/values": list(known.values()) for name, known in self.latest.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state` returned."""
+        names = [key.removesuffix("/clients") for key in state if key.endswith("/clients")]
+        self.latest = {
+            name: dict(zip(state[f"{name}/clients"], state[f"{name}/values"], strict=True)) for name in names
+        }
+
+
+@dataclass
+class Sent:
+    """A joined reply, with the logarithms of its weight and of its updates' norms."""
+
+    reply: "Reply"
+    values: Mapping[str, float]
+
+
+@dataclass
+class Bounds:
+    """The bounds of one round.
+
+    Attributes:
+        medians: of the rounds before; this round's values go into them at its end.
+        model: the model that was sent.
+        weight: A; ``norm``: N.
+        cut: clients whose weight or update was cut.
+    """
+
+    medians: Medians
+    model: "ArrayRecord"
+    weight: float
+    norm: float
+    cut: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._now = copy.deepcopy(self.medians)
+        self._sent: dict[str, Mapping[str, float]] = {}
+        self._held: list[Sent] = []
+
+    def admit(self, reply: "Reply", log_weight: float, unit: float = 1.0) -> "list[Reply]":
+        """Take in a joined reply that fits the model; return the replies that count from now on, bounded.
+
+        Args:
+            reply: as it was sent.
+            log_weight: logarithm of its weight; minus infinity for 0.
+            unit: how long its update may be beside another's.
+        """
+        values = {WEIGHT: log_weight, keys.ARRAYS: log_norm(reply.arrays, self.model)}
+        values |= {name: log_norm(record, None) for name, record in reply.records.items()}
+        values |= {name: value - math.log(unit) for name, value in values.items() if name != WEIGHT}
+        self._sent[reply.member.client_id] = values
+        self._now.note(reply.member.client_id, values)
+        sent = Sent(reply, values)
+        if self._now.enough(values) and not any(cut < 1.0 for cut in self._cuts(values).values()):
+            return [reply]
+        self._held.append(sent)
+        return [self._bounded(self._held.pop(0))] if len(self._held) > HELD else []
+
+    def release(self) -> "list[Reply]":
+        """Return the replies that have waited for the end of the round."""
+        released = [self._bounded(sent) for sent in self._held]
+        self._held.clear()
+        return released
+
+    def close(self, moved: "ArrayRecord | None", joined: Collection[str], sat_out: int) -> "ArrayRecord | None":
+        """End the round; return the next model, None where it stays.
+
+        Where others sat out, a client that had to be cut is not left to move the model alone, or with one other.
+
+        Args:
+            moved: the strategy's next model.
+            joined: clients that joined.
+            sat_out: clients that were asked and did not.
+        """
+        for client, values in sorted(self._sent.items()):  # not in the order in which they came
+            self.medians.note(client, values)
+        few = 0 < len(joined) < FEWEST <= len(joined) + sat_out
+        return None if few and self.cut & set(joined) else moved
+
+    def _cuts(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return the factor on each quantity that keeps it in its bound."""
+        middle = self._now.of(WEIGHT)
+        cuts = {WEIGHT: _cut(values[WEIGHT], middle, self.weight)}
+        heavier = max(0.0, values[WEIGHT] + math.log(cuts[WEIGHT]) - middle)
+        lengths = {name: value + heavier for name, value in values.items() if name != WEIGHT}
+        return cuts | {name: _cut(value, self._now.of(name), self.norm) for name, value in lengths.items()}
+
+    def _bounded(self, sent: Sent) -> "Reply":
+        reply, cuts = sent.reply, self._cuts(sent.values)
+        if not any(cut < 1.0 for cut in cuts.values()):
+            return reply
+        self.cut.add(reply.member.client_id)
+        arrays = _shortened(reply.arrays, self.model, cuts[keys.ARRAYS])
+        records = {name: _shortened(record, None, cuts[name]) for name, record in reply.records.items()}
+        return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT])
+
+
+def _cut(value: float, middle: float, factor: float) -> float:
+    """Return the factor that brings a number to the median where it is beyond its limit; all are logarithms."""
+    return 1.0 if value <= math.log(factor) + middle + _TOLERANCE else math.exp(middle - value)
+
+
+def _shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) -> "ArrayRecord":
+    return model if factor == 1.0 else shortened(model, start, factor)

@@ -1,0 +1,107 @@
+"""Pace: a client that is slow alone is waited for less.
+
+In each exchange a client's answer time is compared with the median of the other clients' that did the same work. One
+that takes more than `FACTOR` times that median, and more than `FLOOR` seconds, answered slowly. From its second slow
+answer it is waited for no longer than that, until it has answered in time often enough: 4 times after the second slow
+answer, 8 times after the third, and so on. Where fewer than two other clients can be compared with, nothing is
+concluded: where all are slow, none is slow alone.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+FACTOR = 3.0
+"""Times the other clients' median answer time that count as slow."""
+FLOOR = 2.0
+"""Seconds that never count as slow: at small times, noise is a large factor."""
+_SUFFER = 2
+_OTHERS = 2
+
+
+@dataclass(frozen=True)
+class AnswerTime:
+    """When a client answered, in seconds after it was asked.
+
+    A reply is seen when it is looked for: the client answered between the last look without it and the look that
+    found it.
+
+    Attributes:
+        earliest: the last look without an answer.
+        latest: the look that found it; infinite where there was no answer.
+        worked: whether it did the work that the exchange asks for, and is compared with.
+    """
+
+    earliest: float
+    latest: float = math.inf
+    worked: bool = True
+
+
+@dataclass
+class _Slowness:
+    answers: int = 0
+    owed: int = 0
+
+
+class Pace:
+    """What is remembered of the clients' answer times in one run.
+
+    Args:
+        binds: whether a slow client is waited for less; else all are waited for until the deadline.
+    """
+
+    def __init__(self, binds: bool = False) -> None:
+        self.binds = binds
+        self._slow: dict[str, _Slowness] = {}
+        self._latest: dict[str, dict[str, float]] = {}
+
+    def is_slow(self, client_id: str) -> bool:
+        """Whether a client is waited for less."""
+        known = self._slow.get(client_id) if self.binds else None
+        return known is not None and known.answers >= _SUFFER and known.owed > 0
+
+    def patience(self, kind: str, client_id: str, times: Sequence[float]) -> float:
+        """Return the seconds for which a slow client's answer is waited for.
+
+        Args:
+            kind: of the exchange.
+            client_id: the client, which has not answered.
+            times: answer times of clients in this exchange so far, ascending.
+        """
+        others = times
+        if len(others) < _OTHERS:  # asked alone: compared with what the others took when they were asked
+            others = sorted(t for client, t in self._latest.get(kind, {}).items() if client != client_id)
+        return limit(others)
+
+    def note(self, kind: str, answers: Mapping[str, AnswerTime]) -> None:
+        """Remember the times of an exchange that is over, by client-id."""
+        latest = self._latest.setdefault(kind, {})
+        latest |= {client: each.latest for client, each in answers.items() if each.worked and each.latest < math.inf}
+        here = sorted(each.latest for each in answers.values() if each.worked and each.latest < math.inf)
+        for client, answer in answers.items():
+            own = answer.latest if answer.worked and answer.latest < math.inf else None
+            others = _without(here, own)
+            allowed = limit(others) if len(others) >= _OTHERS else self.patience(kind, client, [])
+            if answer.earliest > allowed:
+                known = self._slow.setdefault(client, _Slowness())
+                known.answers += 1
+                known.owed = 2**known.answers
+            elif answer.latest <= allowed and client in self._slow:
+                self._slow[client].owed -= self._slow[client].owed > 0
+
+
+def limit(others: Sequence[float]) -> float:
+    """Return the seconds beyond which a client is slow, from the others' times, ascending; infinite for too few."""
+    if len(others) < _OTHERS:
+        return math.inf
+    middle = len(others) // 2
+    median = others[middle] if len(others) % 2 else (others[middle - 1] + others[middle]) / 2
+    return max(FLOOR, FACTOR * median)
+
+
+def _without(ordered: list[float], own: float | None) -> list[float]:
+    if own is None:
+        return ordered
+    at = bisect_left(ordered, own)
+    return ordered[:at] + ordered[at + 1 :]

@@ -1,0 +1,62 @@
+"""Updates of models: how long one is, and a shorter one."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedappeal.protocol.packing import record_of_arrays, serialised, view
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+_BLOCK = 1 << 15
+
+
+def squared_distance(one: "ArrayRecord", other: "ArrayRecord | None") -> float:
+    """Return ``||w - w_k||^2`` of two models, summed in float64, block by block.
+
+    Arrays that are not floating point (counters) do not count.
+
+    Args:
+        one: a model.
+        other: a model with the same arrays; None: zeros.
+    """
+    total = 0.0
+    for name, array in one.items():
+        a = view(array).reshape(-1)
+        if not np.issubdtype(a.dtype, np.floating):
+            continue
+        b = None if other is None else view(other[name]).reshape(-1)
+        for start in range(0, a.size, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            with np.errstate(over="ignore"):  # of float64 models: infinity makes a step 0, which is right
+                gap = np.subtract(a[block], 0.0 if b is None else b[block], dtype=np.float64)
+                total += float(gap @ gap)
+    return total
+
+
+def log_norm(update: "ArrayRecord", start: "ArrayRecord | None") -> float:
+    """Return the logarithm of an update's l2 norm; minus infinity for 0; arguments as `squared_distance`."""
+    squared = squared_distance(update, start)
+    return 0.5 * math.log(squared) if squared else -math.inf
+
+
+def shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) -> "ArrayRecord":
+    """Return ``start + factor * (model - start)``, in the layout of the model; whole numbers are rounded.
+
+    Args:
+        model: any model.
+        start: a model with the same arrays; None: zeros.
+        factor: 0 to 1.
+    """
+    out = {}
+    for name, array in model.items():
+        own = view(array)
+        mixed = np.multiply(own, factor, dtype=np.float64)
+        if start is not None:
+            mixed += np.multiply(view(start[name]), 1.0 - factor, dtype=np.float64)
+        if not np.issubdtype(own.dtype, np.floating):
+            mixed = np.rint(mixed)
+        out[name] = serialised(mixed.astype(own.dtype))
+    return record_of_arrays(out)

@@ -1,0 +1,46 @@
+"""Bounds on influence in runs whose clients are other people's: the default of `submit`, and its heading."""
+
+import pytest
+
+from fedappeal.cli.influence import bounded_by_default, check_deployed, influence_line
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from tests.cli.test_view import printed
+
+
+def test_submit_bounds_influence_unless_told_otherwise() -> None:
+    config, note = bounded_by_default({"strategy": "maxfl"})
+    assert config.influence == "bounded"
+    assert note == ""
+    assert influence_line(config) == (
+        "influence: bounded (a weight above 3 or an update above 2 medians of the clients' counts as the median)"
+    )
+    assert bounded_by_default({"influence": "off"})[0].influence == "off"
+    assert influence_line(RunConfig()) == ""
+
+
+@pytest.mark.parametrize(("strategy", "reason"), [("adagd", "gradient"), ("fedalign", "fedalign.priority-ids = ''")])
+def test_what_cannot_be_bounded_is_said_and_refused_only_where_it_was_asked_for(strategy: str, reason: str) -> None:
+    config, note = bounded_by_default({"strategy": strategy})
+    assert config.influence == "off"
+    assert note.startswith("influence: off: one client can replace the model (")
+    assert reason in note
+    with pytest.raises(ConfigError, match="is not allowed with") as refused:
+        bounded_by_default({"strategy": strategy, "influence": "bounded"})
+    assert reason in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_priority_that_the_operator_grants_can_be_bounded() -> None:
+    granted: dict[str, Scalar] = {"strategy": "fedalign", "fedalign.priority-ids": "alice"}
+    config, note = bounded_by_default(granted)
+    assert config.influence == "bounded"
+    assert note == ""
+    assert "not bounded: which losses a client tells" in influence_line(config)
+    check_deployed(config)
+
+
+def test_a_column_says_how_many_were_cut() -> None:
+    lines = printed(influence="bounded", strategy="fedavg")
+    assert lines[1].startswith("influence: bounded (")
+    assert " left bounded GM-Appeal" in lines[3]
+    assert "bounded" not in "".join(printed(strategy="fedavg"))

@@ -1,0 +1,95 @@
+"""Promise: a finite but useless model costs the rounds since the last good one, and no more."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord
+
+from fedappeal.files import read_safetensors
+from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.packing import array_record, view
+from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.trained import read_card
+from server.resumption import settings_to_resume
+from server.run_folder import EVENTS, HISTORY, MODEL, RunFolder, how_it_ended, read_lines
+from strategies import FedAvg
+from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.last_good import LOST, ROLL_BACKS
+from strategies.rounds.round import Round
+
+
+class Replaced(FedAvg):
+    """FedAvg into whose average a member put a model of 1e30 in some rounds: finite, and no loss of it is."""
+
+    name = "replaced"
+    rounds: tuple[int, ...] = ()
+
+    def update(self, round: Round) -> ArrayRecord:
+        updated = super().update(round)
+        if round.number not in self.rounds:
+            return updated
+        return array_record({key: view(array) * 0 + view(array).dtype.type(1e30) for key, array in updated.items()})
+
+
+def settings(**changed: Any) -> RunConfig:
+    chosen = {"task": "digits", "model": "mlp", "clients": 4, "rounds": 6, "participation": "always", "seed": 3}
+    chosen |= {"learning-rate": 0.3, "local-steps": 20, "solo.steps": 2}
+    return RunConfig.parse(chosen | {key.replace("_", "-"): value for key, value in changed.items()})
+
+
+def attacked(path: Path, rounds: tuple[int, ...], config: RunConfig, **how: Any) -> Path:
+    strategy = Replaced()
+    strategy.rounds = rounds
+    folder = RunFolder.open(path) if (path / EVENTS).exists() else RunFolder.create(path, config)
+    simulate(config, folder, Simulation("sequential", threads=1), strategy=strategy, **how)
+    return path
+
+
+def backs(path: Path) -> list[tuple[int, int]]:
+    events = [line for line in read_lines(path / EVENTS) if line["event"] == "rolled-back"]
+    assert all((line["finite"], line["answered"]) == (0, 4) for line in events)
+    told = [(line["round"], line["to"]) for line in events]
+    lines = [line for line in read_lines(path / HISTORY) if line.get("rolled_back")]
+    assert [(line["round"], line["rolled_back_to"]) for line in lines] == told
+    return told
+
+
+def test_the_run_learns_on_from_the_last_good_model(tmp_path: Path) -> None:
+    path = attacked(tmp_path / "run", (3,), settings())
+    lines = {line["round"]: line for line in read_lines(path / HISTORY)}
+    assert backs(path) == [(3, 2)]
+    assert "loss" not in lines[3]
+    assert lines[6]["accuracy"] > lines[2]["accuracy"] - 0.02
+    assert lines[4]["loss"] < lines[2]["loss"]
+    assert not (how_it_ended(path) or {})["reason"]
+
+
+def test_a_run_that_is_stopped_and_continued_goes_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped after the useless model came, before clients were asked about it."""
+    monkeypatch.setattr("server.recorder.SECONDS_APART", 0.0)
+    monkeypatch.setattr("server.recorder.LARGEST_SHARE", 0)
+    config = settings(evaluate_every=2)
+    whole = attacked(tmp_path / "whole", (3,), config)
+
+    def stop(record: RoundRecord) -> None:
+        if record.server_round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attacked(tmp_path / "run", (3,), config, on_round=stop)
+    path = attacked(tmp_path / "run", (3,), settings_to_resume(tmp_path / "run"))
+    assert backs(path) == backs(whole) == [(4, 2)]
+    for name, array in read_safetensors(whole / MODEL)[0].items():
+        assert array.tobytes() == read_safetensors(path / MODEL)[0][name].tobytes()
+
+
+def test_one_that_comes_again_and_again_ends_the_run_with_the_last_good_model(tmp_path: Path) -> None:
+    path = attacked(tmp_path / "run", tuple(range(3, 20)), settings(rounds=20))
+    assert backs(path) == [(number, 2) for number in range(3, 3 + ROLL_BACKS)]
+    assert (how_it_ended(path) or {})["reason"] == LOST
+    arrays, values = read_safetensors(path / MODEL)
+    assert all(abs(array).max() < 100 for array in arrays.values())
+    card, second = read_card(path / MODEL), read_lines(path / HISTORY)[1]
+    assert card.round == values["round"] == 2
+    assert card.figures["accuracy"] == second["accuracy"], "what was measured of this model, not of the useless one"

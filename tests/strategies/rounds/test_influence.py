@@ -1,0 +1,206 @@
+"""Bounds on one client's influence: cuts computed by hand, and by a second formula."""
+
+import copy
+import math
+from statistics import median_low
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.keys import Decision
+from strategies import AdaGD, FedALIGN, FedAvg, MaxFL
+from strategies.fedalign.alignment import Statement, without_outliers
+from strategies.mwfed import loads
+from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.influence import HELD, KEPT, Bounds, Medians, capped
+from strategies.rounds.members import Member, Members
+from strategies.rounds.replies import Reply
+from strategies.rounds.round import Round
+from strategies.rounds.updates import log_norm, shortened
+from tests.grid import model, values_of
+
+SENT = model(1.0, 1.0)
+
+
+def reply(client: str, *update: float, examples: int = 2) -> Reply:
+    arrays = model(*(1.0 + value for value in update))
+    return Reply(Member(client, 7), Decision.JOINED, examples, {}, arrays)
+
+
+def bounds(medians: Medians | None = None) -> Bounds:
+    return Bounds(medians or Medians(), SENT, weight=3.0, norm=1.5)
+
+
+def sent(bounds: Bounds, *replies: Reply) -> dict[str, Reply]:
+    """What counts of replies that come in this order, by client."""
+    found = [each for reply in replies for each in bounds.admit(reply, math.log(reply.num_examples))]
+    return {each.member.client_id: each for each in [*found, *bounds.release()]}
+
+
+def update_of(reply: Reply) -> list[float]:
+    return [pytest.approx(value - 1.0, abs=1e-6) for value in values_of(reply.arrays)]
+
+
+def test_what_is_beyond_the_bounds_counts_as_the_median() -> None:
+    own = bounds()
+    counted = sent(
+        own,
+        reply("mallory", 300.0, 400.0, examples=100),
+        *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")),
+        reply("d", 4.2, 5.6),  # norm 7: less than 1.5 times 5
+    )
+    # Lower medians: weight 2, norm 5. 100 > 3 * 2 counts as 2; 500 > 1.5 * 5 as 5, in its own direction.
+    assert counted["mallory"].counts == pytest.approx(0.02)
+    assert update_of(counted["mallory"]) == [3.0, 4.0]
+    assert own.cut == {"mallory"}
+    assert all(counted[name].counts == 1.0 for name in "abcd")
+    assert update_of(counted["d"]) == [4.2, 5.6]
+
+
+def test_a_heavy_client_may_not_pull_as_far() -> None:
+    own = bounds()
+    counted = sent(own, *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")), reply("large", 0.0, 5.0, examples=4))
+    # 4 is less than 3 * 2, so it counts; its pull, 4 * 5, is more than 1.5 * 2 * 5, so it is brought to 2 * 5.
+    assert counted["large"].counts == 1.0
+    assert update_of(counted["large"]) == [0.0, 2.5]
+    assert own.cut == {"large"}
+
+
+def test_the_first_replies_wait_until_there_is_a_cohort() -> None:
+    own = bounds()
+    assert own.admit(reply("a", 0.0, 5.0), 0.0) == [] == own.admit(reply("b", 0.0, 5.0), 0.0)
+    assert [each.member.client_id for each in own.admit(reply("c", 0.0, 5.0), 0.0)] == ["c"]
+    assert [each.member.client_id for each in own.release()] == ["a", "b"]
+    assert own.release() == []
+
+
+def test_few_replies_wait_at_a_time() -> None:
+    medians = Medians()
+    for name in "abcdefghi":
+        medians.note(name, {"weight": 0.0, keys.ARRAYS: math.log(5.0)})
+    own = bounds(medians)
+    ready = [own.admit(reply(f"far{i}", 0.0, 50.0), 0.0) for i in range(HELD + 2)]
+    assert [len(each) for each in ready] == [0] * HELD + [1, 1]
+    assert len(own.release()) == HELD
+
+
+def test_norms_that_rise_for_all_are_not_cut() -> None:
+    medians = Medians()
+    for name in "abcd":
+        medians.note(name, {"weight": math.log(2.0), keys.ARRAYS: math.log(5.0)})
+    own = bounds(medians)
+    counted = sent(own, *(reply(name, 0.0, 50.0) for name in "abcd"))
+    assert [update_of(counted[name]) for name in "abcd"] == [[0.0, 50.0]] * 4
+    assert own.cut == set()
+
+
+def test_a_client_has_one_value_in_the_medians_however_often_it_joins() -> None:
+    medians = Medians()
+    for number in range(20):
+        own = bounds(medians)
+        sent(own, reply("mallory", 0.0, 10.0**number), *(reply(name, 0.0, 5.0) for name in ("a", "b")))
+        assert own.close(None, ["mallory", "a", "b"], 0) is None
+    assert medians.of(keys.ARRAYS) == pytest.approx(math.log(5.0))
+    assert len(medians.latest[keys.ARRAYS]) == 3
+
+
+def test_clients_that_were_cut_do_not_move_the_model_where_the_others_sat_out() -> None:
+    medians, moved = Medians(), model(2.0, 2.0)
+    for name in "abcde":
+        medians.note(name, {"weight": math.log(2.0), keys.ARRAYS: math.log(5.0)})
+
+    def closed(update: float, *joined: str, sat_out: int) -> ArrayRecord | None:
+        own = bounds(copy.deepcopy(medians))
+        sent(own, *(reply(name, 0.0, update if name == "a" else 5.0) for name in joined))
+        return own.close(moved, joined, sat_out)
+
+    assert closed(50.0, "a", sat_out=4) is None
+    assert closed(50.0, "a", "b", sat_out=4) is None
+    assert closed(5.0, "a", sat_out=4) is moved  # not cut
+    assert closed(50.0, "a", "b", "c", sat_out=4) is moved  # three are a cohort
+    assert closed(50.0, "a", sat_out=1) is moved  # of two clients neither can be the other's measure
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0.01, 1e4)), min_size=4, max_size=9))
+def test_cuts_by_a_second_formula(clients: list[tuple[int, float]]) -> None:
+    own = bounds()
+    for i, (weight, norm) in enumerate(clients):
+        own._now.note(str(i), {"weight": math.log(weight), keys.ARRAYS: math.log(norm)})
+    middle_weight, middle_norm = median_low(w for w, _ in clients), median_low(n for _, n in clients)
+    for weight, norm in clients:
+        found = own._cuts({"weight": math.log(weight), keys.ARRAYS: math.log(norm)})
+        counted = weight if weight <= 3.0 * middle_weight * (1 + 1e-9) else middle_weight
+        heavier = max(1.0, counted / middle_weight)
+        length = norm if norm * heavier <= 1.5 * middle_norm * (1 + 1e-9) else middle_norm / heavier
+        assert found["weight"] * weight == pytest.approx(counted, rel=1e-6)
+        assert found[keys.ARRAYS] * norm == pytest.approx(length, rel=1e-6)
+
+
+def test_numbers_whose_squares_overflow_have_a_norm() -> None:
+    huge = ArrayRecord({"w": Array(np.full(4, 1e30, dtype=np.float32))})
+    assert log_norm(huge, None) == pytest.approx(math.log(2e30))
+    largest = ArrayRecord({"w": Array(np.full(4, 1e300))})
+    assert log_norm(largest, None) == math.inf
+    zeros = ArrayRecord({"w": Array(np.zeros(4))})
+    assert shortened(largest, zeros, 0.0)["w"].numpy().tolist() == [0.0] * 4
+    assert log_norm(zeros, None) == -math.inf
+
+
+def test_the_medians_are_in_the_state_and_old_values_are_forgotten() -> None:
+    strategy = FedAvg(influence="bounded")
+    for number in range(KEPT + 2):
+        strategy._medians.note(f"c{number}", {"weight": float(number)})
+    assert list(strategy._medians.latest["weight"]) == [f"c{number}" for number in range(2, KEPT + 2)]
+    again = FedAvg(influence="bounded")
+    again.restore(strategy.state())
+    assert again._medians == strategy._medians
+    assert "influence" not in FedAvg().state()
+
+
+def test_numbers_capped_by_hand() -> None:
+    assert capped([4, 1, 100, 2], 3) == [4, 1, 6, 2]
+    assert capped([], 3) == []
+
+
+def test_maxfl_bounds_the_share_and_not_the_step() -> None:
+    strategy = MaxFL(stabilizer=0.1)
+    round = Round(model(0.0), Members(), RoundRecord(1))
+    for name, claimed, counts in (("a", 0.05, 1.0), ("b", 0.25, 0.2)):
+        own = Reply(Member(name, 1), Decision.JOINED, 1, {"appeal-weight": claimed}, model(8.0), counts=counts)
+        strategy.add(round, own)
+    # Both count 0.05; the step is that of Q = 0.3: 0.3 / (0.3 + 0.1) of the way to 8.
+    assert values_of(strategy.update(round)) == pytest.approx([6.0])
+
+
+def test_a_claim_of_priority_does_not_count_where_influence_is_bounded() -> None:
+    claims = Member("mallory", 9, priority=True)
+    assert FedALIGN().has_priority(claims) is True
+    bounded = FedALIGN(influence="bounded")
+    assert bounded.has_priority(claims) is False
+    bounded.granted_nodes = frozenset({9})
+    assert bounded.has_priority(claims) is True
+    assert FedALIGN(influence="bounded", priority_ids="alice").has_priority(claims) is False
+
+
+def test_a_priority_clients_loss_is_kept_near_the_others() -> None:
+    said = [Statement(1.0, 10), Statement(2.0, 12), Statement(1e9, 10**12), Statement(-1e9, 11)]
+    # Lower medians: loss 1, examples 11. With a factor 3 losses are in [-1, 3], examples at most 33.
+    assert without_outliers(said, 3.0) == [(1.0, 10), (2.0, 12), (3.0, 33), (-1.0, 11)]
+
+
+def test_mwfeds_loads_have_a_bound() -> None:
+    assert loads([0, 0, 0, 10], 10) == [1, 1, 1, 40]
+    # The weights are 1, 1, 1 and 3 medians: 40 steps are shared out as 6.67, 6.67, 6.67 and 20.
+    assert loads([0, 0, 0, 10], 10, most=3.0) == [7, 7, 7, 20]
+
+
+def test_adagd_cannot_be_bounded() -> None:
+    with pytest.raises(
+        ConfigError, match=r"influence = 'bounded' is not allowed with strategy = 'adagd': .* \(off\)$"
+    ):
+        AdaGD(influence="bounded")
