@@ -2,7 +2,7 @@
 
 Linux answers with the user id of one socket that is named by both of its addresses (sock_diag(7), by netlink). A
 socket whose process has closed it is still listed for a while, as user 0's and with no file (inode 0): it counts as
-nobody's. Answers are never kept: the same two addresses may belong to another process a moment later.
+no process's. Answers are never kept: the same two addresses may belong to another process a moment later.
 """
 
 import ipaddress
