@@ -58,7 +58,7 @@ def prune(store: DiskStore, book: AnswerBook, served: str, max_state: float, nee
 
 def size_of(store: DiskStore) -> int:
     """Return the bytes of all records."""
-    return sum(store.path(name).stat().st_size for name in store.names())
+    return sum(file.stat().st_size for file in store.folder.rglob("*.safetensors"))
 
 
 def _oldest_first(store: DiskStore, book: AnswerBook, served: str) -> list[str]:
