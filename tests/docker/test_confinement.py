@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from tests.docker.federation import SLOW, Federation, docker
+from tests.docker.federation import Federation, docker
 
 
 @pytest.mark.core
 def test_containers_are_bounded_and_write_where_they_may_and_for_their_user_alone(federation: Federation) -> None:
-    run = federation.run("confined", *SLOW, "--rounds", "1")
+    run = federation.run("confined", "--rounds", "1")
     run.finished()
     for container in (federation.container("superlink"), federation.clients()[0]):
         host = json.loads(docker("inspect", container))[0]["HostConfig"]
