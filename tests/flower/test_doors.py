@@ -10,7 +10,7 @@ import pytest
 from flwr.proto import fleet_pb2_grpc
 
 from fedappeal.flower import doors
-from fedappeal.flower.doors import OwnUserInterceptor, OwnUserOnly, grpc_address, is_loopback
+from fedappeal.flower.doors import OwnUserOnly, grpc_address, is_loopback
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What fedappeal.flower.errors relies on: Flower's errors as it sends them by gRPC and by HTTP, and its reader's limits."""
+"""What fedappeal.flower.errors relies on: errors as Flower sends them, and what its reader does not bear."""
 
 import json
 

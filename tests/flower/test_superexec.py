@@ -37,10 +37,11 @@ def test_a_task_gets_its_token_and_its_command_line_does_not_say_it(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     started: list[subprocess.Popen[bytes]] = []
-    flowers = SimpleNamespace(
-        Popen=lambda *given, **named: started.append(superexec.start_task(*given, **named)),
-        DEVNULL=subprocess.DEVNULL,
-    )
+
+    def start(*given: Any, **named: Any) -> None:
+        started.append(superexec.start_task(*given, **named))
+
+    flowers = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
     monkeypatch.setattr(subprocess_executor, "subprocess", flowers)
     spec = ExecutionSpec(TaskType.SERVER_APP, "127.0.0.1:8000", TOKEN, True, None, False, None, quiet, 1)
     assert subprocess_executor.SubprocessExecutor().launch(spec)

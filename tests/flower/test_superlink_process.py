@@ -110,7 +110,7 @@ def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fl
 
 
 def test_a_host_that_cannot_be_guarded_is_refused(started: list[Started]) -> None:
-    with pytest.raises(ConfigError, match="host = '0.0.0.0' is not allowed: 127.0.0.1 or ::1"):
+    with pytest.raises(ConfigError, match=r"host = '0\.0\.0\.0' is not allowed: 127\.0\.0\.1 or ::1"):
         run_superlink([*OPTIONS, "--host", "0.0.0.0"], guarded=True)
     assert started == []
 
