@@ -145,8 +145,9 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
 ) -> None:
     """A kill after the last round's line, before the model was written, must leave a run that can be finished."""
     folder = RunFolder.create(tmp_path / "run", RunConfig(rounds=2))
-    counts = {"joined": 2, "sat_out": 0, "left": 0}
-    folder.append("history.jsonl", {"round": 1, **counts}, {"round": 2, **counts})
+    names = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
+    line = dict.fromkeys(names, 1)
+    folder.append("history.jsonl", {"round": 1, **line}, {"round": 2, **line})
     Checkpoint(1, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / "checkpoint.safetensors")
     went_on = Mock()
     monkeypatch.setattr(local, "_run", went_on)
