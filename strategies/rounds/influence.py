@@ -6,20 +6,11 @@ is an update as it stands). With m_a and m_u the cohort's medians of weights and
     a_k <- m_a                        where a_k > A m_a            A: influence-weight
     u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
 
-<<<<<<< HEAD
-What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
-clients, and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest
-clients, as they were sent, this round's too as they come: one client is one value, whatever it sends and however
-often. A reply beyond a limit, or one that comes before three clients' values are known, waits for the round's end
-(four of them at most). All is done in logarithms, where no weight overflows; the median of an even number is the
-lower one.
-=======
 What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest clients,
 and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest clients, as
 they were sent, this round's too as they come: one client is one value, whatever it sends and however often. A reply
 beyond a limit, or one that comes before three clients' values are known, waits for the round's end (four of them at
 most). All is done in logarithms, where no weight overflows; the median of an even number is the lower one.
->>>>>>> influence
 """
 
 import copy
