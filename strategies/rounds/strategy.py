@@ -19,7 +19,7 @@ from strategies.rounds.divergence import DIVERGED, Divergence
 from strategies.rounds.faults import check_faults, unexpected
 from strategies.rounds.held_models import HeldModels
 from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.influence import Bounds, Medians
+from strategies.rounds.influence import Bounds, Medians, Sent
 from strategies.rounds.last_good import LOST, ROLL_BACKS, ROLLED_BACK, LastGood, split
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
@@ -353,11 +353,11 @@ class Strategy(Algorithm):
             return
         round.sum.check(reply.arrays)
         unit = round.lr_share * self.update_unit(round, reply)
-        for each in round.bounds.admit(reply, self.log_weight(round, reply), unit):
-            if each.member is reply.member:
-                self.add(round, each)
+        for sent in round.bounds.admit(reply, self.log_weight(round, reply), unit):
+            if sent.reply is reply:
+                self.add(round, round.bounds.bounded(sent))
             else:
-                self._add_held(round, each)
+                self._add_held(round, round.bounds, sent)
 
     def _bounded(self, round: Round, bounds: Bounds, arrays: "ArrayRecord | None") -> "ArrayRecord | None":
         """Return the next model; None where clients that were cut are nearly alone: then all are asked next."""
@@ -367,14 +367,14 @@ class Strategy(Algorithm):
         round.metrics["bounded"] = float(len(bounds.cut))
         return kept
 
-    def _add_held(self, round: Round, reply: "Reply") -> None:
+    def _add_held(self, round: Round, bounds: Bounds, sent: Sent) -> None:
         """Add a reply that has waited: what is wrong with it concerns its own client."""
         try:
-            self.add(round, reply)
+            self.add(round, bounds.bounded(sent))
         except ConfigError:
             raise
         except Exception as error:
-            self._leave_out(round, reply.member, error)
+            self._leave_out(round, sent.reply.member, error)
 
     def _leave_out(self, round: Round, member: Member, error: Exception) -> None:
         if isinstance(error, Refused):
@@ -390,8 +390,9 @@ class Strategy(Algorithm):
     def close_round(self, round: Round) -> "ArrayRecord | None":
         """End the round; return the next global model, None where it stays."""
         record = round.record
-        for reply in [] if round.bounds is None else round.bounds.release():
-            self._add_held(round, reply)
+        if round.bounds is not None:
+            for sent in round.bounds.release():
+                self._add_held(round, round.bounds, sent)
         check_faults(round.faults, len(record.decisions), record.count("joined"))
         self.pool_empty = record.count("joined") == 0
         arrays = self.finish(round)
