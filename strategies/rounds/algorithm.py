@@ -1,8 +1,8 @@
 """The contract of an algorithm: its decisions on server and client, each with a default.
 
-FedAvg is one of them: `weight` (n_k). Everything that runs a round is in `strategies.rounds.strategy`, whose class
-`Strategy` is what an algorithm derives from. Modules that need Flower are imported where they are used: reading an
-algorithm's settings loads neither Flower nor torch.
+FedAvg is one of them: `weight` (n_k). What runs a round is in `strategies.rounds.round_steps`, what runs them all in
+`strategies.rounds.strategy`, whose class `Strategy` is what an algorithm derives from. Modules that need Flower
+are imported where they are used: reading an algorithm's settings loads neither Flower nor torch.
 """
 
 import math

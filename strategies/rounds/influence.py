@@ -6,20 +6,11 @@ is an update as it stands). With m_a and m_u the cohort's medians of weights and
     a_k <- m_a                        where a_k > A m_a            A: influence-weight
     u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
 
-<<<<<<< HEAD
-What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
-clients, and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest
-clients, as they were sent, this round's too as they come: one client is one value, whatever it sends and however
-often. A reply beyond a limit, or one that comes before three clients' values are known, waits for the round's end
-(four of them at most). All is done in logarithms, where no weight overflows; the median of an even number is the
-lower one.
-=======
 What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest clients,
 and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest clients, as
 they were sent, this round's too as they come: one client is one value, whatever it sends and however often. A reply
 beyond a limit, or one that comes before three clients' values are known, waits for the round's end (four of them at
 most). All is done in logarithms, where no weight overflows; the median of an even number is the lower one.
->>>>>>> influence
 """
 
 import copy
@@ -121,8 +112,8 @@ class Bounds:
         self._sent: dict[str, Mapping[str, float]] = {}
         self._held: list[Sent] = []
 
-    def admit(self, reply: "Reply", log_weight: float, unit: float = 1.0) -> "list[Reply]":
-        """Take in a joined reply that fits the model; return the replies that count from now on, bounded.
+    def admit(self, reply: "Reply", log_weight: float, unit: float = 1.0) -> list[Sent]:
+        """Take in a joined reply that fits the model; return the replies that count from now on, for `bounded`.
 
         Args:
             reply: as it was sent.
@@ -136,15 +127,24 @@ class Bounds:
         self._now.note(reply.member.client_id, values)
         sent = Sent(reply, values)
         if self._now.enough(values) and not any(cut < 1.0 for cut in self._cuts(values).values()):
-            return [reply]
+            return [sent]
         self._held.append(sent)
-        return [self._bounded(self._held.pop(0))] if len(self._held) > HELD else []
+        return [self._held.pop(0)] if len(self._held) > HELD else []
 
-    def release(self) -> "list[Reply]":
-        """Return the replies that have waited for the end of the round."""
-        released = [self._bounded(sent) for sent in self._held]
-        self._held.clear()
+    def release(self) -> list[Sent]:
+        """Return the replies that have waited for the end of the round, for `bounded`."""
+        released, self._held = self._held, []
         return released
+
+    def bounded(self, sent: Sent) -> "Reply":
+        """Return a reply as it counts; whatever this raises concerns its client alone."""
+        reply, cuts = sent.reply, self._cuts(sent.values)
+        if not any(cut < 1.0 for cut in cuts.values()):
+            return reply
+        self.cut.add(reply.member.client_id)
+        arrays = _shortened(reply.arrays, self.model, cuts[keys.ARRAYS])
+        records = {name: _shortened(record, None, cuts[name]) for name, record in reply.records.items()}
+        return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT])
 
     def close(self, moved: "ArrayRecord | None", joined: Collection[str], sat_out: int) -> "ArrayRecord | None":
         """End the round; return the next model, None where it stays.
@@ -165,18 +165,9 @@ class Bounds:
         """Return the factor on each quantity that keeps it in its bound."""
         middle = self._now.of(WEIGHT)
         cuts = {WEIGHT: _cut(values[WEIGHT], middle, self.weight)}
-        heavier = max(0.0, values[WEIGHT] + math.log(cuts[WEIGHT]) - middle)
+        heavier = max(0.0, values[WEIGHT] - middle) if cuts[WEIGHT] == 1.0 else 0.0
         lengths = {name: value + heavier for name, value in values.items() if name != WEIGHT}
         return cuts | {name: _cut(value, self._now.of(name), self.norm) for name, value in lengths.items()}
-
-    def _bounded(self, sent: Sent) -> "Reply":
-        reply, cuts = sent.reply, self._cuts(sent.values)
-        if not any(cut < 1.0 for cut in cuts.values()):
-            return reply
-        self.cut.add(reply.member.client_id)
-        arrays = _shortened(reply.arrays, self.model, cuts[keys.ARRAYS])
-        records = {name: _shortened(record, None, cuts[name]) for name, record in reply.records.items()}
-        return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT])
 
 
 def _cut(value: float, middle: float, factor: float) -> float:

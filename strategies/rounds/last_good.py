@@ -2,9 +2,10 @@
 
 A model can be finite and of no use, such as one of values around 1e30: every loss of it is inf or NaN. A client has
 answered an evaluation with a finite loss, or without one: by an error, or by a reply that is left out, as one with a
-number that is not finite is. Silence says nothing, nor does a reply that reports no loss (``report-loss = false``).
-Where at least `ANSWERS` clients have answered, the model is good if at least half of them have a finite loss, else
-useless. So one client in three or more cannot make a model useless, nor can two in six.
+number that is not finite is. Silence says nothing, and a reply that reports no loss (``report-loss = false``) makes
+no model good. Where at least `ANSWERS` clients have answered, the model is good if at least half of them have a
+finite loss, else useless if the answers without one outnumber all usable replies. So one client in three or more
+cannot make a model useless, nor can two in six, nor three among many that report no loss.
 """
 
 import logging
@@ -77,12 +78,12 @@ class LastGood:
         """
         finite = sum(keys.LOSS in measured for measured in record.measured.values())
         answered = finite + record.unusable
-        if answered < ANSWERS:
-            self._where = _INITIAL if self._where == _INITIAL else _KEPT
-            return model
-        if 2 * finite >= answered:
+        if answered >= ANSWERS and 2 * finite >= answered:
             self.in_a_row = 0
             self._keep(algorithm, record.server_round, model)
+            return model
+        if answered < ANSWERS or record.unusable <= len(record.measured):
+            self._where = _INITIAL if self._where == _INITIAL else _KEPT
             return model
         return self._roll_back(algorithm, record, model, hooks, finite, answered)
 

@@ -1,8 +1,8 @@
 """The base class of all strategies: an algorithm, and the rounds around it.
 
-Roll call, sampling in waves, waiting, checking, evaluation, state and hooks are here once. It works in two ways:
-``start`` runs the whole loop, and Flower's own four methods (``configure_train`` and so on) work with any `Grid` that
-only knows node ids.
+Roll call, waves, waiting, evaluation, state and hooks are here once; `RoundSteps` has what one round consists of. It
+works in two ways: ``start`` runs the whole loop, and Flower's own four methods (``configure_train`` and so on) work
+with any `Grid` that only knows node ids.
 """
 
 import logging
@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.rounds import default_mandatory_rounds
-from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.divergence import DIVERGED, Divergence
-from strategies.rounds.faults import check_faults, unexpected
-from strategies.rounds.held_models import HeldModels
+from strategies.rounds.faults import unexpected
 from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.influence import Bounds, Medians
 from strategies.rounds.last_good import LOST, ROLL_BACKS, ROLLED_BACK, LastGood, split
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
-from strategies.rounds.sampling import sampling_order, waves
-from strategies.rounds.schedule import check_schedule, learning_rate_share, settings_of_round
-from strategies.rounds.weighted_sum import NotFinite, Refused, finite
+from strategies.rounds.round_steps import RoundSteps
+from strategies.rounds.sampling import waves
+from strategies.rounds.schedule import check_schedule, settings_of_round
+from strategies.rounds.weighted_sum import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
 
     from strategies.rounds.exchange import Channel
     from strategies.rounds.ownership import Identities
-    from strategies.rounds.replies import Reply
 
 log = logging.getLogger("fedappeal")
 
@@ -44,14 +39,12 @@ _INFLUENCE = "influence"
 """Name of the medians that bound clients' influence, in the same place."""
 
 
-class Strategy(Algorithm):
+class Strategy(RoundSteps):
     """Base of all strategies; see `Algorithm` for what one may override.
 
     Attributes:
-        members: the clients of the run.
-        record: what happened in the latest round.
-        finished: why the run is over before its last round; empty while it is not.
-        pool_empty: whether the last round had no joiner.
+        granted_nodes: nodes to which the runtime, which made their clients, grants priority by the
+            strategy's own rule.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -60,15 +53,8 @@ class Strategy(Algorithm):
         # A virtual subclass of Flower's: deriving from it would load Flower where only settings are read.
         FlowerStrategy.register(Strategy)
         super().__init__(**settings)
-        self.members = Members()
-        self.record = RoundRecord(0)
-        self.finished = ""
-        self.pool_empty = False
-        self._divergence = Divergence()
-        self._last_good = LastGood()
-        self._medians = Medians()
         self.granted_nodes: frozenset[int] = frozenset()
-        """Nodes to which the runtime, which made their clients, grants priority by the strategy's own rule."""
+        self._last_good = LastGood()
         self._opened: Round | None = None
 
     # -- what is carried from round to round ---------------------------------------------------------
@@ -151,6 +137,12 @@ class Strategy(Algorithm):
             except Refused as error:
                 log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
         return MetricRecord(dict(self.summarise(answers))) if answers else None
+
+    def _sender(self, message: "Message") -> Member:
+        node = message.metadata.src_node_id
+        return self.members.of_node(node) or Member.bare(node)
+
+    # -- the whole run -------------------------------------------------------------------------------
 
     def summary(self) -> None:
         """Log the settings that differ between runs."""
@@ -268,150 +260,7 @@ class Strategy(Algorithm):
                 self.finished = self.finished or LOST
         return model
 
-    # -- one round -----------------------------------------------------------------------------------
-
-    def order(self, number: int) -> list[Member]:
-        """Return the clients of the pool in the order in which a round asks them."""
-        pool = {member.client_id: member for member in self.pool(number, self.members)}
-        available = [member.client_id for member in self.members.available()]
-        # All are drawn and the pool's are asked: a client's turn does not depend on the rest of the pool.
-        return [pool[client] for client in sampling_order(self.shared.seed, number, available) if client in pool]
-
-    def wanted(self, available: int) -> int:
-        """Number of joiners a round is looking for, where ``available`` clients can be asked."""
-        return min(self.shared.clients_per_round or available, available)
-
-    def open_round(self, number: int, arrays: "ArrayRecord") -> Round:
-        """Begin round ``number``, counted from 1, from the global model."""
-        first = self.shared.mandatory_rounds
-        first = default_mandatory_rounds(self.num_rounds) if first is None else first
-        mandatory = number <= first or (self.pool_empty and self.shared.on_empty_round == "ask-all")
-        self.record = RoundRecord(number, mandatory=mandatory)
-        lr_share = learning_rate_share(self.shared, number, self.num_rounds)
-        round = Round(arrays, self.members, self.record, lr_share=lr_share)
-        own = self.shared
-        if own.influence == "bounded":
-            round.bounds = Bounds(self._medians, arrays, own.influence_weight, own.influence_norm)
-        if own.aggregation != "mean":
-            round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)
-        self.begin(round)
-        return round
-
-    def train_messages(
-        self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
-    ) -> "list[tuple[Member, Message]]":
-        """Return one wave's TRAIN messages; ``config``: general settings, ``ttl``: seconds."""
-        from strategies.rounds.messages import train_messages
-
-        told = {
-            keys.LOCAL_RULE: self.rule_name,
-            **config,
-            **self.told(),
-            keys.SERVER_ROUND: round.number,
-            keys.MANDATORY: int(round.record.mandatory),
-        }
-        return train_messages(members, round.model, told, self.wave(round, members), ttl)
-
-    def evaluate_messages(
-        self, number: int, arrays: "ArrayRecord", config: Mapping[str, Any], ttl: float
-    ) -> "list[tuple[Member, Message]]":
-        """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
-        from strategies.rounds.messages import evaluate_messages
-
-        left = set() if self.shared.measure_leavers else self.members.left
-        members = [member for member in self.members.online() if member.client_id not in left]
-        told = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **self.evaluation_settings()}
-        return evaluate_messages(members, arrays, {**told, keys.SERVER_ROUND: number}, ttl)
-
-    def take(self, round: Round, member: Member, message: "Message") -> None:
-        """Check one reply and add it, or count why not."""
-        from strategies.rounds.replies import read_train
-
-        record = round.record
-        try:
-            reply = read_train(member, message, self.reply_records)
-            decision = reply.decision.label
-            if reply.decision is Decision.LEFT:
-                self.members.left.add(member.client_id)
-            elif reply.decision is Decision.JOINED:
-                most = self.shared.clients_per_round
-                if most and record.count("joined") >= most:
-                    decision = "surplus"
-                else:
-                    self._accept(round, reply)
-            record.decisions[member.client_id] = decision
-            self._divergence.note(member.client_id, finite=True)
-        except ConfigError:
-            raise
-        except Exception as error:  # whatever one client sent, it must not end the run
-            self._leave_out(round, member, error)
-
-    def _accept(self, round: Round, reply: "Reply") -> None:
-        """Add a joined reply, or the replies that need not wait any more where influence is bounded."""
-        if round.bounds is None:
-            self.add(round, reply)
-            return
-        round.sum.check(reply.arrays)
-        unit = round.lr_share * self.update_unit(round, reply)
-        for each in round.bounds.admit(reply, self.log_weight(round, reply), unit):
-            if each.member is reply.member:
-                self.add(round, each)
-            else:
-                self._add_held(round, each)
-
-    def _bounded(self, round: Round, bounds: Bounds, arrays: "ArrayRecord | None") -> "ArrayRecord | None":
-        """Return the next model; None where clients that were cut are nearly alone: then all are asked next."""
-        joined = [client for client, decision in round.record.decisions.items() if decision == "joined"]
-        kept = bounds.close(arrays, joined, round.record.count("sat-out"))
-        self.pool_empty = self.pool_empty or (arrays is not None and kept is None)
-        round.metrics["bounded"] = float(len(bounds.cut))
-        return kept
-
-    def _add_held(self, round: Round, reply: "Reply") -> None:
-        """Add a reply that has waited: what is wrong with it concerns its own client."""
-        try:
-            self.add(round, reply)
-        except ConfigError:
-            raise
-        except Exception as error:
-            self._leave_out(round, reply.member, error)
-
-    def _leave_out(self, round: Round, member: Member, error: Exception) -> None:
-        if isinstance(error, Refused):
-            round.record.fail(member.client_id, str(error))
-            if isinstance(error, NotFinite):
-                self._divergence.note(member.client_id, finite=False)
-            return
-        log.debug("round %d: reply of %s", round.number, member.client_id, exc_info=error)
-        round.record.fail(member.client_id, unexpected(error))
-        # A traceback keeps the reply's model in memory: that of the first one says enough.
-        round.faults[member.client_id] = error.with_traceback(None) if round.faults else error
-
-    def close_round(self, round: Round) -> "ArrayRecord | None":
-        """End the round; return the next global model, None where it stays."""
-        record = round.record
-        for reply in [] if round.bounds is None else round.bounds.release():
-            self._add_held(round, reply)
-        check_faults(round.faults, len(record.decisions), record.count("joined"))
-        self.pool_empty = record.count("joined") == 0
-        arrays = self.finish(round)
-        if round.bounds is not None:
-            arrays = self._bounded(round, round.bounds, arrays)
-        self.finished = self.finished or round.end
-        # All clients are listed only where it matters: of a large federation that takes time, in every round.
-        remaining = {member.client_id for member in self.members.remaining()} if self._divergence.suspected else set()
-        if self._divergence.close_round(record.count("joined"), remaining):
-            self.finished = self.finished or DIVERGED
-        if arrays is not None and not finite(arrays):
-            # Finite claims can still be absurd: the federation must not be lost to one of them.
-            log.warning("round %d: the new model is not finite; the old one stays", round.number)
-            round.metrics["not_finite"] = 1.0
-            return None
-        return arrays
-
-    def _sender(self, message: "Message") -> Member:
-        node = message.metadata.src_node_id
-        return self.members.of_node(node) or Member.bare(node)
+    # -- one round of `start` ------------------------------------------------------------------------
 
     def _can_begin(self, number: int) -> bool:
         """Whether there are clients to ask, or none could come back."""

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -17,6 +19,7 @@ from fedappeal.cli.main import main
 from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.files import write_safetensors
 from fedappeal.protocol.config import RunConfig
+from fedappeal.simulation.memory import SavedMemory
 from server.checkpoint import Checkpoint
 from server.run_folder import CHECKPOINT, RunFolder, read_config
 
@@ -145,7 +148,9 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
 ) -> None:
     """A kill after the last round's line, before the model was written, must leave a run that can be finished."""
     folder = RunFolder.create(tmp_path / "run", RunConfig(rounds=2))
-    folder.append("history.jsonl", {"round": 1}, {"round": 2})
+    names = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
+    line = dict.fromkeys(names, 1)
+    folder.append("history.jsonl", {"round": 1, **line}, {"round": 2, **line})
     Checkpoint(1, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / "checkpoint.safetensors")
     went_on = Mock()
     monkeypatch.setattr(local, "_run", went_on)
@@ -163,10 +168,17 @@ def test_resume_of_what_is_no_run(refused: Refused) -> None:
     assert hint in refused("resume", "nowhere", "--superlink", "127.0.0.1:1")
 
 
+def leave_after(folder: RunFolder, server_round: int) -> None:
+    """Leave what a run without clients continues from, in any runtime."""
+    Checkpoint(server_round, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / CHECKPOINT)
+    no_clients: Any = SimpleNamespace(contexts={}, kept=list)
+    SavedMemory(folder, no_clients, no_clients, 1).save(server_round)
+
+
 def held_run(path: Path, kind: str, rounds: int = 2) -> str:
     """Leave the folder of a run that has done its rounds."""
     folder = RunFolder.create(path, RunConfig(rounds=rounds, mandatory_rounds=0), {"kind": kind})
-    Checkpoint(rounds, ArrayRecord(), ArrayRecord(), RecordDict()).write(path / CHECKPOINT)
+    leave_after(folder, rounds)
     folder.event("finished", round=rounds, reason="")
     return str(path)
 
@@ -203,7 +215,7 @@ def test_a_run_that_cannot_continue_so(
 @pytest.mark.parametrize("kind", ["simulation", "local", "submitted"])
 def test_a_run_that_its_strategy_ended_does_not_continue(kind: str, refused: Refused, tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", RunConfig(rounds=9), {"kind": kind})
-    Checkpoint(7, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / CHECKPOINT)
+    leave_after(folder, 7)
     folder.event("finished", round=7, reason="every client has left")
     where = ["--superlink", "127.0.0.1:1"] if kind == "submitted" else []
     for rounds in ([], ["--rounds", "20"]):

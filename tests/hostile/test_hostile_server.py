@@ -14,6 +14,7 @@ import pytest
 
 from client.training.models import arrays_of
 from fedappeal.federation.superlink import SuperLink
+from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Layout, view
 from fedappeal.tasks import load_task
@@ -91,7 +92,7 @@ def test_a_volunteer_outlives_what_a_server_thinks_of(
     server: tuple[Server, SuperLink], volunteer: tuple["psutil.Popen", int], state: Path
 ) -> None:
     run, (process, node) = server[0], volunteer
-    answer, _ = run.told(node, "query", **{"protocol": 2})
+    answer, _ = run.told(node, "query", **{keys.PROTOCOL_VERSION: keys.PROTOCOL})
     assert "error" not in answer, answer
     before = process.memory_info().rss
 

@@ -6,14 +6,14 @@ from statistics import median_low
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
-from strategies import AdaGD, FedALIGN, FedAvg, MaxFL
+from strategies import AdaGD, FedALIGN, FedAvg, MaxFL, QFedAvg, Scaffold
 from strategies.fedalign.alignment import Statement, without_outliers
 from strategies.mwfed import loads
 from strategies.rounds.hooks import RoundRecord
@@ -22,7 +22,8 @@ from strategies.rounds.members import Member, Members
 from strategies.rounds.replies import Reply
 from strategies.rounds.round import Round
 from strategies.rounds.updates import log_norm, shortened
-from tests.grid import model, values_of
+from strategies.scaffold import CONTROL_DELTA
+from tests.grid import MemoryGrid, Volunteer, model, run, values_of
 
 SENT = model(1.0, 1.0)
 
@@ -39,7 +40,7 @@ def bounds(medians: Medians | None = None) -> Bounds:
 def sent(bounds: Bounds, *replies: Reply) -> dict[str, Reply]:
     """What counts of replies that come in this order, by client."""
     found = [each for reply in replies for each in bounds.admit(reply, math.log(reply.num_examples))]
-    return {each.member.client_id: each for each in [*found, *bounds.release()]}
+    return {each.reply.member.client_id: bounds.bounded(each) for each in [*found, *bounds.release()]}
 
 
 def update_of(reply: Reply) -> list[float]:
@@ -74,8 +75,8 @@ def test_a_heavy_client_may_not_pull_as_far() -> None:
 def test_the_first_replies_wait_until_there_is_a_cohort() -> None:
     own = bounds()
     assert own.admit(reply("a", 0.0, 5.0), 0.0) == [] == own.admit(reply("b", 0.0, 5.0), 0.0)
-    assert [each.member.client_id for each in own.admit(reply("c", 0.0, 5.0), 0.0)] == ["c"]
-    assert [each.member.client_id for each in own.release()] == ["a", "b"]
+    assert [each.reply.member.client_id for each in own.admit(reply("c", 0.0, 5.0), 0.0)] == ["c"]
+    assert [each.reply.member.client_id for each in own.release()] == ["a", "b"]
     assert own.release() == []
 
 
@@ -191,6 +192,36 @@ def test_a_priority_clients_loss_is_kept_near_the_others() -> None:
     said = [Statement(1.0, 10), Statement(2.0, 12), Statement(1e9, 10**12), Statement(-1e9, 11)]
     # Lower medians: loss 1, examples 11. With a factor 3 losses are in [-1, 3], examples at most 33.
     assert without_outliers(said, 3.0) == [(1.0, 10), (2.0, 12), (3.0, 33), (-1.0, 11)]
+
+
+def test_a_loss_out_of_all_proportion_does_not_end_the_run() -> None:
+    """Its weight is e^3546, that of the others is less than 1: the share that counts of it is 0 as a float."""
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", metrics={keys.LOSS: 1e308 if k == 0 else 0.5}) for k in range(4)})
+    _, watch = run(QFedAvg(q=5.0, learning_rate=0.1, influence="bounded", evaluate_every=0), grid, 2)
+    assert [record.count("joined") for record in watch.records] == [4, 4]
+    assert [record.metrics["bounded"] for record in watch.records] == [1.0, 1.0]
+
+
+class Controlled(Volunteer):
+    """A client of SCAFFOLD; ``odd``: its change of the control variate is long, and holds an array of text."""
+
+    odd = False
+
+    def __call__(self, message: Message) -> Message | None:
+        reply = super().__call__(message)
+        if reply is not None and message.metadata.message_type == "train":
+            change = {"w": Array(np.full(1, 1e6 if self.odd else 0.1, dtype=np.float32))}
+            reply.content[CONTROL_DELTA] = ArrayRecord(change | ({"x": Array(np.array(["x"]))} if self.odd else {}))
+        return reply
+
+
+def test_a_record_that_cannot_be_shortened_concerns_its_client_alone() -> None:
+    clients = {10 + k: Controlled(f"c{k}") for k in range(5)}
+    clients[10].odd = True
+    _, watch = run(Scaffold(influence="bounded", evaluate_every=0), MemoryGrid(dict(clients)), 2)
+    for record in watch.records:
+        assert (record.count("joined"), record.decisions["c0"]) == (4, "failed")
+        assert record.failures["c0"].startswith("its reply cannot be used: ")
 
 
 def test_mwfeds_loads_have_a_bound() -> None:

@@ -152,11 +152,18 @@ def test_clients_that_tell_no_loss_say_nothing(quiet: Any) -> None:
     assert lines(watch) == {}
 
 
-@pytest.mark.parametrize("quiet", [lambda value: None, lambda value: {"accuracy": 0.5}], ids=["silent", "no loss"])
-def test_of_three_that_answer_two_decide(quiet: Any) -> None:
-    grid = federation(LIES["a lie"], LIES["a lie"], None, *[quiet] * 3)
+def test_of_three_that_answer_two_decide() -> None:
+    grid = federation(LIES["a lie"], LIES["a lie"], None, *[lambda value: None] * 3)
     _, watch = run(FedAvg(round_timeout=5.0), grid, 1)
     assert lines(watch) == {1: 0}
+
+
+@pytest.mark.parametrize(("liars", "useless"), [(3, False), (4, True)])
+def test_errors_count_against_the_replies_that_report_no_loss(liars: int, useless: bool) -> None:
+    """Else three clients could end the run of any number that report none."""
+    strategy, quiet = FedAvg(), lambda value: {"accuracy": 0.5}
+    _, watch = run(strategy, federation(*[LIES["an error"]] * liars, *[quiet] * (6 - liars)), 4)
+    assert (len(lines(watch)), strategy.finished) == ((3, LOST) if useless else (0, ""))
 
 
 def test_one_answer_alone_makes_no_model_good() -> None:

@@ -1,0 +1,192 @@
+"""The steps of one round: who is asked, what they are told, what becomes of each reply, the next model."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.rounds import default_mandatory_rounds
+from strategies.rounds.algorithm import Algorithm
+from strategies.rounds.divergence import DIVERGED, Divergence
+from strategies.rounds.faults import check_faults, unexpected
+from strategies.rounds.held_models import HeldModels
+from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.influence import Bounds, Medians, Sent
+from strategies.rounds.members import Member, Members
+from strategies.rounds.round import Round
+from strategies.rounds.sampling import sampling_order
+from strategies.rounds.schedule import learning_rate_share
+from strategies.rounds.weighted_sum import NotFinite, Refused, finite
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Message
+
+    from strategies.rounds.replies import Reply
+
+log = logging.getLogger("fedappeal")
+
+
+class RoundSteps(Algorithm):
+    """An algorithm whose single rounds can be run.
+
+    Attributes:
+        members: the clients of the run.
+        record: what happened in the latest round.
+        finished: why the run is over before its last round; empty while it is not.
+        pool_empty: whether the last round had no joiner.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.members = Members()
+        self.record = RoundRecord(0)
+        self.finished = ""
+        self.pool_empty = False
+        self._divergence = Divergence()
+        self._medians = Medians()
+
+    # -- what clients are asked ----------------------------------------------------------------------
+
+    def order(self, number: int) -> list[Member]:
+        """Return the clients of the pool in the order in which a round asks them."""
+        pool = {member.client_id: member for member in self.pool(number, self.members)}
+        available = [member.client_id for member in self.members.available()]
+        # All are drawn and the pool's are asked: a client's turn does not depend on the rest of the pool.
+        return [pool[client] for client in sampling_order(self.shared.seed, number, available) if client in pool]
+
+    def wanted(self, available: int) -> int:
+        """Number of joiners a round is looking for, where ``available`` clients can be asked."""
+        return min(self.shared.clients_per_round or available, available)
+
+    def open_round(self, number: int, arrays: "ArrayRecord") -> Round:
+        """Begin round ``number``, counted from 1, from the global model."""
+        first = self.shared.mandatory_rounds
+        first = default_mandatory_rounds(self.num_rounds) if first is None else first
+        mandatory = number <= first or (self.pool_empty and self.shared.on_empty_round == "ask-all")
+        self.record = RoundRecord(number, mandatory=mandatory)
+        lr_share = learning_rate_share(self.shared, number, self.num_rounds)
+        round = Round(arrays, self.members, self.record, lr_share=lr_share)
+        own = self.shared
+        if own.influence == "bounded":
+            round.bounds = Bounds(self._medians, arrays, own.influence_weight, own.influence_norm)
+        if own.aggregation != "mean":
+            round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)
+        self.begin(round)
+        return round
+
+    def train_messages(
+        self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
+    ) -> "list[tuple[Member, Message]]":
+        """Return one wave's TRAIN messages; ``config``: general settings, ``ttl``: seconds."""
+        from strategies.rounds.messages import train_messages
+
+        told = {
+            keys.LOCAL_RULE: self.rule_name,
+            **config,
+            **self.told(),
+            keys.SERVER_ROUND: round.number,
+            keys.MANDATORY: int(round.record.mandatory),
+        }
+        return train_messages(members, round.model, told, self.wave(round, members), ttl)
+
+    def evaluate_messages(
+        self, number: int, arrays: "ArrayRecord", config: Mapping[str, Any], ttl: float
+    ) -> "list[tuple[Member, Message]]":
+        """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
+        from strategies.rounds.messages import evaluate_messages
+
+        left = set() if self.shared.measure_leavers else self.members.left
+        members = [member for member in self.members.online() if member.client_id not in left]
+        told = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **self.evaluation_settings()}
+        return evaluate_messages(members, arrays, {**told, keys.SERVER_ROUND: number}, ttl)
+
+    # -- what comes back -----------------------------------------------------------------------------
+
+    def take(self, round: Round, member: Member, message: "Message") -> None:
+        """Check one reply and add it, or count why not."""
+        from strategies.rounds.replies import read_train
+
+        record = round.record
+        try:
+            reply = read_train(member, message, self.reply_records)
+            decision = reply.decision.label
+            if reply.decision is Decision.LEFT:
+                self.members.left.add(member.client_id)
+            elif reply.decision is Decision.JOINED:
+                most = self.shared.clients_per_round
+                if most and record.count("joined") >= most:
+                    decision = "surplus"
+                else:
+                    self._accept(round, reply)
+            record.decisions[member.client_id] = decision
+            self._divergence.note(member.client_id, finite=True)
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever one client sent, it must not end the run
+            self._leave_out(round, member, error)
+
+    def _accept(self, round: Round, reply: "Reply") -> None:
+        """Add a joined reply, or the replies that need not wait any more where influence is bounded."""
+        if round.bounds is None:
+            self.add(round, reply)
+            return
+        round.sum.check(reply.arrays)
+        unit = round.lr_share * self.update_unit(round, reply)
+        for sent in round.bounds.admit(reply, self.log_weight(round, reply), unit):
+            if sent.reply is reply:
+                self.add(round, round.bounds.bounded(sent))
+            else:
+                self._add_held(round, round.bounds, sent)
+
+    def _bounded(self, round: Round, bounds: Bounds, arrays: "ArrayRecord | None") -> "ArrayRecord | None":
+        """Return the next model; None where clients that were cut are nearly alone: then all are asked next."""
+        joined = [client for client, decision in round.record.decisions.items() if decision == "joined"]
+        kept = bounds.close(arrays, joined, round.record.count("sat-out"))
+        self.pool_empty = self.pool_empty or (arrays is not None and kept is None)
+        round.metrics["bounded"] = float(len(bounds.cut))
+        return kept
+
+    def _add_held(self, round: Round, bounds: Bounds, sent: Sent) -> None:
+        """Add a reply that has waited: what is wrong with it concerns its own client."""
+        try:
+            self.add(round, bounds.bounded(sent))
+        except ConfigError:
+            raise
+        except Exception as error:
+            self._leave_out(round, sent.reply.member, error)
+
+    def _leave_out(self, round: Round, member: Member, error: Exception) -> None:
+        if isinstance(error, Refused):
+            round.record.fail(member.client_id, str(error))
+            if isinstance(error, NotFinite):
+                self._divergence.note(member.client_id, finite=False)
+            return
+        log.debug("round %d: reply of %s", round.number, member.client_id, exc_info=error)
+        round.record.fail(member.client_id, unexpected(error))
+        # A traceback keeps the reply's model in memory: that of the first one says enough.
+        round.faults[member.client_id] = error.with_traceback(None) if round.faults else error
+
+    def close_round(self, round: Round) -> "ArrayRecord | None":
+        """End the round; return the next global model, None where it stays."""
+        record = round.record
+        if round.bounds is not None:
+            for sent in round.bounds.release():
+                self._add_held(round, round.bounds, sent)
+        check_faults(round.faults, len(record.decisions), record.count("joined"))
+        self.pool_empty = record.count("joined") == 0
+        arrays = self.finish(round)
+        if round.bounds is not None:
+            arrays = self._bounded(round, round.bounds, arrays)
+        self.finished = self.finished or round.end
+        # All clients are listed only where it matters: of a large federation that takes time, in every round.
+        remaining = {member.client_id for member in self.members.remaining()} if self._divergence.suspected else set()
+        if self._divergence.close_round(record.count("joined"), remaining):
+            self.finished = self.finished or DIVERGED
+        if arrays is not None and not finite(arrays):
+            # Finite claims can still be absurd: the federation must not be lost to one of them.
+            log.warning("round %d: the new model is not finite; the old one stays", round.number)
+            round.metrics["not_finite"] = 1.0
+            return None
+        return arrays
