@@ -6,11 +6,11 @@ checksum, replaced atomically, so a client killed at any moment finds either the
 
 import glob
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -26,6 +26,8 @@ _COPIES = "copies"
 _FOLDER, _FILE = 0o700, 0o600
 
 log = logging.getLogger("fedappeal.client")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,23 +108,11 @@ class DiskStore:
         Raises:
             ConfigError: it is damaged, and so is its copy.
         """
-        path, copy = self.path(name), self._copy(name)
-        if not path.exists():
-            return _record(copy) if copy.exists() else None
-        try:
-            return _record(path)
-        except ConfigError:
-            if not (copy.exists() and _readable(copy)):
-                raise
-            return _record(copy)
+        return self._first_readable(name, _record)
 
     def values(self, name: str) -> dict[str, Scalar] | None:
-        """Return a record's scalars without reading its arrays, or None.
-
-        Raises:
-            ConfigError: if the file is not a record (another program wrote it, or the disk failed).
-        """
-        return read_values(self.path(name)) if self.path(name).exists() else None
+        """Return a record's scalars without reading its arrays, or None; errors as in `look`."""
+        return self._first_readable(name, read_values)
 
     def written(self, name: str) -> float:
         """Return when the record of that name was written, in seconds since the epoch."""
@@ -152,6 +142,18 @@ class DiskStore:
     def damaged(self) -> list[str]:
         """Return the names of the records of which something was put aside, sorted."""
         return sorted({file.name.partition(".safetensors.")[0] for file in self.folder.glob(f"*.{DAMAGED}*")})
+
+    def _first_readable(self, name: str, read: Callable[[Path], T]) -> T | None:
+        """Return what is read of a record, or of its copy where the record is damaged or lost; None: of neither."""
+        path, copy = self.path(name), self._copy(name)
+        if not path.exists():
+            return read(copy) if copy.exists() else None
+        try:
+            return read(path)
+        except ConfigError:
+            if not (copy.exists() and _readable(copy)):
+                raise
+            return read(copy)
 
     def _copy(self, name: str) -> Path:
         return self.folder / _COPIES / f"{name}.safetensors"

@@ -233,7 +233,7 @@ def limits(
     folder = state_dir.expanduser()
     if given:
         changed = (Limits() if reset else read_limits(folder)).with_values(given)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_limits(folder, changed)
     elif reset:
         reset_limits(folder)

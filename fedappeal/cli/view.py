@@ -28,7 +28,7 @@ _NAME = 160
 """Characters of a client's name, with its id, that are shown."""
 OPEN = (
     "this federation is open: it counts nodes, not people. One process can be many clients; registered keys "
-    "(flower-superlink --enable-supernode-auth) prevent that"
+    "(fedappeal superlink --enable-supernode-auth) prevent that"
 )
 
 

@@ -145,7 +145,8 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
 ) -> None:
     """A kill after the last round's line, before the model was written, must leave a run that can be finished."""
     folder = RunFolder.create(tmp_path / "run", RunConfig(rounds=2))
-    folder.append("history.jsonl", {"round": 1}, {"round": 2})
+    counts = {"joined": 2, "sat_out": 0, "left": 0}
+    folder.append("history.jsonl", {"round": 1, **counts}, {"round": 2, **counts})
     Checkpoint(1, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / "checkpoint.safetensors")
     went_on = Mock()
     monkeypatch.setattr(local, "_run", went_on)

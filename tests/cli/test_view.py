@@ -165,6 +165,6 @@ def test_an_open_federation_and_a_node_that_is_never_available_are_said() -> Non
     unavailable = {"event": "unavailable", "node": "7", "times": 4, "seconds": 8, "reason": "[/nope] not\x1b[2J now"}
     assert told({"event": "open"}, unavailable) == [
         "this federation is open: it counts nodes, not people. One process can be many clients; registered keys "
-        "(flower-superlink --enable-supernode-auth) prevent that",
+        "(fedappeal superlink --enable-supernode-auth) prevent that",
         "node 7 was called 4 times and is not available: [/nope] not?[2J now (called again in 8 s)",
     ]

@@ -73,6 +73,7 @@ def test_the_command_shows_sets_and_resets(
     assert [line.split()[0] for line in lines] == Limits.keys()
     assert not folder.exists(), "showing writes nothing"
     lines = printed(monkeypatch, capsys, *here, "--max-steps", "2000", "--max-seconds", "0")
+    assert folder.stat().st_mode & 0o777 == 0o700, "keys and requirements will lie there"
     assert lines[0].split()[:3] == ["max-steps", "2,000", "gradients"]
     assert lines[0].endswith("(default 10,000)")
     assert lines[3].split()[:3] == ["max-seconds", "none", "seconds"]

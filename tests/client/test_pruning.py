@@ -89,3 +89,22 @@ def test_a_damaged_record_is_left_to_its_reader(store: DiskStore) -> None:
     store.path("run-b").write_bytes(b"nonsense")
     prune(store, AnswerBook(store.folder), "a", 0.0)
     assert "run-a" in store.names()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_the_copy_of_a_damaged_record_says_counts(
+    lost: bool, store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was left stays left, and a run keeps its requirement."""
+    monkeypatch.setattr(pruning, "KEPT_RUNS", 2)
+    for key, left in (("left", 3), ("late", 0), ("now", 0)):
+        serve(store, key, left)
+    for name in ("run-left", "run-late"):
+        if lost:
+            store.path(name).unlink()
+        else:
+            store.path(name).write_bytes(b"nonsense")
+    prune(store, AnswerBook(store.folder), "now", 0.0)
+    assert store.values("run-left") == {"requirement": "", "left-round": 3}
+    assert {"run-late", "requirement-oflate"} <= set(store.names())
+    assert "requirement-ofleft" not in store.names()

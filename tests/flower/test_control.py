@@ -167,14 +167,15 @@ def test_a_superlink_that_answers_by_tls_is_known_however_it_ends_the_connection
     context.load_cert_chain(tls.certificate, tls.key)
 
     def serve(listener: socket.socket) -> None:
-        while True:
-            raw, _ = listener.accept()
-            with raw:
-                if raw.recv(1, socket.MSG_PEEK) == b"\x16":  # a TLS handshake
-                    with contextlib.suppress(OSError):
-                        context.wrap_socket(raw, server_side=True).close()
-                elif how == "reset":
-                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with contextlib.suppress(OSError):  # the listener is closed, or the client went
+            while True:
+                raw, _ = listener.accept()
+                with raw:
+                    if raw.recv(1, socket.MSG_PEEK) == b"\x16":  # a TLS handshake
+                        with contextlib.suppress(OSError):
+                            context.wrap_socket(raw, server_side=True).close()
+                    elif how == "reset":
+                        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, args=(listener,), daemon=True).start()

@@ -95,14 +95,17 @@ def left_by(path: Path) -> dict[str, Any]:
         "rounds": [e["round"] for e in read_lines(path / EVENTS) if e["event"] == "round"],
         "model": {name: array.tobytes() for name, array in read_safetensors(path / MODEL)[0].items()},
         "state": (state, arrays, checkpoint.server_round),
-        "memory": memory(path),
+        "memory": memory(path, checkpoint.server_round),
     }
 
 
-def memory(path: Path) -> dict[str, Any]:
-    """What the clients remember at the end, without the run's key."""
+def memory(path: Path, last: int) -> dict[str, Any]:
+    """What the clients remember at first and after the last round, without the run's key.
+
+    An earlier checkpoint's memory is kept too; which rounds had one, an interrupt decides.
+    """
     key, found = RunFolder.open(path).run_key, {}
-    for file in path.glob("memory-*.safetensors"):
+    for file in (path / f"memory-{server_round}.safetensors" for server_round in (0, last)):
         arrays, _ = read_safetensors(file)
         text = json.loads(arrays.pop("text").tobytes().decode().replace(key, "KEY"))
         found[file.name] = {name.replace(key, "KEY"): array.tobytes() for name, array in arrays.items()}, text
