@@ -48,7 +48,7 @@ class _Node:
     messages: int = 0
     replies: int = 0
     sent: dict[str, int] = field(default_factory=dict)
-    largest: int | None = None
+    largest: int = 0
     stored: dict[str, int] = field(default_factory=dict)
 
 
@@ -99,10 +99,11 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self, call: Call, request: PullObjectRequest, context: grpc.ServicerContext
     ) -> PullObjectResponse:
         answer: PullObjectResponse = call(request, context)
-        with self._lock:
-            node = self._nodes.setdefault(request.node.node_id, _Node())
-            node.sent[request.object_id] = len(answer.object_content)
-            node.largest = max(node.largest or 0, sum(node.sent.values()))
+        if answer.object_content:  # an id that is made up is not kept
+            with self._lock:
+                node = self._nodes.setdefault(request.node.node_id, _Node())
+                node.sent[request.object_id] = len(answer.object_content)
+                node.largest = max(node.largest, sum(node.sent.values()))
         return answer
 
     def _push_messages(self, call: Call, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:
@@ -156,7 +157,7 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         return answer
 
     def _has_room(self, node: _Node, size: int) -> bool:
-        if node.largest is None:  # sent what it answers before this process began
+        if not (node.messages or node.largest):  # sent what it answers before this process began
             return True
         most = AT_LEAST + TIMES * node.largest
         if sum(node.stored.values()) + size > most:

@@ -42,14 +42,15 @@ class Sender:
         self.run_id = server.start_run()
         self.floats = floats
 
-    def receive(self) -> None:
+    def receive(self, pulls: bool = True) -> None:
         be_server(self.run_id, SUPERLINK_NODE_ID, 1)
         arrays = ArrayRecord({"flat": Array(np.zeros(self.floats, np.float32))})
         self.message = Message(RecordDict({keys.ARRAYS: arrays}), self.node_id, "train", ttl=60.0)
         self.server.send(self.message)
         announced = self.fleet.pull(self.node_id)
         assert announced is not None
-        self.fleet.pull_objects(self.node_id, self.run_id, [*announced.parts, announced.object_id])
+        if pulls:
+            self.fleet.pull_objects(self.node_id, self.run_id, [*announced.parts, announced.object_id])
         be_client(self.run_id, self.node_id, 1)
 
     def announce(self, *children: Forged) -> Upload:
@@ -92,6 +93,13 @@ def test_a_nodes_replies_take_up_what_it_was_sent_a_few_times(bounded: Server, s
     store.clear()
     sender.receive()
     assert not sender.announce(filled(4, first=100)).push().refused, "what is forgotten takes up nothing"
+
+
+def test_a_node_that_does_not_pull_what_it_was_sent_is_bounded_too(bounded: Server) -> None:
+    sender = Sender(bounded)
+    sender.receive(pulls=False)
+    # The small objects besides the chunks take the room of one.
+    assert sender.announce(filled(AT_LEAST // MIB + 3)).push().refused == ["not stored"] * 4
 
 
 def test_a_deep_tree_and_one_that_grows_behind_its_announcement_are_refused(bounded: Server) -> None:
