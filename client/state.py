@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedappeal.files import DAMAGED, read_safetensors, read_values, set_aside, write_safetensors
+from fedappeal.files import DAMAGED, delete_unfinished, read_safetensors, read_values, set_aside, write_safetensors
 from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.packing import view
 
@@ -157,6 +157,12 @@ class DiskStore:
 
     def _copy(self, name: str) -> Path:
         return self.folder / _COPIES / f"{name}.safetensors"
+
+
+def clear_up(folder: Path) -> None:
+    """Delete what a killed client left half-written: it may be as large as a model, and no limit counts it."""
+    for each in (folder, folder / _COPIES):
+        delete_unfinished(each)
 
 
 def make_private(folder: Path) -> None:

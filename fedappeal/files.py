@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ CARD = "fedappeal-card"
 """A scalar of this name, a JSON text, is an entry of its own in the metadata, for other programs to read."""
 DAMAGED = "damaged"
 """How the name of a file ends that was put aside."""
+_UNFINISHED = re.compile(r"\..+\.[0-9]+\.tmp|\.tmp[A-Za-z0-9]{6}")
+"""Names of files that are being written: those of `replaced`, and of safetensors, which writes beside them."""
 MOST_ASIDE = 9
 """Damaged files of one name that are kept; then the last one is replaced."""
 
@@ -136,6 +139,13 @@ def set_aside(path: Path) -> Path:
     aside = aside_name(path)
     os.replace(path, aside)
     return aside
+
+
+def delete_unfinished(folder: Path) -> None:
+    """Delete what processes that were killed left half-written; the caller has the folder alone."""
+    for file in folder.glob(".*"):
+        if _UNFINISHED.fullmatch(file.name) and file.is_file():
+            file.unlink(missing_ok=True)
 
 
 def _sync(path: Path, flags: int) -> None:

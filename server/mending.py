@@ -1,7 +1,8 @@
-"""Before a run continues: damaged files are put aside, and named."""
+"""Before a run continues: damaged files are put aside, and named; half-written ones are deleted."""
 
 from collections.abc import Callable
 
+from fedappeal.files import delete_unfinished
 from server.checkpoints import Found, newest_usable, take_back
 from server.lines import EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES, mend_lines
 from server.run_folder import RunFolder, Usable, without_memory
@@ -10,7 +11,7 @@ from server.run_folder import RunFolder, Usable, without_memory
 def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = without_memory) -> Found:
     """Put a run's damaged files aside, and return the checkpoint after which it continues.
 
-    The caller has the folder alone.
+    What a killed process left half-written is deleted. The caller has the folder alone.
 
     Args:
         folder: the run's.
@@ -21,6 +22,7 @@ def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = witho
         ConfigError: no checkpoint can be used; then nothing is changed.
     """
     found = newest_usable(folder.path, usable)
+    delete_unfinished(folder.path)
     for name in (EVENTS, POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS):
         if (mending := mend_lines(folder.path / name)) is not None:
             aside, reason = mending

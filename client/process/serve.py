@@ -30,7 +30,7 @@ from client.process.owner import PAUSED
 from client.process.reason import reason_of
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
-from client.state import DiskStore, Record, make_private
+from client.state import DiskStore, Record, clear_up, make_private
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.fleet import MessageDropped, MessageRefused, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply, set_times
@@ -112,7 +112,9 @@ def run_client(
             node = node.model_copy(update={"client_id": identity.client_id})
         with _alone(node.state_dir), GracefulShutdown() as shutdown:
             if node.state_dir:
-                make_private(Path(node.state_dir).expanduser())
+                folder = Path(node.state_dir).expanduser()
+                make_private(folder)
+                clear_up(folder)
             return _Client(node, connection, app, identity, connect_timeout, on_event, shutdown).serve()
     except InUse as error:
         other = f"another client (process {error.process}): stop it, or give another folder"

@@ -188,7 +188,9 @@ def test_a_kill_between_two_files_leaves_a_pair(step: str, tmp_path: Path, monke
             run(path, config)
     expected = {"before round 1": {0}, "before the checkpoint": {0, 1, 2, 3}, "after the checkpoint": {0, 1}}
     assert {int(file.stem.split("-")[1]) for file in path.glob("memory-*")} == expected[step]
+    (half_written := path / ".checkpoint.safetensors.7.tmp").touch()
     resume(path)
+    assert not half_written.exists()
     assert left_by(path) == left_by(whole)
 
 

@@ -119,8 +119,13 @@ def test_a_killed_client_comes_back_and_a_state_has_one_client(
     second.wait_for(f"state-dir = '{tmp_path}' is in use by another client (process {first.pid})")
     assert len(second.lines) == 1
     first.kill()
+    half_written = [tmp_path / ".tmpAb12Cd", tmp_path / "copies" / ".run-a.safetensors.7.tmp"]
+    for file in half_written:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
     third = start_client(superlink.fleet_address, tmp_path)
     node = third.connected()
+    assert not any(file.exists() for file in half_written)
     assert run.ask(node)["model"] is not None
 
     sent = run.push(node, sleep=60.0)
