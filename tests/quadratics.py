@@ -74,7 +74,7 @@ def nodes(run: RunConfig, folder: Path | None = None) -> dict[int, Handler]:
     settings = {key: value for key, value in run.as_config().items() if key != "strategy"}
 
     def node(k: int) -> Handler:
-        own: dict[str, Scalar] = {"partition-id": k, "device": "cpu", "allow": "tests"}
+        own: dict[str, Scalar] = {"partition-id": k, "device": "cpu", "allow": "tests", "limits": "off"}
         if folder is not None:
             own["state-dir"] = str(folder / str(k))
         context = Context(7, 100 + k, dict(own), RecordDict(), settings)

@@ -13,7 +13,7 @@ from strategies.rounds.divergence import DIVERGED, Divergence
 from strategies.rounds.faults import check_faults, unexpected
 from strategies.rounds.held_models import HeldModels
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.influence import Bounds, Medians, Sent
+from strategies.rounds.influence import FEWEST, Bounds, Medians, Sent
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
 from strategies.rounds.sampling import sampling_order
@@ -69,7 +69,7 @@ class RoundSteps(Algorithm):
         lr_share = learning_rate_share(self.shared, number, self.num_rounds)
         round = Round(arrays, self.members, self.record, lr_share=lr_share)
         own = self.shared
-        if own.influence == "bounded":
+        if own.influence == "bounded" and len(self.members) >= FEWEST:  # of two, neither is the other's measure
             round.bounds = Bounds(self._medians, arrays, own.influence_weight, own.influence_norm)
         if own.aggregation != "mean":
             round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)

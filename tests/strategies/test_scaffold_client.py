@@ -50,7 +50,7 @@ class Node(one_client.Node):
     """One client; its state is on disk, or in its context."""
 
     def __init__(self, folder: Path | None = None, config: RunConfig = CONFIG) -> None:
-        super().__init__(config, folder, allow="tests")
+        super().__init__(config, folder, allow="tests", limits="off")
         self.store: Store = DiskStore(folder) if folder is not None else ContextStore(self.context.state)
 
     def train(
@@ -234,7 +234,7 @@ def test_what_cannot_be_trained_is_one_line(tmp_path: Path) -> None:
     node = Node(tmp_path)
     with pytest.raises(ConfigError, match=r"momentum = 0\.9 is not allowed with local-rule = 'scaffold': 0"):
         node.train(1, momentum=0.9)
-    with pytest.raises(ConfigError, match="local-steps = 0 is not allowed"):
+    with pytest.raises(ConfigError, match="a training of 0 gradients is not allowed"):
         node.train(1, local_steps=0)
     with pytest.raises(ValueError, match="array 'flat'"):
         node("train", records={CONTROL: ArrayRecord()}, mandatory=1)

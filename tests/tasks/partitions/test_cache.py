@@ -113,7 +113,8 @@ def test_a_file_cut_short_is_drawn_again_and_replaced(cache: Path, kept: int) ->
     whole = file.read_bytes()
     file.write_bytes(whole[:kept])
     assert same(kept_rows("a", LABELS, drawn), DRAWN)
-    assert file.read_bytes() == whole
+    assert len(file.read_bytes()) == len(whole)  # the header's entries are in no order
+    assert same(kept_rows("a", LABELS, never), DRAWN)
 
 
 @pytest.mark.parametrize(
