@@ -27,7 +27,7 @@ def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = witho
         if (mending := mend_lines(folder.path / name)) is not None:
             aside, reason = mending
             folder.event("damaged", file=name, aside=aside.name, reason=reason)
-            whole = f"the run goes on without these lines, and the whole file is kept as '{aside.name}'"
+            whole = f"the run continues without these lines, and the whole file is kept as '{aside.name}'"
             say(f"file '{folder.path / name}' is damaged ({reason}): {whole}")
     for unusable, aside in zip(found.newer, take_back(found), strict=True):
         file = unusable.file

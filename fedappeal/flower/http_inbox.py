@@ -2,7 +2,7 @@
 
 ``HttpGrid.pull_messages`` waits up to two hours for the objects of one reply, holds whatever its client has sent, and
 raises where one reply cannot be read. Here a reply whose objects are not all there is not there yet: it is kept, and
-looked at again later, while others go on.
+looked at again later, while others are read.
 """
 
 import contextlib

@@ -86,7 +86,7 @@ class Incoming:
         return [each for each in self._stages[0] if each not in self._contents]
 
     def wants(self) -> bool:
-        """Whether the present look at it is to go on."""
+        """Whether the present look at it continues."""
         return not (self._stalled or self.settled)
 
     def look(self) -> None:

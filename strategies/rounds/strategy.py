@@ -180,7 +180,7 @@ class Strategy(RoundSteps):
                 the model, it returns numbers for the history, or None.
             hooks: told what happens.
             roll_call_config: what the roll call carries besides w_0.
-            arrays: the model to go on from (a resumed run); None: ``initial_arrays``.
+            arrays: the model to continue from (a resumed run); None: ``initial_arrays``.
             first_round: the first round to run.
             schedule_rounds: the number of rounds from which schedules and shares follow, where a run that began with
                 it continues to another one; 0: ``num_rounds``.

@@ -44,3 +44,7 @@ def test_a_column_says_how_many_were_cut() -> None:
     assert lines[1].startswith("influence: bounded (")
     assert " left bounded GM-Appeal" in lines[3]
     assert "bounded" not in "".join(printed(strategy="fedavg"))
+
+
+def test_a_heading_says_where_there_are_too_few_clients_to_compare() -> None:
+    assert "no effect on fewer than 3 clients" in influence_line(RunConfig(influence="bounded", clients=2))
