@@ -6,6 +6,7 @@ from flwr.app import MessageType, MetricRecord
 
 from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import content_bytes
 from strategies.rounds.exchange import NO_ANSWER, NOT_SENT, SURVEY, Addressed, Channel, Exchange
 from strategies.rounds.hooks import RoundRecord
@@ -67,19 +68,19 @@ def train_replies(
 
 
 def survey_answers(
-    record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed]
+    record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed], metric: Metric
 ) -> Iterator[tuple[Member, MetricRecord]]:
     """Send the questions of a survey, and yield each answer; arguments as in `evaluation_answers`."""
     exchange = Exchange(channel, deadline, SURVEY)
     _, unreached = exchange.send(messages)
-    yield from _checked(exchange, record, "survey")
+    yield from _checked(exchange, record, "survey", metric)
     for member, reason in [*((member, NOT_SENT) for member in unreached), *exchange.close()]:
         record.failures[member.client_id] = f"survey: {reason}"
     record.count_traffic(exchange.bytes_up, exchange.bytes_down)
 
 
 def evaluation_answers(
-    record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed]
+    record: RoundRecord, channel: Channel, deadline: float, messages: Sequence[Addressed], metric: Metric
 ) -> list[tuple[Member, MetricRecord]]:
     """Send the EVALUATE messages that end a round; return the answers by client-id.
 
@@ -88,10 +89,11 @@ def evaluation_answers(
         channel: the run's.
         deadline: on the channel's clock.
         messages: what is asked.
+        metric: the task's, whose bounds an answer has to keep.
     """
     exchange = Exchange(channel, deadline, MessageType.EVALUATE)
     exchange.send(messages)
-    answers = list(_checked(exchange, record, "evaluation"))
+    answers = list(_checked(exchange, record, "evaluation", metric))
     for member, reason in exchange.close():
         if reason != NO_ANSWER:
             record.add_failure(member.client_id, f"evaluation: {reason}")
@@ -100,11 +102,13 @@ def evaluation_answers(
     return sorted(answers, key=lambda answer: answer[0].client_id)
 
 
-def _checked(exchange: Exchange, record: RoundRecord, purpose: str) -> Iterator[tuple[Member, MetricRecord]]:
+def _checked(
+    exchange: Exchange, record: RoundRecord, purpose: str, metric: Metric
+) -> Iterator[tuple[Member, MetricRecord]]:
     """Yield each answer to EVALUATE that is allowed; record why others are left out."""
     for member, message in exchange.replies():
         try:
-            metrics = read_evaluate(message)
+            metrics = read_evaluate(message, metric)
         except Refused as error:
             record.add_failure(member.client_id, f"{purpose}: {error}")
             record.unusable += purpose == "evaluation" and not is_from_superlink(message)

@@ -236,7 +236,7 @@ class Strategy(RoundSteps):
                 told: dict[str, Any] = {**evaluation, keys.FINAL: int(last)}
                 messages = self.evaluate_messages(number, model, told, shared.round_timeout)
                 until = channel.clock() + shared.round_timeout
-                answers = evaluation_answers(round.record, channel, until, messages)
+                answers = evaluation_answers(round.record, channel, until, messages, self.metric)
                 round.record.measured = {member.client_id: measured for member, measured in answers}
                 metrics = self.summarise(answers)
                 round.record.metrics |= metrics
@@ -301,7 +301,7 @@ class Strategy(RoundSteps):
         # Without the strategy: the model is measured as it is sent, not after an adaptation.
         told: dict[str, Any] = {**config, keys.SPLIT: keys.TRAIN_SPLIT, keys.SERVER_ROUND: round.number}
         messages = evaluate_messages(members, round.model, told, half)
-        for member, metrics in survey_answers(round.record, channel, deadline - half, messages):
+        for member, metrics in survey_answers(round.record, channel, deadline - half, messages, self.metric):
             try:
                 self.surveyed(round, member, metrics)
             except Refused as error:

@@ -8,6 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.metric import Metric
 from server.checkpoint import Checkpoint
 from strategies import FedAvg
 from strategies.rounds.divergence import DIVERGED
@@ -231,3 +232,12 @@ def test_a_checkpoint_of_an_earlier_version_is_taken_as_good() -> None:
     _, watch = run(again, grid, 5, attacked(grid, (5,)), arrays=model(7.0), first_round=5)
     assert lines(watch) == {5: 4}
     assert watch.models == [[7.0]]
+
+
+def test_an_answer_out_of_the_bounds_of_the_tasks_own_metric_is_left_out() -> None:
+    strategy, grid = FedAvg(), federation(lambda value: {keys.LOSS: value, "auc": 1e300})
+    strategy.metric = Metric("auc", low=0.0, high=1.0)
+    _, watch = run(strategy, grid, 1)
+    (record,) = watch.records
+    assert sorted(record.measured) == ["c1", "c2", "c3", "c4", "c5"]
+    assert "auc = 1e+300 is not allowed" in record.failures["c0"]
