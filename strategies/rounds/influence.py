@@ -6,11 +6,12 @@ is an update as it stands). With m_a and m_u the cohort's medians of weights and
     a_k <- m_a                        where a_k > A m_a            A: influence-weight
     u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
 
-What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest clients,
-and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest clients, as
-they were sent, this round's too as they come: one client is one value, whatever it sends and however often. A reply
-beyond a limit, or one that comes before three clients' values are known, waits for the round's end (four of them at
-most). All is done in logarithms, where no weight overflows; the median of an even number is the lower one.
+What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
+clients, and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest
+clients, as they were sent: one client is one value, whatever it sends and however often. A reply within the limits
+of the rounds before counts at once. One beyond a limit, or that comes before three clients' values are known, waits
+for the round's end (four of them at most), and is measured by this round's values too. All is done in logarithms,
+where no weight overflows; the median of an even number is the lower one.
 """
 
 import copy
@@ -111,6 +112,7 @@ class Bounds:
         self._now = copy.deepcopy(self.medians)
         self._sent: dict[str, Mapping[str, float]] = {}
         self._held: list[Sent] = []
+        self._at_once: set[str] = set()
 
     def admit(self, reply: "Reply", log_weight: float, unit: float = 1.0) -> list[Sent]:
         """Take in a joined reply that fits the model; return the replies that count from now on, for `bounded`.
@@ -126,7 +128,9 @@ class Bounds:
         self._sent[reply.member.client_id] = values
         self._now.note(reply.member.client_id, values)
         sent = Sent(reply, values)
-        if self._now.enough(values) and not any(cut < 1.0 for cut in self._cuts(values).values()):
+        # By the rounds before alone: what counts must not depend on the order in which replies come.
+        if self.medians.enough(values) and not any(cut < 1.0 for cut in self._cuts(values, self.medians).values()):
+            self._at_once.add(reply.member.client_id)
             return [sent]
         self._held.append(sent)
         return [self._held.pop(0)] if len(self._held) > HELD else []
@@ -138,8 +142,8 @@ class Bounds:
 
     def bounded(self, sent: Sent) -> "Reply":
         """Return a reply as it counts; whatever this raises concerns its client alone."""
-        reply, cuts = sent.reply, self._cuts(sent.values)
-        if not any(cut < 1.0 for cut in cuts.values()):
+        reply, cuts = sent.reply, self._cuts(sent.values, self._now)
+        if reply.member.client_id in self._at_once or not any(cut < 1.0 for cut in cuts.values()):
             return reply
         self.cut.add(reply.member.client_id)
         arrays = _shortened(reply.arrays, self.model, cuts[keys.ARRAYS])
@@ -161,13 +165,13 @@ class Bounds:
         few = 0 < len(joined) < FEWEST <= len(joined) + sat_out
         return None if few and self.cut & set(joined) else moved
 
-    def _cuts(self, values: Mapping[str, float]) -> dict[str, float]:
+    def _cuts(self, values: Mapping[str, float], medians: Medians) -> dict[str, float]:
         """Return the factor on each quantity that keeps it in its bound."""
-        middle = self._now.of(WEIGHT)
+        middle = medians.of(WEIGHT)
         cuts = {WEIGHT: _cut(values[WEIGHT], middle, self.weight)}
         heavier = max(0.0, values[WEIGHT] - middle) if cuts[WEIGHT] == 1.0 else 0.0
         lengths = {name: value + heavier for name, value in values.items() if name != WEIGHT}
-        return cuts | {name: _cut(value, self._now.of(name), self.norm) for name, value in lengths.items()}
+        return cuts | {name: _cut(value, medians.of(name), self.norm) for name, value in lengths.items()}
 
 
 def _cut(value: float, middle: float, factor: float) -> float:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,11 +21,11 @@ def fresh(new_federation: Callable[[], Federation]) -> Federation:
 
 def up(federation: Federation, *arguments: str) -> tuple[str, Run]:
     """Run `docker compose up` to its end; return what it printed and the new run."""
-    before = set(federation.runs.iterdir())
+    before = set(filter(Path.is_dir, federation.runs.iterdir()))  # beside them stands who has which client-id
     said = federation.compose(
         "up", "--no-build", "--abort-on-container-exit", "--exit-code-from", "federation", *arguments, timeout=400
     )
-    (folder,) = set(federation.runs.iterdir()) - before
+    (folder,) = set(filter(Path.is_dir, federation.runs.iterdir())) - before
     return said, Run(None, folder)  # type: ignore[arg-type]
 
 

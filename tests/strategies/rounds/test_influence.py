@@ -75,9 +75,23 @@ def test_a_heavy_client_may_not_pull_as_far() -> None:
 def test_the_first_replies_wait_until_there_is_a_cohort() -> None:
     own = bounds()
     assert own.admit(reply("a", 0.0, 5.0), 0.0) == [] == own.admit(reply("b", 0.0, 5.0), 0.0)
-    assert [each.reply.member.client_id for each in own.admit(reply("c", 0.0, 5.0), 0.0)] == ["c"]
-    assert [each.reply.member.client_id for each in own.release()] == ["a", "b"]
+    assert own.admit(reply("c", 0.0, 5.0), 0.0) == []
+    assert [each.reply.member.client_id for each in own.release()] == ["a", "b", "c"]
     assert own.release() == []
+
+
+@pytest.mark.parametrize("order", ["fast", "saft", "tsaf"])
+def test_the_order_in_which_replies_come_changes_nothing(order: str) -> None:
+    medians = Medians()
+    for name in "xyz":
+        medians.note(name, {"weight": 0.0, keys.ARRAYS: math.log(5.0)})
+    own, norms = bounds(medians), {"f": 5.0, "a": 2.0, "s": 9.0, "t": 40.0}
+    ready = [sent for name in order for sent in own.admit(reply(name, norms[name], 0.0), 0.0)]
+    found = {sent.reply.member.client_id: own.bounded(sent) for sent in [*ready, *own.release()]}
+    assert sorted(found) == ["a", "f", "s", "t"]
+    # The median of 2, 5, 5, 5, 5, 9, 40 is 5, and the limit 1.5 times that.
+    assert own.cut == {"s", "t"}
+    assert [values_of(found[name].arrays) for name in "st"] == [pytest.approx([6.0, 1.0])] * 2
 
 
 def test_few_replies_wait_at_a_time() -> None:
@@ -134,7 +148,7 @@ def test_cuts_by_a_second_formula(clients: list[tuple[int, float]]) -> None:
         own._now.note(str(i), {"weight": math.log(weight), keys.ARRAYS: math.log(norm)})
     middle_weight, middle_norm = median_low(w for w, _ in clients), median_low(n for _, n in clients)
     for weight, norm in clients:
-        found = own._cuts({"weight": math.log(weight), keys.ARRAYS: math.log(norm)})
+        found = own._cuts({"weight": math.log(weight), keys.ARRAYS: math.log(norm)}, own._now)
         counted = weight if weight <= 3.0 * middle_weight * (1 + 1e-9) else middle_weight
         heavier = max(1.0, counted / middle_weight)
         length = norm if norm * heavier <= 1.5 * middle_norm * (1 + 1e-9) else middle_norm / heavier
