@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedappeal.cli.shown import complain, one_line
+from fedappeal.cli.shown import complain, line_of
 from fedappeal.protocol.foreign_text import printable
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _print_table(columns: Sequence[tuple[str, int]], rows: "Sequence[Sequence[st
     for column, least in columns:
         table.add_column(column, min_width=least, no_wrap=True)
     for row in rows:
-        table.add_row(*(one_line(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*(line_of(cell) if isinstance(cell, str) else cell for cell in row))
     console.print(table)
 
 

@@ -14,7 +14,7 @@ Part = str | tuple[str, str]
 """A text, or a text and its style."""
 
 
-def one_line(*parts: Part, style: str = "") -> Text:
+def line_of(*parts: Part, style: str = "") -> Text:
     """Return one line, of which nothing is markup, an emoji's name or a control character."""
     shown = [(part, "") if isinstance(part, str) else part for part in parts]
     return Text.assemble(*((printable(text, _LONGEST), own) for text, own in shown), style=style)
@@ -29,7 +29,7 @@ def say(console: Console, *parts: Part, style: str = "", soft_wrap: bool = True)
         style: of all of it.
         soft_wrap: whether the terminal wraps it, not we.
     """
-    console.print(one_line(*parts, style=style), soft_wrap=soft_wrap)
+    console.print(line_of(*parts, style=style), soft_wrap=soft_wrap)
 
 
 def complain(problem: object) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedappeal.cli.influence import influence_line
-from fedappeal.cli.shown import Part, one_line, say
+from fedappeal.cli.shown import Part, line_of, say
 from fedappeal.plural import counted
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.foreign_text import SHOWN_ID, printable
@@ -145,7 +145,7 @@ class RunView:
             cells = [_number(last.get(key), share)]
             if unseen:
                 cells.append(_number(last.get(f"unseen_{key}"), share))
-            table.add_row(one_line(label), *cells)
+            table.add_row(line_of(label), *cells)
         self.console.print(table)
         seconds = sorted(float(r["seconds"]) for r in self.rounds)
         joined = sum(int(r["joined"]) for r in self.rounds)
@@ -227,7 +227,7 @@ class RunView:
         say(self.console, *parts, style=style, soft_wrap=soft_wrap)
 
     def _doing(self, text: str) -> None:
-        self._status.update(one_line(f"{text} ({self._seconds():.0f} s)"))
+        self._status.update(line_of(f"{text} ({self._seconds():.0f} s)"))
 
     def _seconds(self) -> float:
         return time.monotonic() - self._started

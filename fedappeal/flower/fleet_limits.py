@@ -32,9 +32,9 @@ MOST_OBJECTS = 20_000
 LARGEST_ANNOUNCEMENT = 64 << 10
 """Bytes of a reply's metadata and of its error text."""
 AT_LEAST, TIMES = 8 << 20, 4
-"""Bytes that a node's replies may take up at one time: so many, and so many times the largest message it was sent."""
+"""Bytes that a node's replies may take up at one time: a fixed number, and a multiple of its largest message."""
 REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
-"""Replies that a node may announce: so many, and so many for each message that it was sent."""
+"""Replies that a node may announce: a fixed number, and a number for each message that it was sent."""
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 

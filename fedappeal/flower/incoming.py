@@ -62,7 +62,10 @@ class Incoming:
         self._size = 0
         self._stages: list[list[str]] = []
         self._stalled = False
-        if proto.HasField("error"):  # the announcement says all
+        if proto.HasField("error"):
+            # The announcement says all. Its own object comes last, and the client has sent all once that is there: to
+            # let the SuperLink forget the reply before then fails the client's last request.
+            self._stages = [[self.root]] if self.root else []
             return
         try:
             self._stages = _stages(tree, allowance.objects)
@@ -133,7 +136,7 @@ class Incoming:
         except Exception as error:  # metadata of a hostile client
             self.refuse(_unreadable(error))
             told = message_from_proto(unavailable(self.reply_to, self.problem))
-        if self.gone:
+        if self.gone and not told.has_error():
             return make_message(told.metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "its objects never came"))
         if self.problem:
             return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, self.problem))

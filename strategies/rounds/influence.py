@@ -85,10 +85,11 @@ class Medians:
 
 @dataclass
 class Sent:
-    """A joined reply, with the logarithms of its weight and of its updates' norms."""
+    """A joined reply, the logarithms of its weight and of its updates' norms, and whether it is within the bounds."""
 
     reply: "Reply"
     values: Mapping[str, float]
+    within: bool = False
 
 
 @dataclass
@@ -112,7 +113,6 @@ class Bounds:
         self._now = copy.deepcopy(self.medians)
         self._sent: dict[str, Mapping[str, float]] = {}
         self._held: list[Sent] = []
-        self._at_once: set[str] = set()
 
     def admit(self, reply: "Reply", log_weight: float, unit: float = 1.0) -> list[Sent]:
         """Take in a joined reply that fits the model; return the replies that count from now on, for `bounded`.
@@ -127,12 +127,10 @@ class Bounds:
         values |= {name: value - math.log(unit) for name, value in values.items() if name != WEIGHT}
         self._sent[reply.member.client_id] = values
         self._now.note(reply.member.client_id, values)
-        sent = Sent(reply, values)
         # By the rounds before alone: what counts must not depend on the order in which replies come.
         if self.medians.enough(values) and not any(cut < 1.0 for cut in self._cuts(values, self.medians).values()):
-            self._at_once.add(reply.member.client_id)
-            return [sent]
-        self._held.append(sent)
+            return [Sent(reply, values, within=True)]
+        self._held.append(Sent(reply, values))
         return [self._held.pop(0)] if len(self._held) > HELD else []
 
     def release(self) -> list[Sent]:
@@ -142,8 +140,11 @@ class Bounds:
 
     def bounded(self, sent: Sent) -> "Reply":
         """Return a reply as it counts; whatever this raises concerns its client alone."""
-        reply, cuts = sent.reply, self._cuts(sent.values, self._now)
-        if reply.member.client_id in self._at_once or not any(cut < 1.0 for cut in cuts.values()):
+        reply = sent.reply
+        if sent.within:
+            return reply
+        cuts = self._cuts(sent.values, self._now)
+        if not any(cut < 1.0 for cut in cuts.values()):
             return reply
         self.cut.add(reply.member.client_id)
         arrays = _shortened(reply.arrays, self.model, cuts[keys.ARRAYS])

@@ -98,7 +98,7 @@ class Clock:
 class Node:
     """A client, and the message that it was sent."""
 
-    fleet: object
+    fleet: Any
     node_id: int
     message: Message
     id: str
@@ -112,8 +112,8 @@ class Node:
         return upload
 
     def answer(self, made: Message) -> None:
-        upload = self.fleet.push(self.node_id, made, 0.0)  # type: ignore[attr-defined]
-        self.fleet.push_objects(self.node_id, self.message.metadata.run_id, upload)  # type: ignore[attr-defined]
+        upload = self.fleet.push(self.node_id, made, 0.0)
+        self.fleet.push_objects(self.node_id, self.message.metadata.run_id, upload)
 
 
 class World:

@@ -117,7 +117,7 @@ def test_divergence_that_follows_a_useless_model_is_undone() -> None:
 
     grid, strategy = MemoryGrid({10 + k: Lost(f"c{k}") for k in range(4)}), FedAvg(evaluate_every=0)
     result, watch = run(strategy, grid, 8)
-    # From round 3 on nobody can train: after three such rounds the run would have diverged, and is evaluated.
+    # From round 3 on no client can train: after three such rounds the run would have diverged, and is evaluated.
     assert lines(watch) == {5: 0}
     assert strategy.finished != DIVERGED
     assert values_of(result.arrays) == [3.0], "rounds 6 to 8"
