@@ -20,7 +20,7 @@ from client.training.requests import Arithmetic, EvaluateRequest, GradientReques
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.batched import BatchedForm, gradients, line_up, train, whole
-from fedappeal.simulation.evaluation import evaluate_clients
+from fedappeal.simulation.evaluation import ClientsEvaluation
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.stacking import ModelParts, each
 
@@ -44,7 +44,7 @@ class BatchScheduler(Arithmetic):
     def __init__(self, pool: Pool, form: BatchedForm, workers: Executor | None = None) -> None:
         self._pool = pool
         self._form = form
-        self._workers = workers
+        self._evaluated = ClientsEvaluation(workers)
         self._parts: dict[nn.Module, ModelParts] = {}
         self._waiting: dict[str, Callable[[], Any]] = {}
         self._halted: dict[str, tuple[greenlet, Request]] = {}
@@ -172,7 +172,7 @@ class BatchScheduler(Arithmetic):
         first = requests[0]
         examples = self._pool.train if first.split == TRAIN_SPLIT else self._pool.test
         clients = sorted({request.place for request in requests})
-        measured = evaluate_clients(first.task, first.model, first.arrays, examples, clients, self._workers)
+        measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients)
         return [measured[request.place] for request in requests]
 
     @torch.no_grad()
