@@ -58,9 +58,10 @@ class ClientsEvaluation:
         if inputs is None or labels is None or not task.is_plain():
             return {k: evaluate(task, for_inference(model), examples.of_client(k)) for k in clients}
         on_cpu = all(p.device.type == "cpu" for p in model.parameters())
-        each = _each(self._workers if on_cpu and is_pytorchs_own(model) else None)
-        losses, right = _measured(task, self._for_inference(model), inputs, labels, examples, clients, each)
-        counts = np.array([examples.start[k + 1] - examples.start[k] for k in clients])
+        rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
+        workers = self._workers if on_cpu and is_pytorchs_own(model) else None
+        losses, right = _measured(task, self._for_inference(model), inputs, labels, rows, workers)
+        counts = np.array([stop - start for start, stop in rows])
         first = np.cumsum(counts) - counts
         loss, correct = (
             np.add.reduceat(of_each.double().cpu().numpy(), first) / counts for of_each in (losses, right)
@@ -84,12 +85,10 @@ def _measured(
     model: nn.Module,
     inputs: Tensor,
     labels: Tensor,
-    examples: Examples,
-    clients: Sequence[int],
-    each: Callable[[Callable[[A], None], Iterable[A]], Iterator[None]],
+    rows: Sequence[tuple[int, int]],
+    workers: Executor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of each of the clients' examples, and whether it is labelled rightly."""
-    rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
     count = sum(stop - start for start, stop in rows)
     losses = torch.empty(count, device=labels.device)
     right = torch.empty(count, dtype=torch.bool, device=labels.device)
@@ -105,7 +104,7 @@ def _measured(
         losses[at : at + len(y)] = task.loss(logits, y, reduction="none")
         torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
 
-    list(each(measure, pieces(spans)))
+    list(_each(workers)(measure, pieces(spans)))
     return losses, right
 
 
