@@ -57,7 +57,7 @@ def config_of(row: str, rounds: int, out: str = "") -> Any:
 # -- arms that run in this program ---------------------------------------------------------------------------
 
 
-def ours(row: str, mode: str, rounds: int) -> dict[str, Any]:
+def ours(row: str, mode: str, rounds: int, threads: int = 1) -> dict[str, Any]:
     """`fedappeal simulate`, in batches (``batched``) or one client after another (``sequential``)."""
     import psutil
 
@@ -74,7 +74,7 @@ def ours(row: str, mode: str, rounds: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", config)
-        simulate(config, run, Simulation(mode, threads=1), on_round)
+        simulate(config, run, Simulation(mode, threads=threads), on_round)
         accuracy = read_lines(run.path / HISTORY)[-1]["accuracy"]
     result = _result(marks, cpu, accuracy)
     return result | {"resident_mib": memory.memory_info().rss / 2**20}
