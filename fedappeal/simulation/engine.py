@@ -20,7 +20,8 @@ from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects, torch_threads
-from fedappeal.simulation.scheduler import BatchScheduler
+from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
+from fedappeal.simulation.threaded import ThreadedScheduler
 from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
 from server.given import NOTHING_GIVEN, Given
@@ -175,8 +176,10 @@ def simulate(
         def context(k: int) -> Context:
             return Context(RUN, FIRST_NODE + k, {"partition-id": k, **node}, RecordDict(), told)
 
-        with evaluation_workers(threads if form else 1) as workers, frozen_objects():
-            scheduler = BatchScheduler(pool, form, workers) if form else None
+        with evaluation_workers(threads) as workers, frozen_objects():
+            scheduler: ClientQueue | None = ThreadedScheduler(workers, threads) if workers else None
+            if form:
+                scheduler = BatchScheduler(pool, form, workers)
             participants = Participants(scheduler, pool.client, cache)
             grid = InProcessGrid(client_app(participants), clients, context, scheduler)
             memory = (

@@ -11,7 +11,7 @@ from torch import nn
 
 from client.training.requests import EvaluateRequest
 from fedappeal.simulation import scheduler
-from fedappeal.simulation.evaluation import for_inference
+from fedappeal.simulation.inference import for_inference
 from fedappeal.simulation.scheduler import BatchScheduler
 
 
