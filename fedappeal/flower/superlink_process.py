@@ -24,6 +24,7 @@ from starlette.middleware import Middleware
 
 from fedappeal.flower.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
 from fedappeal.flower.fleet_limits import limit_fleet_api
+from fedappeal.flower.held_polls import hold_polls
 from fedappeal.flower.processes import replace_name
 from fedappeal.protocol.config import ConfigError
 
@@ -98,6 +99,7 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
         replace_name(extensions, "get_middleware", _with_door(extensions.get_middleware))
     limit_fleet_api()
+    hold_polls()
     replace_name(flower, "_run_fleet_api_grpc_rere", _with_interceptors(ports, guarded))
     replace_name(flower, "_get_superexec_command", _with_own_superexec(flower._get_superexec_command))
     sys.argv = ["flower-superlink", *arguments]

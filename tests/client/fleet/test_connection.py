@@ -155,7 +155,7 @@ def test_a_message_whose_time_is_over_is_dropped(run: Any, fleet: FleetConnectio
     assert fleet.receive() is None  # the SuperLink itself does not hand it out
     pull = fleet._fleet.pull
 
-    def late(node_id: int) -> Announcement | None:
+    def late(node_id: int, *hold: object) -> Announcement | None:
         announced = pull(node_id)
         if announced is not None:
             time.sleep(0.4)

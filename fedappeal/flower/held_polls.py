@@ -1,0 +1,297 @@
+"""Polls that a SuperLink holds until there is a message for their node, without a thread for each.
+
+Flower answers a poll at once, so a client that waits for a message asks again and again. A client that says so in a
+header (`HOLD_HEADER`) is answered when the last object of a message for it has come, or when its time is over. A poll
+without the header is answered at once, as Flower does.
+
+Nothing is kept for a held poll but an entry here and gRPC's own call. One thread for all looks at their times, and a
+few answer them, so that nodes which only wait cost no other node its thread. A node has one held poll, and all
+together have `MOST_HELD`; above that polls are answered at once.
+"""
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+from flwr.server.superlink.linkstate import LinkStateFactory
+
+from fedappeal.flower.fleet import HOLD_HEADER, LONGEST_HOLD
+from fedappeal.flower.processes import replace_name
+from fedappeal.steady import CLOCK
+
+MOST_HELD = 4096
+"""Polls that are held at one time."""
+_MOST_COMING = 20_000
+_ANSWERING = 8
+_ABOUT_A_MESSAGE = ("PullObject", "PushMessages", "ConfirmMessageReceived")
+"""Calls of a node that has got the message that it was handed."""
+_TICK = 0.25
+
+flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
+_grpc_server: Any = import_module("grpc._server")
+
+Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
+
+
+@dataclass(eq=False)
+class _Held:
+    """A poll that is not answered yet.
+
+    Attributes:
+        until: when it is answered in any case, on the monotonic clock.
+        asking: whether Flower is being asked on its behalf now.
+        again: whether a message has come meanwhile.
+    """
+
+    call: Call
+    request: PullMessagesRequest
+    context: grpc.ServicerContext
+    until: float
+    asking: bool = True
+    again: bool = False
+
+    @property
+    def node(self) -> int:
+        return int(self.request.node.node_id)
+
+    def ask(self) -> PullMessagesResponse:
+        return self.call(self.request, self.context)
+
+    def answer(self, response: PullMessagesResponse | None) -> None:
+        """End the call; None: with the status that its context has."""
+        # What gRPC's own handlers of unary calls end with. The public way out of a handler that is no longer running
+        # waits for the client to read, and so would let a client that does not read keep a thread.
+        content = None if response is None else response.SerializeToString()
+        _grpc_server._status(self.context._rpc_event, self.context._state, content)
+
+
+class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """Holds the polls of clients that ask for it; it has to be outermost of a server's interceptors.
+
+    Args:
+        most: polls that are held at one time.
+    """
+
+    def __init__(self, most: int = MOST_HELD) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._held: dict[int, _Held] = {}
+        self._handed: dict[int, PullMessagesResponse] = {}
+        self._coming: OrderedDict[str, int] = OrderedDict()
+        self._threads = ThreadPoolExecutor(_ANSWERING, "held-polls")
+        threading.Thread(target=self._expire, name="held-polls", daemon=True).start()
+
+    @property
+    def held(self) -> int:
+        """Number of polls that are held now."""
+        return len(self._held)
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        """Take over the polls that may be held, and take note of what is pulled."""
+        handler = continuation(handler_call_details)
+        method = handler_call_details.method.rpartition("/")[2]
+        if handler is None or handler.unary_unary is None:
+            return handler
+        if method in _ABOUT_A_MESSAGE:
+            return grpc.unary_unary_rpc_method_handler(
+                partial(self._has_message, handler.unary_unary),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        seconds = _asked(handler_call_details.invocation_metadata) if method == "PullMessages" else 0.0
+        if seconds <= 0:
+            return handler
+        poll = _NotBlocking(partial(self._poll, handler.unary_unary, seconds))
+        # One response and the status: the same bytes as a unary call's.
+        return grpc.unary_stream_rpc_method_handler(poll, handler.request_deserializer, None)
+
+    def watch(self, state: Any) -> None:
+        """Answer a held poll once a message for its node is stored with all its objects.
+
+        Args:
+            state: the SuperLink's link state, of either kind.
+        """
+        store_message, store_object = state.store_message_and_object_tree, state.store_object
+
+        def message_stored(message: Any, tree: Any, session_id: str) -> tuple[bool, list[str]]:
+            stored, missing = store_message(message, tree, session_id)
+            if stored and not message.metadata.reply_to_message_id:
+                self._announced(message.metadata.dst_node_id, tree.object_id, tree.object_id not in missing)
+            return stored, missing
+
+        def object_stored(run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+            stored = bool(store_object(run_id, session_id, object_id, content))
+            if stored:
+                self._stored(object_id)
+            return stored
+
+        replace_name(state, "store_message_and_object_tree", message_stored)
+        replace_name(state, "store_object", object_stored)
+
+    def _announced(self, node: int, root: str, complete: bool) -> None:
+        if complete:
+            self._wake(node)
+            return
+        with self._lock:
+            self._coming[root] = node
+            while len(self._coming) > _MOST_COMING:
+                self._coming.popitem(last=False)
+
+    def _stored(self, object_id: str) -> None:
+        with self._lock:
+            node = self._coming.pop(object_id, None)
+        if node is not None:
+            self._wake(node)
+
+    def _wake(self, node: int) -> None:
+        """Ask Flower again on behalf of a node's poll."""
+        with self._lock:
+            held = self._held.get(node)
+            if held is None or held.asking:
+                if held is not None:
+                    held.again = True
+                return
+            held.asking = True
+        self._threads.submit(self._ask_again, held)
+
+    def _poll(
+        self,
+        call: Call,
+        seconds: float,
+        request: PullMessagesRequest,
+        context: grpc.ServicerContext,
+        _respond: Callable[[object], None],
+    ) -> None:
+        held = _Held(call, request, context, time.monotonic() + seconds)
+        with self._lock:
+            before = self._held.pop(held.node, None)
+            if room := len(self._held) < self._most:
+                self._held[held.node] = held
+        if before is not None and not before.asking:
+            before.answer(PullMessagesResponse())
+        if not (room and context.add_callback(partial(self._drop, held))):
+            self._drop(held)
+            held.answer(held.ask())
+            return
+        try:
+            self._ask(held)
+        except BaseException:
+            self._drop(held)
+            raise  # gRPC ends the call
+
+    def _ask(self, held: _Held) -> None:
+        """Ask Flower for a message, and answer the poll where there is one or its time is over."""
+        while True:
+            handed = self._handed_before(held.node)
+            answer = held.ask() if handed is None else handed
+            with self._lock:
+                mine = self._held.get(held.node) is held
+                over = bool(answer.messages_list) or time.monotonic() >= held.until or not mine
+                if not over and held.again:
+                    held.again = False
+                    continue
+                held.asking = False
+                if not over:
+                    return
+                if mine:
+                    del self._held[held.node]
+                if handed is None and answer.messages_list:
+                    self._handed[held.node] = answer
+            held.answer(answer)
+            return
+
+    def _ask_again(self, held: _Held) -> None:
+        try:
+            if held.context.is_active():
+                self._ask(held)
+            else:
+                self._drop(held)
+        except Exception:  # refused by what stands before Flower's code, or failed there
+            self._drop(held)
+            if held.context.code() is None:
+                held.context.set_code(grpc.StatusCode.UNKNOWN)
+            held.answer(None)
+
+    def _handed_before(self, node: int) -> PullMessagesResponse | None:
+        """Return, once, the message that a poll was answered with and that its node said nothing of.
+
+        Flower hands a message out once, and a poll that was held may have lost its client meanwhile.
+        """
+        with self._lock:
+            handed = self._handed.pop(node, None)
+        if handed is None:
+            return None
+        about = handed.messages_list[0].metadata
+        return handed if CLOCK.now() < about.created_at + about.ttl else None
+
+    def _has_message(self, call: Callable[..., Any], request: Any, context: grpc.ServicerContext) -> Any:
+        if self._handed:
+            with self._lock:
+                self._handed.pop(request.node.node_id, None)
+        return call(request, context)
+
+    def _drop(self, held: _Held) -> None:
+        with self._lock:
+            if self._held.get(held.node) is held:
+                del self._held[held.node]
+
+    def _expire(self) -> None:
+        while True:
+            time.sleep(_TICK)
+            now = time.monotonic()
+            with self._lock:
+                late = [each for each in self._held.values() if each.until <= now and not each.asking]
+                for each in late:
+                    each.asking = True
+            for each in late:
+                with contextlib.suppress(RuntimeError):  # the process ends
+                    self._threads.submit(self._ask_again, each)
+
+
+class _NotBlocking:
+    """A handler that gRPC does not wait for: it may return before the call is answered."""
+
+    experimental_non_blocking = True
+
+    def __init__(self, behavior: Callable[[Any, grpc.ServicerContext, Callable[[object], None]], None]) -> None:
+        self._behavior = behavior
+
+    def __call__(self, request: Any, context: grpc.ServicerContext, respond: Callable[[object], None]) -> None:
+        self._behavior(request, context, respond)
+
+
+def _asked(metadata: Any) -> float:
+    """Return the seconds for which a poll may be held; 0 where it does not say so."""
+    try:
+        seconds = next(float(value) for key, value in metadata or () if key == HOLD_HEADER)
+    except (StopIteration, ValueError):
+        return 0.0
+    return min(seconds, LONGEST_HOLD) if seconds > 0 else 0.0
+
+
+def hold_polls() -> None:
+    """Let the SuperLink that this process will be hold polls."""
+    run, create, polls = flower._run_fleet_api_grpc_rere, flower.generic_create_grpc_server, HeldPolls()
+
+    def start(*, state_factory: LinkStateFactory, **named: Any) -> grpc.Server:
+        polls.watch(state_factory.state())
+        return run(state_factory=state_factory, **named)
+
+    def outermost(*given: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
+        return create(*given, interceptors=[polls, *(interceptors or [])], **named)
+
+    replace_name(flower, "_run_fleet_api_grpc_rere", start)
+    replace_name(flower, "generic_create_grpc_server", outermost)
