@@ -1,8 +1,8 @@
 """Requests a client and round at the SuperLink, by kind, beside the least that a message's objects make necessary.
 
 Real client processes, a run with TRAIN and EVALUATE every round, and a SuperLink that counts its own requests:
-``python benchmarks/fleet_requests.py --json FILE`` (``--database`` for a SuperLink with a database file). What is counted is
-the difference between two moments of the same run, so that roll call and start-up are left out.
+``python benchmarks/fleet_requests.py --json FILE`` (``--database`` for a SuperLink with a database file). What is
+counted is the difference between two moments of the same run, so that roll call and start-up are left out.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
 Flower answers a poll at once, so a client that waits for a message asks again and again. A client that says so in a
 header (`HOLD_HEADER`) is answered when the last object of a message for it has come, or when its time is over. A poll
-without the header is answered at once, as Flower does.
+without the header is answered at once, as Flower does. No such client is handed a message whose objects are on their
+way: a ServerApp that calls a thousand nodes takes a minute to send them, and all would ask for them meanwhile.
 
 Nothing is kept for a held poll but an entry here and gRPC's own call. One thread for all looks at their times, and a
 few answer them, so that nodes which only wait cost no other node its thread. A node has one held poll, and all
@@ -12,7 +13,7 @@ together have `MOST_HELD`; above that polls are answered at once.
 import contextlib
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from fedappeal.steady import CLOCK
 MOST_HELD = 4096
 """Polls that are held at one time."""
 _MOST_COMING = 20_000
+_COMING_FOR = 180.0
+"""Seconds after which what is missing of a message is waited for no longer: Flower then gives up its upload."""
 _ANSWERING = 8
 _ABOUT_A_MESSAGE = ("PullObject", "PushMessages", "ConfirmMessageReceived")
 """Calls of a node that has got the message that it was handed."""
@@ -86,7 +89,8 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._handed: dict[int, PullMessagesResponse] = {}
-        self._coming: OrderedDict[str, int] = OrderedDict()
+        self._coming: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._incomplete: Counter[int] = Counter()
         self._threads = ThreadPoolExecutor(_ANSWERING, "held-polls")
         threading.Thread(target=self._expire, name="held-polls", daemon=True).start()
 
@@ -146,15 +150,22 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             self._wake(node)
             return
         with self._lock:
-            self._coming[root] = node
-            while len(self._coming) > _MOST_COMING:
-                self._coming.popitem(last=False)
+            if root not in self._coming:
+                self._incomplete[node] += 1
+            self._coming[root] = node, time.monotonic() + _COMING_FOR
+            surplus = next(iter(self._coming)) if len(self._coming) > _MOST_COMING else ""
+        self._stored(surplus)
 
     def _stored(self, object_id: str) -> None:
+        """Let a node have a message, if this is the object that was missing."""
+        if object_id not in self._coming:
+            return
         with self._lock:
-            node = self._coming.pop(object_id, None)
-        if node is not None:
-            self._wake(node)
+            node, _ = self._coming.pop(object_id, (0, 0.0))
+            self._incomplete[node] -= 1
+            if self._incomplete[node] <= 0:
+                del self._incomplete[node]
+        self._wake(node)
 
     def _wake(self, node: int) -> None:
         """Ask Flower again on behalf of a node's poll."""
@@ -196,7 +207,7 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         """Ask Flower for a message, and answer the poll where there is one or its time is over."""
         while True:
             handed = self._handed_before(held.node)
-            answer = held.ask() if handed is None else handed
+            answer = handed or (PullMessagesResponse() if held.node in self._incomplete else held.ask())
             with self._lock:
                 mine = self._held.get(held.node) is held
                 over = bool(answer.messages_list) or time.monotonic() >= held.until or not mine
@@ -256,6 +267,9 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
                 late = [each for each in self._held.values() if each.until <= now and not each.asking]
                 for each in late:
                     each.asking = True
+                given_up = [root for root, (_, until) in self._coming.items() if until <= now]
+            for root in given_up:
+                self._stored(root)
             for each in late:
                 with contextlib.suppress(RuntimeError):  # the process ends
                     self._threads.submit(self._ask_again, each)

@@ -100,9 +100,28 @@ def test_a_poll_is_answered_when_a_message_is_complete(holding: Server, polls: H
         assert state.store_object(run_id, session, *part)
     time.sleep(0.2)
     assert poll.open, "a message that is not complete wakes no client"
+    assert fleet.pull(node, 0.3) is None, "nor is it handed to one that asks then"
+    assert poll.end() is None
+    poll = Poll(fleet, node)
+    until(lambda: polls.held == 1)
     assert state.store_object(run_id, session, *root)
     assert poll.end().object_id == root[0]
     assert polls.held == 0
+
+
+def test_a_message_that_never_becomes_complete_is_handed_out_in_the_end(
+    holding: Server, polls: HeldPolls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_polls, "_COMING_FOR", 0.5)
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    sent = holding.send(message(run_id, node), held_back=1)
+    assert fleet.pull(node, 0.1) is None
+    got = fleet.pull(node, HOLD)
+    assert got is not None
+    assert got.object_id == sent
+    assert not polls._coming
+    assert not polls._incomplete
 
 
 def test_a_message_that_is_there_is_handed_out_at_once_and_without_the_header_nothing_is_held(
