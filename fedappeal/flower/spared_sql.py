@@ -4,6 +4,9 @@ At every request for an object Flower looks up the node's key, ends expired task
 that writes), and adds the object's bytes to the run's traffic (another one). Within a quarter of a second the answers
 are the same, and sums may be added up first. A SuperLink in memory does all that in microseconds and is left alone.
 
+The objects of messages are kept in memory: a run ends with the SuperLink that it was started on, and its messages
+with it, so that a database of them serves nothing. Nodes, keys and runs stay in the file.
+
 So a run that has just ended takes replies for up to `REMEMBERED` seconds more, and the traffic that Flower reports is
 up to `TRAFFIC_EVERY` seconds old; a kill loses as much of it.
 """
@@ -19,6 +22,8 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.logger import FLOWER_LOGGER
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.superlink import config_loader
 
 from fedappeal.flower.processes import replace_name
 
@@ -138,6 +143,7 @@ def spare_sql(state: Any) -> None:
 def spare_superlink() -> None:
     """Spare the database of the SuperLink that this process will be."""
     run = flower._run_fleet_api_grpc_rere
+    replace_name(config_loader, "ObjectStoreFactory", lambda _database: ObjectStoreFactory())
 
     def start(*, state_factory: LinkStateFactory, **named: Any) -> grpc.Server:
         spare_sql(state_factory.state())

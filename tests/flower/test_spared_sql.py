@@ -6,15 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.common.constant import Status
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID, Status
+from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.superlink import config_loader
 from flwr.superlink.federation import NoOpFederationManager
 from sqlalchemy import event
 
 from fedappeal.flower import spared_sql
-from fedappeal.flower.spared_sql import REMEMBERED, Remembered, Traffic, message_handler, spare_sql
+from fedappeal.flower.messages import be_server
+from fedappeal.flower.objects import Parcel
+from fedappeal.flower.spared_sql import REMEMBERED, Remembered, Traffic, message_handler, spare_sql, spare_superlink
 
 ABORT = [Status.PENDING, Status.STARTING, Status.FINISHED]
 
@@ -25,7 +32,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(message_handler, "check_abort", message_handler.check_abort)  # put back after the test
     monkeypatch.setattr(spared_sql, "TRAFFIC_EVERY", 3600.0)
     database = str(tmp_path / "state.db")
-    made: Any = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database)).state()
+    made: Any = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory()).state()
     spare_sql(made)
     return made
 
@@ -151,8 +158,36 @@ def test_a_state_in_memory_is_left_alone() -> None:
     assert message_handler.check_abort is check
 
 
-def test_it_replaces_what_flower_calls() -> None:
+def test_messages_are_kept_in_memory_and_nodes_outlive_it(state: Any, statements: list[str], tmp_path: Path) -> None:
+    run_id, task = run_of(state)
+    node = state.create_node("a", "a", b"key", 0)
+    assert state.activate_node(node, 30.0)
+    be_server(run_id, SUPERLINK_NODE_ID, task)
+    message = Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), node, "train", ttl=60.0)
+    parcel, session = Parcel.of(message), state.start_session(run_id)
+    stored, missing = state.store_message_and_object_tree(message, parcel.tree, session)
+    assert stored
+    for object_id, content in parcel.contents(set(missing)).items():
+        assert state.store_object(run_id, session, object_id, content)
+    statements.clear()
+    assert state.object_store.get(message.metadata.message_id)
+    assert statements == []
+    database = str(tmp_path / "state.db")
+    after: Any = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory()).state()
+    assert after.get_node_id_by_public_key(b"key") == node
+    pull = PullMessagesRequest(node=Node(node_id=node))
+    for _ in range(2):  # a message whose objects are lost is dropped
+        assert not message_handler.pull_messages(pull, after, after.object_store).messages_list
+
+
+def test_it_replaces_what_flower_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where Flower asks in another way."""
+    assert "ObjectStoreFactory(database)" in inspect.getsource(config_loader)
+    monkeypatch.setattr(config_loader, "ObjectStoreFactory", config_loader.ObjectStoreFactory)
+    monkeypatch.setattr(spared_sql.flower, "_run_fleet_api_grpc_rere", spared_sql.flower._run_fleet_api_grpc_rere)
+    spare_superlink()
+    factory: Any = config_loader.ObjectStoreFactory
+    assert isinstance(factory("state.db").store(), InMemoryObjectStore)
     for handler in (message_handler.pull_object, message_handler.push_object, message_handler.push_messages):
         assert "check_abort(" in inspect.getsource(handler)
         assert "state.store_traffic(" in inspect.getsource(handler)
