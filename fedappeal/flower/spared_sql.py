@@ -37,9 +37,10 @@ flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its packag
 message_handler: Any = import_module("flwr.server.superlink.fleet.message_handler.message_handler")
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
-class Remembered(Generic[K]):
+class Remembered(Generic[K, V]):
     """Answers that count for a short time.
 
     Args:
@@ -49,15 +50,15 @@ class Remembered(Generic[K]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._until: dict[K, tuple[float, Any]] = {}
+        self._until: dict[K, tuple[float, V]] = {}
 
-    def get(self, key: K, ask: Callable[[], Any], lasting: Callable[[Any], bool]) -> Any:
+    def get(self, key: K, ask: Callable[[], V], lasting: Callable[[V], bool]) -> V:
         """Return the answer for a key; ``lasting``: whether an answer may be remembered."""
         now = self._clock()
         with self._lock:
-            until, answer = self._until.get(key, (0.0, None))
-        if until > now:
-            return answer
+            known = self._until.get(key)
+        if known is not None and known[0] > now:
+            return known[1]
         answer = ask()
         if lasting(answer):
             with self._lock:
@@ -115,8 +116,8 @@ def spare_sql(state: Any) -> None:
     """Spare a link state in a database what requests repeat; one in memory is left as it is."""
     if not isinstance(state, SqlLinkState):
         return
-    nodes: Remembered[bytes] = Remembered()
-    runs: Remembered[tuple[int, tuple[str, ...]]] = Remembered()
+    nodes: Remembered[bytes, int | None] = Remembered()
+    runs: Remembered[tuple[int, tuple[str, ...]], str | None] = Remembered()
     node_id_of, delete_node, check = state.get_node_id_by_public_key, state.delete_node, message_handler.check_abort
 
     def node_id(public_key: bytes) -> int | None:

@@ -99,7 +99,7 @@ def test_answers_are_remembered_for_a_short_time_and_refusals_are_not() -> None:
     def ask(answer: Any) -> Callable[[], Any]:
         return lambda: asked.append(answer) or answer
 
-    remembered: Remembered[str] = Remembered(lambda: now[0])
+    remembered: Remembered[str, Any] = Remembered(lambda: now[0])
     for at, answer, expected in ((0.0, 1, 1), (REMEMBERED * 0.9, 2, 1), (REMEMBERED * 1.1, 3, 3)):
         now[0] = at
         assert remembered.get("a", ask(answer), lambda _: True) == expected
@@ -110,7 +110,7 @@ def test_answers_are_remembered_for_a_short_time_and_refusals_are_not() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    remembered: Remembered[int] = Remembered()
+    remembered: Remembered[int, bool] = Remembered()
     for key in range(25_000):
         remembered.get(key, lambda: True, bool)
     assert len(remembered._until) <= 10_000
