@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +25,8 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.server.superlink.linkstate import LinkStateFactory
 
-from fedappeal.flower.fleet import HOLD_HEADER, LONGEST_HOLD
+from fedappeal.flower.handed_out import Call, HandedOut, asked_to_hold
 from fedappeal.flower.processes import replace_name
-from fedappeal.steady import CLOCK
 
 MOST_HELD = 4096
 """Polls that are held at one time."""
@@ -35,14 +34,10 @@ _MOST_COMING = 20_000
 _COMING_FOR = 180.0
 """Seconds after which what is missing of a message is waited for no longer: Flower then gives up its upload."""
 _ANSWERING = 8
-_ABOUT_A_MESSAGE = ("PullObject", "PushMessages", "ConfirmMessageReceived")
-"""Calls of a node that has got the message that it was handed."""
 _TICK = 0.25
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 _grpc_server: Any = import_module("grpc._server")
-
-Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
 
 
 @dataclass(eq=False)
@@ -88,7 +83,7 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self._most = most
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
-        self._handed: dict[int, PullMessagesResponse] = {}
+        self._starting: set[_Held] = set()
         self._coming: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._incomplete: Counter[int] = Counter()
         self._threads = ThreadPoolExecutor(_ANSWERING, "held-polls")
@@ -99,24 +94,20 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         """Number of polls that are held now."""
         return len(self._held)
 
+    def is_incomplete(self, node: int) -> bool:
+        """Whether a node has a message whose objects are on their way."""
+        return node in self._incomplete
+
     def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
-        """Take over the polls that may be held, and take note of what is pulled."""
+        """Take over the polls that may be held."""
         handler = continuation(handler_call_details)
-        method = handler_call_details.method.rpartition("/")[2]
-        if handler is None or handler.unary_unary is None:
-            return handler
-        if method in _ABOUT_A_MESSAGE:
-            return grpc.unary_unary_rpc_method_handler(
-                partial(self._has_message, handler.unary_unary),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        seconds = _asked(handler_call_details.invocation_metadata) if method == "PullMessages" else 0.0
-        if seconds <= 0:
+        polls = handler_call_details.method.endswith("/PullMessages")
+        seconds = asked_to_hold(handler_call_details.invocation_metadata) if polls else 0.0
+        if handler is None or handler.unary_unary is None or seconds <= 0:
             return handler
         poll = _NotBlocking(partial(self._poll, handler.unary_unary, seconds))
         # One response and the status: the same bytes as a unary call's.
@@ -171,9 +162,10 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         """Ask Flower again on behalf of a node's poll."""
         with self._lock:
             held = self._held.get(node)
+            for each in (held, *self._starting):
+                if each is not None and each.node == node and each.asking:
+                    each.again = True
             if held is None or held.asking:
-                if held is not None:
-                    held.again = True
                 return
             held.asking = True
         self._threads.submit(self._ask_again, held)
@@ -186,48 +178,52 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         context: grpc.ServicerContext,
         _respond: Callable[[object], None],
     ) -> None:
-        held = _Held(call, request, context, time.monotonic() + seconds)
+        held, before = _Held(call, request, context, time.monotonic() + seconds), None
         with self._lock:
-            before = self._held.pop(held.node, None)
-            if room := len(self._held) < self._most:
-                self._held[held.node] = held
+            self._starting.add(held)
+        try:
+            answer = held.ask()  # first of all: what stands before Flower's code may refuse the node
+            with self._lock:
+                if room := held.node in self._held or len(self._held) < self._most:
+                    before = self._held.get(held.node)
+                    self._held[held.node] = held
+        finally:
+            with self._lock:
+                self._starting.discard(held)
         if before is not None and not before.asking:
             before.answer(PullMessagesResponse())
-        if not (room and context.add_callback(partial(self._drop, held))):
-            self._drop(held)
-            held.answer(held.ask())
-            return
+        if room and not context.add_callback(partial(self._drop, held)):
+            self._drop(held)  # its client is gone already
+        self._settle_or_drop(held, answer)
+
+    def _settle_or_drop(self, held: _Held, answer: PullMessagesResponse) -> None:
         try:
-            self._ask(held)
+            self._settle(held, answer)
         except BaseException:
             self._drop(held)
-            raise  # gRPC ends the call
+            raise
 
-    def _ask(self, held: _Held) -> None:
-        """Ask Flower for a message, and answer the poll where there is one or its time is over."""
+    def _settle(self, held: _Held, answer: PullMessagesResponse) -> None:
+        """Answer a poll where there is a message, its time is over or it has no place; else hold it."""
         while True:
-            handed = self._handed_before(held.node)
-            answer = handed or (PullMessagesResponse() if held.node in self._incomplete else held.ask())
             with self._lock:
                 mine = self._held.get(held.node) is held
                 over = bool(answer.messages_list) or time.monotonic() >= held.until or not mine
-                if not over and held.again:
-                    held.again = False
-                    continue
-                held.asking = False
-                if not over:
+                if not over and not held.again:
+                    held.asking = False
                     return
-                if mine:
+                held.again = False
+                if over and mine:
                     del self._held[held.node]
-                if handed is None and answer.messages_list:
-                    self._handed[held.node] = answer
-            held.answer(answer)
-            return
+            if over:
+                held.answer(answer)
+                return
+            answer = held.ask()
 
     def _ask_again(self, held: _Held) -> None:
         try:
             if held.context.is_active():
-                self._ask(held)
+                self._settle_or_drop(held, held.ask())
             else:
                 self._drop(held)
         except Exception:  # refused by what stands before Flower's code, or failed there
@@ -235,24 +231,6 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             if held.context.code() is None:
                 held.context.set_code(grpc.StatusCode.UNKNOWN)
             held.answer(None)
-
-    def _handed_before(self, node: int) -> PullMessagesResponse | None:
-        """Return, once, the message that a poll was answered with and that its node said nothing of.
-
-        Flower hands a message out once, and a poll that was held may have lost its client meanwhile.
-        """
-        with self._lock:
-            handed = self._handed.pop(node, None)
-        if handed is None:
-            return None
-        about = handed.messages_list[0].metadata
-        return handed if CLOCK.now() < about.created_at + about.ttl else None
-
-    def _has_message(self, call: Callable[..., Any], request: Any, context: grpc.ServicerContext) -> Any:
-        if self._handed:
-            with self._lock:
-                self._handed.pop(request.node.node_id, None)
-        return call(request, context)
 
     def _drop(self, held: _Held) -> None:
         with self._lock:
@@ -287,22 +265,19 @@ class _NotBlocking:
         self._behavior(request, context, respond)
 
 
-def _asked(metadata: Any) -> float:
-    """Return the seconds for which a poll may be held; 0 where it does not say so."""
-    try:
-        seconds = next(float(value) for key, value in metadata or () if key == HOLD_HEADER)
-    except (StopIteration, ValueError):
-        return 0.0
-    return min(seconds, LONGEST_HOLD) if seconds > 0 else 0.0
-
-
 def hold_polls() -> None:
     """Let the SuperLink that this process will be hold polls."""
     run, create, polls = flower._run_fleet_api_grpc_rere, flower.generic_create_grpc_server, HeldPolls()
 
-    def start(*, state_factory: LinkStateFactory, **named: Any) -> grpc.Server:
+    def start(
+        *,
+        state_factory: LinkStateFactory,
+        interceptors: Sequence[grpc.ServerInterceptor] | None = None,
+        **named: Any,
+    ) -> grpc.Server:
         polls.watch(state_factory.state())
-        return run(state_factory=state_factory, **named)
+        behind = [*(interceptors or []), HandedOut(polls.is_incomplete)]
+        return run(state_factory=state_factory, interceptors=behind, **named)
 
     def outermost(*given: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
         return create(*given, interceptors=[polls, *(interceptors or [])], **named)

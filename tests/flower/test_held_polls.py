@@ -223,12 +223,20 @@ def test_what_refuses_a_node_ends_its_held_poll_too(holding: Server, polls: Held
     assert polls.held == 0
 
 
-@pytest.mark.parametrize("said", ["", "soon", "nan", "-1", "0"])
-def test_a_header_that_says_no_time_holds_nothing(said: str) -> None:
-    assert held_polls._asked([("a", "b"), (HOLD_HEADER, said)]) == 0.0
-
-
-def test_a_header_is_bounded() -> None:
-    assert held_polls._asked([(HOLD_HEADER, "inf")]) == held_polls.LONGEST_HOLD
-    assert held_polls._asked([(HOLD_HEADER, "1.5")]) == 1.5
-    assert held_polls._asked(None) == 0.0
+def test_a_node_cannot_ask_in_the_place_of_another(holding: Server, polls: HeldPolls) -> None:
+    fleet, node = holding.node()
+    other, _ = holding.node()
+    run_id = holding.start_run()
+    poll = Poll(fleet, node)
+    until(lambda: polls.held == 1)
+    with pytest.raises(NodeForgotten):
+        other.pull(node, HOLD)
+    assert poll.open, "its question still stands"
+    sent = holding.send(message(run_id, node))
+    assert poll.end().object_id == sent
+    for call in (lambda: other.pull(node, HOLD), lambda: other.pull_objects(node, run_id, [sent])):
+        with pytest.raises(NodeForgotten):
+            call()
+    again = fleet.pull(node, HOLD)
+    assert again is not None, "nor has it taken the message that may be handed out once more"
+    assert again.object_id == sent
