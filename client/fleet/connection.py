@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -38,6 +39,7 @@ from fedappeal.flower.fleet import (
     NodeForgotten,
     NotConnected,
     ObjectTooLarge,
+    always,
 )
 from fedappeal.flower.inflated_size import inflated_size
 from fedappeal.flower.messages import be_client
@@ -122,8 +124,12 @@ class FleetConnection:
         """Number of objects that did not have to be pulled."""
         return self._cache.hits
 
-    def receive(self) -> Message | None:
+    def receive(self, hold: float = 0.0, waits: Callable[[], bool] = always) -> Message | None:
         """Pull the oldest message for this node with all that it holds; None if there is none.
+
+        Args:
+            hold: seconds for which the SuperLink may wait for a message, where it can; up to `LONGEST_HOLD`.
+            waits: asked every quarter of a second meanwhile; False: the message is no longer waited for.
 
         Raises:
             MessageDropped: if its time is over or its run has ended; it is gone.
@@ -135,7 +141,7 @@ class FleetConnection:
             raise NodeForgotten(f"the SuperLink at {self._fleet.address} does not know this node any more")
         with clock_measured(self._fleet):
             # The SuperLink hands a message out once: one that could not be pulled whole is not asked for again.
-            message = self._half or self._fleet.pull(self.node_id)
+            message = self._half or self._fleet.pull(self.node_id, hold, partial(self._still, waits))
             if message is None:
                 self._confirm_due()
                 return None
@@ -275,6 +281,11 @@ class FleetConnection:
                     break
             wait = min(wait * 1.5, _LONGEST_WAIT)
         return contents
+
+    def _still(self, waits: Callable[[], bool]) -> bool:
+        """Whether a held poll is still waited for; meanwhile there is time to confirm."""
+        self._confirm_due()
+        return not self._forgotten and waits()
 
     def _confirm_due(self) -> None:
         while self._unconfirmed and self._unconfirmed[0][0] <= time.monotonic():

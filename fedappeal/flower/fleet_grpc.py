@@ -6,6 +6,7 @@ itself SIGINT), swallows exceptions of its body and raises a BaseException for a
 below it, eleven calls of protobuf messages, has been steady.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -29,7 +30,8 @@ _NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, gr
 _UNKNOWN_NODE = "Invalid node ID"
 _WRONG_TIME = "Invalid timestamp"
 _SIGNATURE_LASTS = 5.0  # seconds for which one signature serves; it is valid for 300 s
-_TIMEOUT = 30.0
+_TIMEOUT = fleet.LONGEST_HOLD + 10.0
+_LOOK_UP = 0.25  # seconds between two questions whether a held call is still waited for
 _HEARTBEAT_TIMEOUT = 5.0
 _OBJECT_TIMEOUT = 600.0
 _CLOCK_TIMEOUT = 10.0
@@ -106,11 +108,14 @@ class GrpcFleet:
         )
         return bool(self._call(self._stub.SendNodeHeartbeat, request, _HEARTBEAT_TIMEOUT).success)
 
-    def pull(self, node_id: int) -> Announcement | None:
+    def pull(self, node_id: int, hold: float = 0.0, waits: Callable[[], bool] = fleet.always) -> Announcement | None:
         """Return the oldest message for the node; None if there is none."""
         request = fleet_pb2.PullMessagesRequest(node=Node(node_id=node_id))
-        answer = self._call(self._stub.PullMessages, request)
-        if not answer.messages_list:
+        if hold > 0:
+            answer = self._held(self._stub.PullMessages, request, hold, waits)
+        else:
+            answer = self._call(self._stub.PullMessages, request)
+        if answer is None or not answer.messages_list:
             return None
         try:
             return announcement(answer.messages_list[0], answer.message_object_trees[0])
@@ -190,6 +195,20 @@ class GrpcFleet:
             return method(request, timeout=timeout, metadata=self._sign())
         except grpc.RpcError as error:
             raise self._explain(error) from None
+
+    def _held(self, method: Any, request: object, hold: float, waits: Callable[[], bool]) -> Any | None:
+        """Make a call that the SuperLink may hold; None: it is no longer waited for."""
+        headers = [*self._sign(), (fleet.HOLD_HEADER, f"{hold:g}")]
+        call = method.future(request, timeout=_TIMEOUT, metadata=headers)
+        try:
+            while waits():
+                with contextlib.suppress(grpc.FutureTimeoutError):
+                    return call.result(_LOOK_UP)
+        except grpc.RpcError as error:
+            raise self._explain(error) from None
+        finally:
+            call.cancel()
+        return None
 
     def _call_all(self, method: Any, requests: list[Any]) -> list[Any]:
         """Make calls side by side, and wait for all answers."""

@@ -43,6 +43,9 @@ def test_a_message_and_its_reply_go_both_ways(server: Server) -> None:
     assert (announced.object_id, announced.run_id, announced.message_type) == (sent, run_id, "train")
     assert announced.created_at == pytest.approx(time.time(), abs=5)
     assert fleet.pull(node) is None, "a message is handed out once"
+    looks: list[int] = []
+    assert fleet.pull(node, api.LONGEST_HOLD, lambda: looks.append(1) is None) is None
+    assert len(looks) * 0.25 < api.LONGEST_HOLD / 2, "Flower's own SuperLink holds no poll"
     contents = fleet.pull_objects(node, run_id, [*announced.parts, sent])
     message = inflate(sent, contents)
     np.testing.assert_array_equal(message.content["arrays"]["w"].numpy(), MODEL)

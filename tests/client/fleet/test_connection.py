@@ -23,7 +23,7 @@ from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower import signing
 from fedappeal.flower.control import ControlError
-from fedappeal.flower.fleet import Announcement, MessageDropped, NotConnected
+from fedappeal.flower.fleet import LONGEST_HOLD, Announcement, MessageDropped, NotConnected
 from tests.client import certificates
 
 pytestmark = pytest.mark.e2e
@@ -155,7 +155,7 @@ def test_a_message_whose_time_is_over_is_dropped(run: Any, fleet: FleetConnectio
     assert fleet.receive() is None  # the SuperLink itself does not hand it out
     pull = fleet._fleet.pull
 
-    def late(node_id: int) -> Announcement | None:
+    def late(node_id: int, *hold: object) -> Announcement | None:
         announced = pull(node_id)
         if announced is not None:
             time.sleep(0.4)
@@ -191,6 +191,27 @@ def test_a_run_is_submitted_followed_and_stopped(superlink: Any) -> None:
     assert stop_run(address, run_id)
     assert run_status(address, run_id).sub_status == "stopped"
     assert not stop_run(address, run_id)
+
+
+def test_a_client_that_waits_is_answered_when_its_message_is_there_and_confirms_meanwhile(
+    run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.fleet.connection._CONFIRM_AFTER", 0.5)
+    confirmed: list[str] = []
+    confirm = fleet._fleet.confirm
+    monkeypatch.setattr(fleet._fleet, "confirm", lambda *about: confirmed.append(about[-1]) or confirm(*about))
+    sent: list[str] = []
+
+    def waits() -> bool:
+        if not sent:  # so the question is held by now
+            sent.append(run.push(fleet.node_id))
+        return True
+
+    message = fleet.receive(LONGEST_HOLD, waits)
+    assert message is not None
+    assert [message.metadata.message_id] == sent
+    assert fleet.receive(LONGEST_HOLD, lambda: not confirmed) is None
+    assert confirmed == sent
 
 
 def test_a_bundle_holds_settings_and_no_code() -> None:

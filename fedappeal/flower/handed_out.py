@@ -1,0 +1,84 @@
+"""What the node of a held poll is handed: nothing that is incomplete, and what it may have missed once more.
+
+Flower hands a message out once, and a poll that was held may have lost its client meanwhile: a message of which its
+node says nothing afterwards is handed out once more.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+
+from fedappeal.flower.fleet import HOLD_HEADER, LONGEST_HOLD
+from fedappeal.steady import CLOCK
+
+_ABOUT_A_MESSAGE = ("PullObject", "PushMessages", "ConfirmMessageReceived")
+"""Calls of a node that has got the message that it was handed."""
+
+Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
+
+
+class HandedOut(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """What the node of a held poll is handed; it has to be behind the check of the node's signature.
+
+    Args:
+        incomplete: whether a node has a message whose objects are on their way.
+    """
+
+    def __init__(self, incomplete: Callable[[int], bool]) -> None:
+        self._incomplete = incomplete
+        self._lock = threading.Lock()
+        self._handed: dict[int, PullMessagesResponse] = {}
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        """Stand before polls that may be held, and take note of what says that a node has its message."""
+        handler = continuation(handler_call_details)
+        method = handler_call_details.method.rpartition("/")[2]
+        if method in _ABOUT_A_MESSAGE:
+            act: Callable[..., Any] = self._has_message
+        elif method == "PullMessages" and asked_to_hold(handler_call_details.invocation_metadata) > 0:
+            act = self._pull
+        else:
+            return handler
+        if handler is None or handler.unary_unary is None:
+            return handler
+        return grpc.unary_unary_rpc_method_handler(
+            partial(act, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _pull(self, call: Call, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
+        node = request.node.node_id
+        with self._lock:
+            handed = self._handed.pop(node, None)
+        if handed is not None:
+            about = handed.messages_list[0].metadata
+            if CLOCK.now() < about.created_at + about.ttl:
+                return handed
+        if self._incomplete(node):
+            return PullMessagesResponse()
+        answer = call(request, context)
+        if answer.messages_list:
+            with self._lock:
+                self._handed[node] = answer
+        return answer
+
+    def _has_message(self, call: Callable[..., Any], request: Any, context: grpc.ServicerContext) -> Any:
+        with self._lock:
+            self._handed.pop(request.node.node_id, None)
+        return call(request, context)
+
+
+def asked_to_hold(metadata: Any) -> float:
+    """Return the seconds for which a poll may be held; 0 where it does not say so."""
+    try:
+        seconds = next(float(value) for key, value in metadata or () if key == HOLD_HEADER)
+    except (StopIteration, ValueError):
+        return 0.0
+    return min(seconds, LONGEST_HOLD) if seconds > 0 else 0.0
