@@ -176,13 +176,13 @@ class FleetConnection:
         self._done(size, message)
         try:
             room.check(inflated_size(contents))
-            whole = inflate(root, contents)
+            # Remembered before, because what is built is let go of: a large model would be there three times.
+            self._cache.add_message({part: contents[part] for part in message.parts})
+            return inflate(root, contents)
         except MessageRefused:
             raise
         except Exception as error:  # garbage raises almost anything
             raise MessageRefused(f"the message cannot be read: {type(error).__name__}", message.about) from error
-        self._cache.add_message({part: contents[part] for part in message.parts})
-        return whole
 
     def _done(self, size: int, message: Announcement) -> None:
         """Take note that a message has been pulled, or given up: to be confirmed once there is time."""

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
@@ -100,5 +101,5 @@ class Assembly:
         for record in content.values():
             if isinstance(record, ArrayRecord):
                 for array in record.values():
-                    array.data = self._growing[array.data.decode()].data
+                    array.data = cast(bytes, self._growing[array.data.decode()].data)
         self._growing = {}
