@@ -5,7 +5,8 @@
 line a round: what each client measured), ``policies.jsonl`` (client-id and policy, where the run mixes policies),
 ``events.jsonl`` (arrivals, refusals, failures, the end), ``initial.safetensors`` (w_0, of local runs),
 ``checkpoint.safetensors`` (what ``fedappeal resume`` continues from; ``checkpoint-ROUND.safetensors``: the two before
-it) and ``model.safetensors`` (the global model by parameter names). A simulated run leaves its clients' memory too:
+it), ``initial-HASH.safetensors`` (w_0 of these; and a copy) and ``model.safetensors`` (the global model by parameter
+names). A simulated run leaves its clients' memory too:
 `fedappeal.simulation.memory`.
 """
 

@@ -7,11 +7,14 @@ first (10 ms and more between attempts, where Flower waits for 1 s), and the res
 The SuperLink keeps an object until every message that holds it was confirmed. To confirm at once could overtake
 the server while it sends an object that we had already, and end the ServerApp with ObjectPushError. So messages
 are confirmed some seconds later, when nothing else is to do; until then the server need not send the model of
-an EVALUATE again for the TRAIN that follows.
+an EVALUATE again for the TRAIN that follows. A later message of the same run says that the server, which sends one
+after the other, had sent all of those before: they are confirmed at once, or a large model would stay in the
+SuperLink's memory beside those that followed it.
 """
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -50,7 +53,6 @@ from fedappeal.steady import CLOCK
 _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
-_MOST_UNCONFIRMED = 8
 _MOST_OBJECTS = 10_000
 _AT_ONCE = 32  # objects that are pulled side by side
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
@@ -145,8 +147,9 @@ class FleetConnection:
             if message is None:
                 self._confirm_due()
                 return None
-            if len(self._unconfirmed) > _MOST_UNCONFIRMED:
-                self._confirm_due()
+            self._half = message
+            self._make_due(message.run_id)
+            self._confirm_due()
             return self._pull_whole(message)
 
     def _pull_whole(self, message: Announcement) -> Message:
@@ -179,13 +182,13 @@ class FleetConnection:
         self._done(size, message)
         try:
             room.check(inflated_size(contents))
-            whole = inflate(root, contents)
+            # Remembered before, because what is built is let go of: a large model would be there three times.
+            self._cache.add_message({part: contents[part] for part in message.parts})
+            return inflate(root, contents)
         except MessageRefused:
             raise
         except Exception as error:  # garbage raises almost anything
             raise MessageRefused(f"the message cannot be read: {type(error).__name__}", message.about) from error
-        self._cache.add_message({part: contents[part] for part in message.parts})
-        return whole
 
     def _done(self, size: int, message: Announcement) -> None:
         """Take note that a message has been pulled, or given up: to be confirmed once there is time."""
@@ -286,6 +289,11 @@ class FleetConnection:
         """Whether a held poll is still waited for; meanwhile there is time to confirm."""
         self._confirm_due()
         return not self._forgotten and waits()
+
+    def _make_due(self, run_id: int) -> None:
+        """Let a run's messages so far be confirmed before any others."""
+        own = [(-math.inf, run, object_id) for _, run, object_id in self._unconfirmed if run == run_id]
+        self._unconfirmed = deque([*own, *(each for each in self._unconfirmed if each[1] != run_id)])
 
     def _confirm_due(self) -> None:
         while self._unconfirmed and self._unconfirmed[0][0] <= time.monotonic():

@@ -8,7 +8,8 @@ below it, eleven calls of protobuf messages, has been steady.
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
@@ -35,6 +36,8 @@ _LOOK_UP = 0.25  # seconds between two questions whether a held call is still wa
 _HEARTBEAT_TIMEOUT = 5.0
 _OBJECT_TIMEOUT = 600.0
 _CLOCK_TIMEOUT = 10.0
+_SIDE_BY_SIDE = 8
+"""Calls at one time: the SuperLink holds what is on its way, of a large model as much again as its store."""
 LARGEST_OBJECT = 32 * 2**20
 """Most bytes of one answer that are taken in; Flower cuts arrays into pieces of 5 MiB."""
 _CHANNEL_OPTIONS = [
@@ -125,7 +128,7 @@ class GrpcFleet:
     def pull_objects(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes]:
         """Return the contents that the server has sent so far."""
         node = Node(node_id=node_id)
-        requests = [message_pb2.PullObjectRequest(node=node, run_id=run_id, object_id=each) for each in object_ids]
+        requests = (message_pb2.PullObjectRequest(node=node, run_id=run_id, object_id=each) for each in object_ids)
         answers = self._call_all(self._stub.PullObject, requests)
         if not all(answer.object_found for answer in answers):
             raise fleet.MessageDropped("the SuperLink does not have all of it any more")
@@ -154,12 +157,12 @@ class GrpcFleet:
     def push_objects(self, node_id: int, run_id: int, upload: Upload) -> None:
         """Send the objects of a reply."""
         node = Node(node_id=node_id)
-        requests = [
+        requests = (
             message_pb2.PushObjectRequest(
                 node=node, run_id=run_id, object_id=object_id, object_content=content, session_id=upload.session_id
             )
             for object_id, content in upload.objects.items()
-        ]
+        )
         if not all(answer.stored for answer in self._call_all(self._stub.PushObject, requests)):
             raise fleet.MessageDropped("the SuperLink did not store the reply")
 
@@ -210,8 +213,14 @@ class GrpcFleet:
             call.cancel()
         return None
 
-    def _call_all(self, method: Any, requests: list[Any]) -> list[Any]:
-        """Make calls side by side, and wait for all answers."""
+    def _call_all(self, method: Any, requests: Iterable[Any]) -> list[Any]:
+        """Make calls, some side by side, and wait for all answers; requests are made as their turn comes."""
+        coming, answers = iter(requests), list[Any]()
+        while some := list(islice(coming, _SIDE_BY_SIDE)):
+            answers += self._call_some(method, some)
+        return answers
+
+    def _call_some(self, method: Any, requests: list[Any]) -> list[Any]:
         if len(requests) == 1:
             return [self._call(method, requests[0], _OBJECT_TIMEOUT)]
         calls = [method.future(each, timeout=_OBJECT_TIMEOUT, metadata=self._sign()) for each in requests]

@@ -6,6 +6,7 @@ becomes an error reply of that client.
 
 import json
 import math
+from threading import Lock
 
 import numpy as np
 from flwr.app import Error, Message, RecordDict
@@ -21,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from fedappeal.flower.assembly import Assembly, TooLong
 from fedappeal.flower.messages import FROM_SUPERLINK
 from fedappeal.flower.object_tree import DEEPEST, TreeRefused, levels
 from fedappeal.protocol.allowance import Allowance
@@ -34,7 +36,7 @@ class Incoming:
     """One announced reply and what has come of it.
 
     It is pulled in stages: the message's own object, which honest clients send last; what says how large its arrays
-    are; the arrays' values.
+    are; the arrays' values, which are put together as they come.
 
     Attributes:
         reply_to: id of the message that it answers.
@@ -59,6 +61,9 @@ class Incoming:
         self.asked = math.inf
         self._proto, self._allowance = proto, allowance
         self._contents: dict[str, bytes] = {}
+        self._came: set[str] = set()
+        self._assembly = Assembly(allowance.bytes)
+        self._taking = Lock()
         self._size = 0
         self._stages: list[list[str]] = []
         self._stalled = False
@@ -86,7 +91,7 @@ class Incoming:
         """Return the objects of its present stage that have not come; none where it is not to be looked at now."""
         if self.settled or self._stalled:
             return []
-        return [each for each in self._stages[0] if each not in self._contents]
+        return [each for each in self._stages[0] if each not in self._came]
 
     def wants(self) -> bool:
         """Whether the present look at it continues."""
@@ -97,10 +102,13 @@ class Incoming:
         self._stalled = False
 
     def take(self, object_id: str, content: bytes) -> None:
-        """Take in an object."""
-        self._contents[object_id] = content
-        self._size += len(content)
-        self._wait = FIRST_WAIT
+        """Take in an object; several threads may."""
+        with self._taking:
+            self._came.add(object_id)
+            self._contents[object_id] = content
+            self._size += len(content)
+            self._wait = FIRST_WAIT
+            self._advance()
 
     def stall(self, now: float) -> None:
         """An object is not there yet: look again later."""
@@ -111,23 +119,23 @@ class Incoming:
     def refuse(self, problem: str) -> None:
         """Give it up for something that its client did."""
         self.problem = self.problem or problem
-        self._contents.clear()
+        self._clear()
 
     def drop(self) -> None:
         """Keep nothing of it: only the fact of an answer matters from now on."""
         self.unread = True
-        self._contents.clear()
+        self._clear()
         self._stages = self._stages and [[self.root]]
 
     def next_stage(self) -> None:
         """Go on to the next stage, where the present one is complete."""
-        if self.settled or any(each not in self._contents for each in self._stages[0]):
+        if self.settled or any(each not in self._came for each in self._stages[0]):
             return
         done = self._stages.pop(0)
         if self.unread:
             self._stages.clear()
         elif self._stages and done[0] != self.root:
-            self._check_arrays()
+            self._begin_arrays()
 
     def message(self) -> Message:
         """Return the reply, or an error reply that says what is wrong with it."""
@@ -153,27 +161,35 @@ class Incoming:
             return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, _unreadable(error)))
 
     def _content(self) -> RecordDict:
-        self._check_arrays(expanded=True)
-        if self.problem:
-            raise ValueError(self.problem)
-        contents, self._contents = self._contents, {}  # what is built is forgotten on the way
-        message = inflate_object_from_contents(self.root, contents)
+        contents, self._contents = self._contents, {}
+        message = inflate_object_from_contents(self.root, contents, objects=self._assembly.named())
         if not isinstance(message, Message):
             raise TypeError(f"an object of type {type(message).__name__} came where a message was due")
+        self._assembly.fill(message.content)
         return message.content
 
-    def _check_arrays(self, expanded: bool = False) -> None:
-        """Refuse arrays that say that they are larger than allowed; ``expanded``: that are, with repeated chunks."""
+    def _clear(self) -> None:
+        self._contents.clear()
+        self._came.clear()
+        self._assembly = Assembly(self._allowance.bytes)
+
+    def _advance(self) -> None:
+        try:
+            self._assembly.advance(self._contents)
+        except TooLong as error:
+            self.refuse(str(error))
+        except Exception as error:
+            self.refuse(_unreadable(error))
+
+    def _begin_arrays(self) -> None:
+        """Refuse arrays that say that they are larger than allowed; else begin to put them together."""
         try:
             total = 0
             for content in self._contents.values():
-                kind, children, _ = head_of(content)
-                if kind != "Array":
+                if head_of(content)[0] != "Array":
                     continue
                 body = json.loads(content[content.index(HEAD_BODY_DIVIDER) + 1 :])
-                chunks = [children[int(each)] for each in body["arraychunk_ids"]]
-                size = max(0, math.prod(map(int, body["shape"]))) * np.dtype(body["dtype"]).itemsize
-                total += sum(len(self._contents[each]) for each in chunks) if expanded else size
+                total += max(0, math.prod(map(int, body["shape"]))) * np.dtype(body["dtype"]).itemsize
                 if total > self._allowance.bytes:
                     shape = one_line(tuple(body["shape"]), 40)
                     self.refuse(
@@ -181,8 +197,11 @@ class Incoming:
                         f"the reply may hold {self._allowance.bytes} bytes, and announces {total}"
                     )
                     return
+            self._assembly.begin(self._contents)
         except Exception as error:
             self.refuse(_unreadable(error))
+            return
+        self._advance()
 
 
 def unavailable(reply_to: str, reason: str) -> MessageProto:

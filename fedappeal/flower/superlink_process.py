@@ -28,6 +28,7 @@ from fedappeal.flower.fleet_limits import limit_fleet_api
 from fedappeal.flower.held_polls import hold_polls
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.spared_sql import spare_superlink
+from fedappeal.freed_memory import return_freed_memory
 from fedappeal.protocol.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
@@ -91,6 +92,7 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
         ConfigError: options that cannot be guarded; before anything is started.
     """
     ports = Ports.of(arguments)
+    return_freed_memory()
     if guarded and not is_loopback(ports.host):
         raise ConfigError(
             f"host = '{ports.host}' is not allowed: 127.0.0.1 or ::1, because a program that reaches this port can "
