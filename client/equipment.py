@@ -3,6 +3,8 @@
 import copy
 from functools import lru_cache
 
+from flwr.app import ArrayRecord
+
 from client.choices import policy_kind, requirement_kind_of
 from client.data.cache import Cache, pick_device
 from client.disclosure import Disclosure
@@ -12,7 +14,7 @@ from client.requirement import RequirementKind
 from client.settings import NodeSettings
 from client.training.models import arrays_of
 from fedappeal.protocol.config import RunConfig
-from fedappeal.protocol.packing import Layout
+from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.protocol.plugins import is_ours
 from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
@@ -55,6 +57,15 @@ class Equipment:
         self.initial, self.parts = cache.initial(self.task, config.seed), cache.parts(self.task, config.seed)
         self.model = cache.scratch_model(self.task, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
+        self._latest: tuple[Arrays, ArrayRecord, str] | None = None
+
+    def packed(self, arrays: Arrays) -> tuple[ArrayRecord, str]:
+        """Return what travels of a model, packed, and its content hash; of the latest model they are remembered."""
+        latest = self._latest
+        if latest is None or latest[0] is not arrays:
+            record = self.layout.pack({name: arrays[name] for name in self.layout.names})
+            latest = self._latest = arrays, record, content_hash(record)
+        return latest[1:]
 
     def strategy(self) -> Algorithm:
         """Return a client's strategy; a copy of one that does not come with fedappeal: it may remember in itself."""

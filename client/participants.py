@@ -37,6 +37,14 @@ def _node_settings(values: tuple[tuple[str, Scalar], ...]) -> NodeSettings:
     return NodeSettings.parse(dict(values))
 
 
+def _node_of(values: Mapping[str, Scalar]) -> NodeSettings:
+    """Return an owner's settings; those of clients that differ in their partition-id alone are checked once."""
+    place = values.get("partition-id", -1)
+    if type(place) is not int or place < 0 or values.get("data"):
+        return _node_settings(_items(values))
+    return _node_settings(_items({**values, "partition-id": 0})).model_copy(update={"partition_id": place})
+
+
 def _items(values: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
     return tuple(values.items())
 
@@ -83,7 +91,7 @@ class Participants:
         known = self._known.get(context.node_id)
         if known and known.run_config is context.run_config and known.node_config is context.node_config:
             return self._with_store_of(known.participant, context)
-        config, node = _run_config(_items(context.run_config)), _node_settings(_items(context.node_config))
+        config, node = _run_config(_items(context.run_config)), _node_of(context.node_config)
         guard = self._guard(node)
         if guard is not None and message is not None:
             guard.begin(message)

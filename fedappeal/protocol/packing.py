@@ -114,9 +114,9 @@ class Layout:
 
 def array_record(arrays: Arrays) -> "ArrayRecord":
     """Return named NumPy arrays as a Flower record."""
-    from flwr.app import Array, ArrayRecord  # where settings are read, Flower need not be loaded
+    from flwr.app import ArrayRecord  # where settings are read, Flower need not be loaded
 
-    return ArrayRecord({name: Array(np.asarray(values, order="C")) for name, values in arrays.items()})
+    return ArrayRecord({name: serialised(values) for name, values in arrays.items()})
 
 
 def model_of(content: "RecordDict", name: str = keys.ARRAYS) -> "ArrayRecord":

@@ -31,6 +31,8 @@ EVALUATED = 256
 """Examples a client that are differentiated at once."""
 AT_ONCE = 512
 """Most clients that are under way at once."""
+DONE_AT_ONCE = 8192
+"""Replies after which no further clients begin, of clients that neither train nor evaluate."""
 
 
 class BatchScheduler(Arithmetic):
@@ -93,6 +95,8 @@ class BatchScheduler(Arithmetic):
         named = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
         while named:
             self._begin(named)
+            while not self._halted and len(self._done) < DONE_AT_ONCE and any(n in self._waiting for n in named):
+                self._begin(named)
             if any(name in self._done for name in named):
                 break
             self._run_on(named)
