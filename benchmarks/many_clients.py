@@ -39,10 +39,6 @@ ARMS: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
     "huge": {"100,000 clients": {**QUIET, **UNEVALUATED, **SYNTH, "clients": 100_000, "clients-per-round": 10}},
-    "files": {
-        "all asked": {**ALL_TRAIN, **SYNTH, "clients": 2000, "local-steps": 1},
-        "10 asked": {**ALL_TRAIN, **SYNTH, "clients": 2000, "local-steps": 1, "clients-per-round": 10},
-    },
 }
 """By what is measured: settings of each arm."""
 
@@ -77,7 +73,7 @@ def simulated(settings: dict[str, Any]) -> dict[str, Any]:
     from fedappeal.simulation.scheduler import BatchScheduler
     from fedappeal.tasks import partitioned
     from fedappeal.tasks.datasets.synth import Synth
-    from server.run_folder import PARTICIPATION, RunFolder
+    from server.run_folder import RunFolder
     from strategies.rounds.weighted_sum import WeightedSum
 
     torch.set_num_threads(1)
@@ -99,7 +95,6 @@ def simulated(settings: dict[str, Any]) -> dict[str, Any]:
         ):
             mark()
             simulate(config, run, Simulation("layers", threads=1), mark)
-        files = {file.name: file.stat().st_size for file in run.path.iterdir()}
     rounds = [[b - a for a, b in zip(one, two, strict=True)] for one, two in pairwise(marks)]
     whole, training, adding = (statistics.median(each) for each in zip(*rounds[1:-1], strict=True))
     return {
@@ -110,7 +105,6 @@ def simulated(settings: dict[str, Any]) -> dict[str, Any]:
         "training": training,
         "adding": adding,
         "resident MiB": peak_mib(),
-        "participation bytes a round": files[PARTICIPATION] / ROUNDS,
         "decisions a round": config.clients_per_round or config.clients,
     }
 
@@ -120,6 +114,29 @@ def peak_mib() -> float:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def files() -> dict[str, dict[str, float]]:
+    """Return bytes a decision of a round with 10,000 clients, against a line a decision."""
+    import random
+
+    from server.decisions import packed
+
+    draw, clients = random.Random(0), [f"client-{k:04d}" for k in range(10_000)]
+    few = draw.sample(clients, 10)
+    rounds = {
+        "all of 10,000 join": dict.fromkeys(clients, "joined"),
+        "each joins or sits out by a fair coin": {k: draw.choice(["joined", "sat-out"]) for k in clients},
+        "half of them asked, by a fair coin": dict.fromkeys(draw.sample(clients, 5000), "joined"),
+        "10 asked": dict.fromkeys(few, "joined"),
+    }
+    found = {}
+    for name, decisions in rounds.items():
+        lines = [{"round": 1000, "client-id": k, "decision": v} for k, v in decisions.items()]
+        before = sum(len(json.dumps(line)) + 1 for line in lines)
+        now = len(json.dumps(packed(1000, decisions))) + 1
+        found[name] = {"a line a decision": before / len(lines), "packed": now / len(lines)}
+    return found
 
 
 # -- all of them ---------------------------------------------------------------------------------------------
@@ -174,8 +191,7 @@ def _start(row: dict[str, float]) -> str:
 
 
 def _files(row: dict[str, float]) -> str:
-    size = row["participation bytes a round"]
-    return f"{size:.0f} bytes a round, {size / row['decisions a round']:.2f} a decision"
+    return f"{row['a line a decision']:.1f} bytes a decision as a line each, {row['packed']:.2f} packed"
 
 
 SAID: dict[str, Callable[[dict[str, float]], str]] = {
@@ -190,7 +206,7 @@ SAID: dict[str, Callable[[dict[str, float]], str]] = {
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=[*ARMS, "arm"])
+    parser.add_argument("what", choices=[*ARMS, "files", "arm"])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--before", type=Path, help="another checkout, measured too")
     parser.add_argument("--settings", help="of an arm; for the script itself")
@@ -201,7 +217,7 @@ def main() -> None:
         return
     trees = {"before": given.before.resolve()} if given.before else {}
     trees["now"] = Path(__file__).resolve().parents[1]
-    found = rows(given.what, trees, given.repetitions)
+    found = files() if given.what == "files" else rows(given.what, trees, given.repetitions)
     for name, row in found.items():
         print(f"{name}: {SAID[given.what](row)}")
     if given.json:
