@@ -13,6 +13,7 @@ from fedappeal.protocol.packing import content_hash
 from server.build import Chosen
 from server.checkpoint import Checkpoint
 from server.checkpoints import write_checkpoint
+from server.decisions import packed
 from server.resumption import is_local
 from server.run_folder import (
     HISTORY,
@@ -143,11 +144,8 @@ class Recorder(Hooks):
 
     def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
         """Write the round's lines, then the checkpoint that makes them count."""
-        decisions = [
-            {"round": record.server_round, "client-id": client, "decision": decision}
-            for client, decision in sorted(record.decisions.items())
-        ]
-        self.folder.append(PARTICIPATION, *decisions)
+        if record.decisions:
+            self.folder.append(PARTICIPATION, packed(record.server_round, record.decisions))
         if record.measured:
             self.folder.append(
                 MEASUREMENTS, measurements(record, self.strategy.metric.name, *self.strategy.other_metrics)

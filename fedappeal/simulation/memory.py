@@ -130,7 +130,6 @@ class SavedMemory:
         if not _file(self._folder.path, 0).exists():  # it was damaged, and the clients have made it again
             self.save(0)
             self._first = self._states()
-        # As they were kept, in the same order: which of them are kept next follows from it.
         self._participants.clear()
         for place, model, noise_round, measured in self._judged:
             participant = self._participants.of(self._grid.context(FIRST_NODE + place))
@@ -149,6 +148,7 @@ class SavedMemory:
         judged = [
             [each.node.partition_id, each.judged.model, each.judged.server_round, _values(each.judged.evaluations)]
             for each in self._participants.kept()
+            if each.judged.evaluations
         ]
         text = json.dumps({"records": records, "judged": judged}).encode()
         arrays[_TEXT] = np.frombuffer(text, np.uint8)

@@ -7,6 +7,7 @@ with the result, so that decisions, minibatches and state come from the very cod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ EVALUATED = 256
 """Examples a client that are differentiated at once."""
 AT_ONCE = 512
 """Most clients that are under way at once."""
+DONE_AT_ONCE = 8192
+"""Replies after which no further clients begin, of clients that neither train nor evaluate."""
 
 
 class ClientQueue(Arithmetic):
@@ -61,6 +64,8 @@ class ClientQueue(Arithmetic):
         named = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
         while named:
             self._begin(named)
+            while not self._halted and len(self._done) < DONE_AT_ONCE and any(n in self._waiting for n in named):
+                self._begin(named)
             if any(name in self._done for name in named):
                 break
             self._run_on(named)
@@ -68,9 +73,10 @@ class ClientQueue(Arithmetic):
 
     def _begin(self, named: Sequence[str]) -> None:
         """Run the named clients, and others while there is room, up to their first request or their end."""
-        first = [name for name in named if name in self._waiting]
+        first = dict.fromkeys(name for name in named if name in self._waiting)
+        others = (name for name in self._waiting if name not in first)
         room = AT_ONCE - len(self._halted)
-        for name in [*first, *(name for name in list(self._waiting) if name not in first)][: max(room, 1)]:
+        for name in list(islice(chain(first, others), max(room, 1))):
             client = greenlet(self._waiting.pop(name))
             self._resume(name, client, client.switch)
 
@@ -82,9 +88,10 @@ class ClientQueue(Arithmetic):
         if not asked:
             # Only training is due: of the named clients, and of others while they fit into the same batches.
             due = [name for name in named if name in self._halted]
-            others = [name for name in self._halted if name not in due]
+            wanted = set(due)
+            others = (name for name in self._halted if name not in wanted)
             fits = -len(due) % self._largest_batch
-            asked = {name: self._halted[name][1] for name in [*due, *others[:fits]]}
+            asked = {name: self._halted[name][1] for name in [*due, *islice(others, fits)]}
         for name, answer in zip(asked, self._answers(list(asked.values())), strict=True):
             client, _ = self._halted.pop(name)
             if isinstance(answer, Exception):
