@@ -118,16 +118,17 @@ def peak_mib() -> float:
 
 def files() -> dict[str, dict[str, float]]:
     """Return bytes a decision of a round with 10,000 clients, against a line a decision."""
-    import random
+    import numpy as np
 
     from server.decisions import packed
 
-    draw, clients = random.Random(0), [f"client-{k:04d}" for k in range(10_000)]
-    few = draw.sample(clients, 10)
+    draw, clients = np.random.default_rng(0), [f"client-{k:04d}" for k in range(10_000)]
+    coins = dict(zip(clients, draw.choice(["joined", "sat-out"], len(clients)).tolist(), strict=True))
+    half, few = (draw.choice(clients, number, replace=False).tolist() for number in (5000, 10))
     rounds = {
         "all of 10,000 join": dict.fromkeys(clients, "joined"),
-        "each joins or sits out by a fair coin": {k: draw.choice(["joined", "sat-out"]) for k in clients},
-        "half of them asked, by a fair coin": dict.fromkeys(draw.sample(clients, 5000), "joined"),
+        "each joins or sits out by a fair coin": coins,
+        "half of them asked, by a fair coin": dict.fromkeys(half, "joined"),
         "10 asked": dict.fromkeys(few, "joined"),
     }
     found = {}
