@@ -1,6 +1,6 @@
 """The decisions of a round as one short line: who was asked, in ranges, and a letter a client, in runs.
 
-``{"round": 7, "asked": ["client-0000:0099", "anna"], "decisions": ["j99s2"], "legend": {"j": "joined", ...}}`` says
+``{"round": 7, "asked": ["anna", "client-0000:0099"], "decisions": ["sj99s"], "legend": {"j": "joined", ...}}`` says
 that clients 0 to 98 joined, and that client 99 and anna sat out. The texts of ``decisions`` belong together.
 """
 
@@ -51,6 +51,8 @@ def unpacked(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         ValueError: the line is damaged.
     """
+    if not isinstance(line.get("round"), int):
+        raise ValueError("it has no 'round'")
     asked, runs, legend = _texts(line, "asked"), _texts(line, "decisions"), line.get("legend")
     if not (isinstance(legend, dict) and all(isinstance(word, str) for word in legend.values())):
         raise ValueError(f"legend = {str(legend)[:40]!r} is not allowed")

@@ -49,7 +49,10 @@ def decisions_of(path: Path, server_round: int) -> dict[str, str]:
     def of_round(line: dict[str, Any]) -> list[dict[str, Any]]:
         if line.get("round") != server_round:
             return []
-        return unpacked(line) if is_packed(line) else [line]
+        if is_packed(line):
+            return unpacked(line)
+        _check_keys(line, _NEEDED[PARTICIPATION])
+        return [line]
 
     return {str(line["client-id"]): str(line["decision"]) for line in _read(path / PARTICIPATION, of_round)}
 

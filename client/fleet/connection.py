@@ -54,7 +54,7 @@ _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
 _MOST_OBJECTS = 10_000
-_AT_ONCE = 32  # objects that are pulled side by side
+_AT_ONCE = 32  # objects that are asked for before their size is counted
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
 
 
@@ -297,9 +297,10 @@ class FleetConnection:
 
     def _confirm_due(self) -> None:
         while self._unconfirmed and self._unconfirmed[0][0] <= time.monotonic():
-            _, run_id, object_id = self._unconfirmed.popleft()
+            _, run_id, object_id = self._unconfirmed[0]
             with contextlib.suppress(MessageDropped):  # a run that has ended keeps nothing
                 self._fleet.confirm(self.node_id, run_id, object_id)
+            self._unconfirmed.popleft()  # not before: a connection that is lost meanwhile leaves it to be confirmed
 
 
 class _Room:

@@ -13,13 +13,13 @@ together have `MOST_HELD`; above that polls are answered at once.
 import contextlib
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
@@ -38,6 +38,18 @@ _TICK = 0.25
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 _grpc_server: Any = import_module("grpc._server")
+
+
+class _Coming(NamedTuple):
+    """A message whose objects are on their way.
+
+    Attributes:
+        until: when it is waited for no longer, on the monotonic clock.
+    """
+
+    node: int
+    run: int
+    until: float
 
 
 @dataclass(eq=False)
@@ -84,8 +96,8 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._starting: set[_Held] = set()
-        self._coming: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._incomplete: Counter[int] = Counter()
+        self._coming: OrderedDict[str, _Coming] = OrderedDict()  # by the message's own object, which comes last
+        self._incomplete: dict[int, set[str]] = {}  # the same, by node
         self._threads = ThreadPoolExecutor(_ANSWERING, "held-polls")
         threading.Thread(target=self._expire, name="held-polls", daemon=True).start()
 
@@ -97,6 +109,10 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     def is_incomplete(self, node: int) -> bool:
         """Whether a node has a message whose objects are on their way."""
         return node in self._incomplete
+
+    def is_coming(self, message_object: str) -> bool:
+        """Whether objects of a message are on their way."""
+        return message_object in self._coming
 
     def intercept_service(
         self,
@@ -120,43 +136,68 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             state: the SuperLink's link state, of either kind.
         """
         store_message, store_object = state.store_message_and_object_tree, state.store_object
+        clean_up = state.cleanup_run
 
         def message_stored(message: Any, tree: Any, session_id: str) -> tuple[bool, list[str]]:
             stored, missing = store_message(message, tree, session_id)
             if stored and not message.metadata.reply_to_message_id:
-                self._announced(message.metadata.dst_node_id, tree.object_id, tree.object_id not in missing)
+                about = message.metadata
+                self._announced(about.dst_node_id, about.run_id, tree.object_id, tree.object_id not in missing)
             return stored, missing
 
         def object_stored(run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
             stored = bool(store_object(run_id, session_id, object_id, content))
             if stored:
-                self._stored(object_id)
+                self._let_go([object_id])
             return stored
+
+        def cleaned_up(run_id: int) -> None:
+            clean_up(run_id)
+            with self._lock:
+                ended = [root for root, coming in self._coming.items() if coming.run == run_id]
+            self._let_go(ended)
 
         replace_name(state, "store_message_and_object_tree", message_stored)
         replace_name(state, "store_object", object_stored)
+        replace_name(state, "cleanup_run", cleaned_up)
 
-    def _announced(self, node: int, root: str, complete: bool) -> None:
-        if complete:
+    def _announced(self, node: int, run: int, root: str, complete: bool) -> None:
+        with self._lock:
+            # A ServerApp that was killed in the middle of a push leaves messages that never become complete, which
+            # must not keep the next run's from the node. Of two runs at once a message may so be handed out early.
+            others = [each for each in self._incomplete.get(node, ()) if self._coming[each].run != run]
+            woken = self._take_out([root, *others])
+            if complete:
+                woken.add(node)
+            else:
+                self._coming[root] = _Coming(node, run, time.monotonic() + _COMING_FOR)
+                self._incomplete.setdefault(node, set()).add(root)
+                if len(self._coming) > _MOST_COMING:
+                    woken |= self._take_out([next(iter(self._coming))])
+        for each in woken:
+            self._wake(each)
+
+    def _let_go(self, objects: Sequence[str]) -> None:
+        """Let nodes have their messages, where these are the objects that were missing."""
+        if not any(each in self._coming for each in objects):
+            return
+        with self._lock:
+            woken = self._take_out(objects)
+        for node in woken:
             self._wake(node)
-            return
-        with self._lock:
-            if root not in self._coming:
-                self._incomplete[node] += 1
-            self._coming[root] = node, time.monotonic() + _COMING_FOR
-            surplus = next(iter(self._coming)) if len(self._coming) > _MOST_COMING else ""
-        self._stored(surplus)
 
-    def _stored(self, object_id: str) -> None:
-        """Let a node have a message, if this is the object that was missing."""
-        if object_id not in self._coming:
-            return
-        with self._lock:
-            node, _ = self._coming.pop(object_id, (0, 0.0))
-            self._incomplete[node] -= 1
-            if self._incomplete[node] <= 0:
-                del self._incomplete[node]
-        self._wake(node)
+    def _take_out(self, roots: Iterable[str]) -> set[int]:
+        """Wait for these no longer; return the nodes that nothing is on its way to now. The lock is held."""
+        found = set()
+        for root in roots:
+            if (coming := self._coming.pop(root, None)) is None:
+                continue
+            left = self._incomplete[coming.node]
+            left.discard(root)
+            if not left:
+                del self._incomplete[coming.node]
+                found.add(coming.node)
+        return found
 
     def _wake(self, node: int) -> None:
         """Ask Flower again on behalf of a node's poll."""
@@ -217,6 +258,9 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
                     del self._held[held.node]
             if over:
                 held.answer(answer)
+                if answer.messages_list and not mine:
+                    # The call may be dead, and the poll in its place was told that there is nothing.
+                    self._wake(held.node)
                 return
             answer = held.ask()
 
@@ -245,9 +289,8 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
                 late = [each for each in self._held.values() if each.until <= now and not each.asking]
                 for each in late:
                     each.asking = True
-                given_up = [root for root, (_, until) in self._coming.items() if until <= now]
-            for root in given_up:
-                self._stored(root)
+                given_up = [root for root, coming in self._coming.items() if coming.until <= now]
+            self._let_go(given_up)
             for each in late:
                 with contextlib.suppress(RuntimeError):  # the process ends
                     self._threads.submit(self._ask_again, each)
@@ -276,7 +319,7 @@ def hold_polls() -> None:
         **named: Any,
     ) -> grpc.Server:
         polls.watch(state_factory.state())
-        behind = [*(interceptors or []), HandedOut(polls.is_incomplete)]
+        behind = [*(interceptors or []), HandedOut(polls.is_incomplete, polls.is_coming)]
         return run(state_factory=state_factory, interceptors=behind, **named)
 
     def outermost(*given: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:

@@ -4,11 +4,9 @@ Everything here was written by a client. Whatever is wrong with it, and whatever
 becomes an error reply of that client.
 """
 
-import json
 import math
 from threading import Lock
 
-import numpy as np
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -16,7 +14,7 @@ from flwr.common.serde import message_from_proto
 from flwr.proto.error_pb2 import Error as ErrorProto
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import Metadata, ObjectTree
-from flwr.supercore.constant import HEAD_BODY_DIVIDER, SYSTEM_MESSAGE_TYPE
+from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_head_values_from_object_content as head_of,
 )
@@ -62,7 +60,8 @@ class Incoming:
         self._proto, self._allowance = proto, allowance
         self._contents: dict[str, bytes] = {}
         self._came: set[str] = set()
-        self._assembly = Assembly(allowance.bytes)
+        self._assembly = Assembly(allowance)
+        self._begun = False
         self._taking = Lock()
         self._size = 0
         self._stages: list[list[str]] = []
@@ -134,7 +133,7 @@ class Incoming:
         done = self._stages.pop(0)
         if self.unread:
             self._stages.clear()
-        elif self._stages and done[0] != self.root:
+        elif done[0] != self.root and not self._begun:
             self._begin_arrays()
 
     def message(self) -> Message:
@@ -162,7 +161,12 @@ class Incoming:
 
     def _content(self) -> RecordDict:
         contents, self._contents = self._contents, {}
-        message = inflate_object_from_contents(self.root, contents, objects=self._assembly.named())
+        arrays = self._assembly.named()
+        # Flower's own way would repeat a chunk as often as the array names it, without a bound.
+        kinds = {object_id: head_of(content)[0] for object_id, content in contents.items()}
+        if any(kind == "Array" and object_id not in arrays for object_id, kind in kinds.items()):
+            raise ValueError("an array is not where arrays are, or lacks chunks")
+        message = inflate_object_from_contents(self.root, contents, objects=arrays)
         if not isinstance(message, Message):
             raise TypeError(f"an object of type {type(message).__name__} came where a message was due")
         self._assembly.fill(message.content)
@@ -171,7 +175,7 @@ class Incoming:
     def _clear(self) -> None:
         self._contents.clear()
         self._came.clear()
-        self._assembly = Assembly(self._allowance.bytes)
+        self._assembly = Assembly(self._allowance)
 
     def _advance(self) -> None:
         try:
@@ -182,26 +186,16 @@ class Incoming:
             self.refuse(_unreadable(error))
 
     def _begin_arrays(self) -> None:
-        """Refuse arrays that say that they are larger than allowed; else begin to put them together."""
+        """Begin to put arrays together, where they say that they are as large as allowed at most."""
+        self._begun = True
         try:
-            total = 0
-            for content in self._contents.values():
-                if head_of(content)[0] != "Array":
-                    continue
-                body = json.loads(content[content.index(HEAD_BODY_DIVIDER) + 1 :])
-                total += max(0, math.prod(map(int, body["shape"]))) * np.dtype(body["dtype"]).itemsize
-                if total > self._allowance.bytes:
-                    shape = one_line(tuple(body["shape"]), 40)
-                    self.refuse(
-                        f"an array of shape {shape} and dtype {one_line(body['dtype'], 20)} is too large: "
-                        f"the reply may hold {self._allowance.bytes} bytes, and announces {total}"
-                    )
-                    return
             self._assembly.begin(self._contents)
+        except TooLong as error:
+            self.refuse(str(error))
         except Exception as error:
             self.refuse(_unreadable(error))
-            return
-        self._advance()
+        else:
+            self._advance()
 
 
 def unavailable(reply_to: str, reason: str) -> MessageProto:

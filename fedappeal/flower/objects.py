@@ -21,6 +21,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from fedappeal.flower.assembly import Assembly
 from fedappeal.flower.fleet import Announcement, MessageDropped
 from fedappeal.flower.messages import set_message_id
+from fedappeal.protocol.allowance import Allowance
 
 
 def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
@@ -51,7 +52,7 @@ def inflate(object_id: str, contents: dict[str, bytes]) -> Message:
     Raises:
         MessageDropped: if the object is no message.
     """
-    assembly = Assembly(sys.maxsize)
+    assembly = Assembly(Allowance(sys.maxsize, sys.maxsize))
     assembly.begin(contents)
     assembly.advance(contents)
     message = inflate_object_from_contents(object_id, contents, objects=assembly.named())

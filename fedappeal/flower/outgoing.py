@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from logging import WARNING
 from types import ModuleType
 
+from flwr.common import log
 from flwr.supercore.constant import FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedappeal.flower.processes import replace_name
 
@@ -18,18 +21,30 @@ def push_objects(
 ) -> None:
     """Push objects in order, two at a time; Flower's function of this name, which writes all out first.
 
+    An object that the SuperLink does not store ends nothing: its node may have let the message be forgotten before
+    all of it had come. That message stays unanswered, and the others go on.
+
     Args:
         objects: by id, each after those that it holds.
-        push_object_fn: pushes one; what it raises ends the pushing.
+        push_object_fn: pushes one; what it raises ends the pushing, but for Flower's word that it was not stored.
         object_ids_to_push: those that the SuperLink has not; None: all.
     """
+
+    def push(object_id: str) -> bool:
+        try:
+            push_object_fn(object_id, objects[object_id].deflate())
+        except ObjectPushError:
+            return False
+        return True
+
     wanted = [each for each in objects if object_ids_to_push is None or each in object_ids_to_push]
     threads = ThreadPoolExecutor(FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES, "push-objects")
     try:
-        for _ in threads.map(lambda each: push_object_fn(each, objects[each].deflate()), wanted):
-            pass
+        refused = sum(not stored for stored in threads.map(push, wanted))
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
+    if refused:
+        log(WARNING, "The SuperLink did not store %d of %d objects: their nodes may not answer", refused, len(wanted))
 
 
 def push_one_by_one(http_grid: ModuleType) -> None:

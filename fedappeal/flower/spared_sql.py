@@ -4,11 +4,11 @@ At every request for an object Flower looks up the node's key, ends expired task
 that writes), and adds the object's bytes to the run's traffic (another one). Within a quarter of a second the answers
 are the same, and sums may be added up first. A SuperLink in memory does all that in microseconds and is left alone.
 
+So a run that has just ended takes replies for up to `REMEMBERED` seconds more, and the traffic that Flower reports is
+up to `TRAFFIC_EVERY` seconds old; as much of it is lost when the SuperLink ends.
+
 The objects of messages are kept in memory: a run ends with the SuperLink that it was started on, and its messages
 with it, so that a database of them serves nothing. Nodes, keys and runs stay in the file.
-
-So a run that has just ended takes replies for up to `REMEMBERED` seconds more, and the traffic that Flower reports is
-up to `TRAFFIC_EVERY` seconds old; a kill loses as much of it.
 """
 
 import threading
@@ -106,7 +106,7 @@ class Traffic:
                 FLOWER_LOGGER.warning("the traffic of run %s is not recorded", run_id)
 
     def write_always(self) -> None:
-        """Write again and again, for ever."""
+        """Write every `TRAFFIC_EVERY` seconds, without end."""
         while True:
             time.sleep(TRAFFIC_EVERY)
             self.write()

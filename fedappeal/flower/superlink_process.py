@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -115,7 +116,8 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
 def allow_open_files() -> None:
     """Let this process have as many open files as the system lets it: each client's connection is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with suppress(ValueError, OSError):  # macOS says that there is no limit, and then does not take it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _with_door(extension: Callable[[], tuple[Middleware, ...]]) -> Callable[[], tuple[Middleware, ...]]:

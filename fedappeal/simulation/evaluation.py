@@ -56,7 +56,8 @@ class ClientsEvaluation:
         model.eval()
         inputs, labels = only_tensor(examples.x), only_tensor(examples.y)
         if inputs is None or labels is None or not task.is_plain():
-            return {k: evaluate(task, for_inference(model), examples.of_client(k)) for k in clients}
+            fast = self._for_inference(model)
+            return {k: evaluate(task, fast, examples.of_client(k)) for k in clients}
         on_cpu = all(p.device.type == "cpu" for p in model.parameters())
         rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
         workers = self._workers if on_cpu and is_pytorchs_own(model) else None

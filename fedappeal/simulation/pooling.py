@@ -29,6 +29,8 @@ class MaxPool2d:
         """See `Layer`."""
         self._x = x
         first, *others = self._views(x)
+        if not first.numel():
+            raise ValueError(f"windows of {self._size} do not fit into inputs of {tuple(x.shape[-2:])}")
         y = torch.maximum(first, others[0])
         for other in others[1:]:
             torch.maximum(y, other, out=y)
@@ -57,5 +59,5 @@ def max_pool2d(
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    first, second = (value, value) if isinstance(value, int) else value
-    return first, second
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values[0], values[-1]

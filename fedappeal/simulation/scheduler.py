@@ -40,10 +40,12 @@ class ClientQueue(Arithmetic):
 
     Args:
         largest_batch: most clients that train at once.
+        at_once: most clients that are under way at once.
     """
 
-    def __init__(self, largest_batch: int) -> None:
-        self._largest_batch = largest_batch
+    def __init__(self, largest_batch: int, at_once: int = AT_ONCE) -> None:
+        self._largest_batch, self._at_once = largest_batch, at_once
+        self._trained_alone = False
         self._waiting: dict[str, Callable[[], Any]] = {}
         self._halted: dict[str, tuple[greenlet, Request]] = {}
         self._done: dict[str, Any] = {}
@@ -64,18 +66,23 @@ class ClientQueue(Arithmetic):
         named = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
         while named:
             self._begin(named)
-            while not self._halted and len(self._done) < DONE_AT_ONCE and any(n in self._waiting for n in named):
+            while self._may_go_on() and any(n in self._waiting for n in named):
                 self._begin(named)
             if any(name in self._done for name in named):
                 break
             self._run_on(named)
         return {name: self._done.pop(name) for name in named if name in self._done}
 
+    def _may_go_on(self) -> bool:
+        """Whether further clients may begin, of which none has trained: their replies hold no models."""
+        return not (self._halted or self._trained_alone) and len(self._done) < DONE_AT_ONCE
+
     def _begin(self, named: Sequence[str]) -> None:
         """Run the named clients, and others while there is room, up to their first request or their end."""
         first = dict.fromkeys(name for name in named if name in self._waiting)
         others = (name for name in self._waiting if name not in first)
-        room = AT_ONCE - len(self._halted)
+        room = self._at_once - len(self._halted)
+        self._trained_alone = False
         for name in list(islice(chain(first, others), max(room, 1))):
             client = greenlet(self._waiting.pop(name))
             self._resume(name, client, client.switch)
@@ -107,6 +114,11 @@ class ClientQueue(Arithmetic):
         else:
             self._halted[name] = (client, handed)
 
+    def _train_alone(self, request: TrainRequest) -> Arrays:
+        """Train a client that waits for no other."""
+        self._trained_alone = True
+        return Arithmetic.train(self, request)
+
     def _answers(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests; an error in place of an answer is raised in the client."""
         raise NotImplementedError
@@ -132,7 +144,7 @@ class BatchScheduler(ClientQueue):
         """Wait for the other clients, and train with them."""
         all_clients = getcurrent().parent
         if all_clients is None or not request.rule.batched:
-            return super().train(request)
+            return self._train_alone(request)
         trained: Arrays = all_clients.switch(request)
         return trained
 

@@ -44,7 +44,7 @@ class ThreadedScheduler(ClientQueue):
     """
 
     def __init__(self, workers: Executor, number: int) -> None:
-        super().__init__(A_WORKER * number)
+        super().__init__(A_WORKER * number, at_once=A_WORKER * number)
         self._workers, self._number = workers, number
         self._models: dict[nn.Module, SimpleQueue[nn.Module]] = {}
         """By model: copies that no worker is using."""
@@ -54,7 +54,7 @@ class ThreadedScheduler(ClientQueue):
         """Wait for the other clients, and train beside them."""
         all_clients = getcurrent().parent
         if all_clients is None or self._draws or not may_share(request):
-            return super().train(request)
+            return self._train_alone(request)
         trained: Arrays = all_clients.switch(request)
         return trained
 

@@ -5,7 +5,7 @@ is an update as it stands). With m_a and m_u the cohort's medians of weights and
 
     a_k <- m_a                        where a_k > A m_a            A: influence-weight
     u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
-    k is left out                     where |u_k| > N^2 m_u
+    k is left out                     where |u_k| > 2 N m_u
 
 What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
 clients, and an attack that leaves them gains nothing by it. An update far beyond counts for nothing: its direction
@@ -38,6 +38,8 @@ KEPT = 64
 """Clients whose latest values count."""
 HELD = 4
 """Replies that wait, at most."""
+FAR = 2.0
+"""An update longer than this many times its limit counts for nothing."""
 WEIGHT = "weight"
 _TOLERANCE = 1e-9
 """Of a logarithm: what lies at a limit is not cut for a rounding."""
@@ -145,7 +147,7 @@ class Bounds:
         """Return a reply as it counts.
 
         Raises:
-            Refused: if an update is longer than N^2 medians.
+            Refused: if an update is longer than 2 N medians.
         """
         reply = sent.reply
         if sent.within:
@@ -155,8 +157,8 @@ class Bounds:
             return reply
         self.cut.add(reply.member.client_id)
         for name, value in sent.values.items():
-            if name != WEIGHT and _cut(value, self._now.of(name), self.norm**2) < 1.0:
-                most = f"{self.norm**2:.3g} times the clients' median"
+            if name != WEIGHT and _cut(value, self._now.of(name), FAR * self.norm) < 1.0:
+                most = f"{FAR * self.norm:.3g} times the clients' median"
                 raise Refused(f"its update ({name}) is longer than {most} (influence-norm)")
         arrays = _shortened(reply.arrays, self.model, cuts[keys.ARRAYS])
         records = {name: _shortened(record, None, cuts[name]) for name, record in reply.records.items()}

@@ -9,6 +9,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedappeal.flower.assembly import Assembly, TooLong
+from fedappeal.protocol.allowance import Allowance
 
 MIB = 1 << 20
 
@@ -22,7 +23,7 @@ def together(content: RecordDict, order: int = 1, most: int = 64 * MIB) -> Recor
     objects = apart(content)
     chunks = [each for each, held in objects.items() if held.startswith(b"ArrayChunk")][::order]
     contents = {each: held for each, held in objects.items() if each not in chunks}
-    assembly = Assembly(most)
+    assembly = Assembly(Allowance(objects=64, bytes=most))
     assembly.begin(contents)
     for each in chunks:
         contents[each] = objects[each]
@@ -64,7 +65,7 @@ def test_a_large_array_is_in_memory_once() -> None:
     objects = apart(sent)
     chunks = [each for each, held in objects.items() if held.startswith(b"ArrayChunk")]
     contents = {each: held for each, held in objects.items() if each not in chunks}
-    assembly = Assembly(2 * size)
+    assembly = Assembly(Allowance(objects=64, bytes=2 * size))
     assembly.begin(contents)
     tracemalloc.start()
     for each in chunks:

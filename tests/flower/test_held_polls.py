@@ -13,7 +13,7 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node
 
 from fedappeal.flower import held_polls
-from fedappeal.flower.fleet import HOLD_HEADER, Announcement, FleetApi, NodeForgotten
+from fedappeal.flower.fleet import HOLD_HEADER, Announcement, FleetApi, MessageDropped, NodeForgotten
 from fedappeal.flower.fleet_grpc import GrpcFleet
 from fedappeal.flower.held_polls import HeldPolls, hold_polls
 from fedappeal.flower.messages import be_client, be_server, error_reply
@@ -112,7 +112,7 @@ def test_a_poll_is_answered_when_a_message_is_complete(holding: Server, polls: H
 def test_a_message_that_never_becomes_complete_is_handed_out_in_the_end(
     holding: Server, polls: HeldPolls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_polls, "_COMING_FOR", 0.5)
+    monkeypatch.setattr(held_polls, "_COMING_FOR", 2.0)
     fleet, node = holding.node()
     run_id = holding.start_run()
     sent = holding.send(message(run_id, node), held_back=1)
@@ -240,3 +240,90 @@ def test_a_node_cannot_ask_in_the_place_of_another(holding: Server, polls: HeldP
     again = fleet.pull(node, HOLD)
     assert again is not None, "nor has it taken the message that may be handed out once more"
     assert again.object_id == sent
+
+
+def test_a_message_is_not_forgotten_at_its_nodes_word_while_it_is_on_its_way(
+    holding: Server, polls: HeldPolls
+) -> None:
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    parcel = Parcel.of(message(run_id, node))
+    session, state = holding.state.start_session(run_id), holding.state
+    _, missing = state.store_message_and_object_tree(message_from_proto(parcel.message), parcel.tree, session)
+    early = fleet.pull(node)
+    assert early is not None, "a poll without the header is answered at once"
+    fleet.confirm(node, run_id, early.object_id)
+    for part in parcel.contents(set(missing)).items():
+        assert state.store_object(run_id, session, *part)
+    ids = [*early.parts, early.object_id]
+    assert fleet.pull_objects(node, run_id, ids).keys() == set(ids)
+    fleet.confirm(node, run_id, early.object_id)
+    with pytest.raises(MessageDropped):
+        fleet.pull_objects(node, run_id, ids)
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
+def test_a_run_that_ended_in_the_middle_of_a_push_keeps_nothing_from_the_next_one(
+    holding: Server, polls: HeldPolls, stopped: bool
+) -> None:
+    fleet, node = holding.node()
+    first = holding.start_run()
+    holding.send(message(first, node), held_back=1)
+    assert polls.is_incomplete(node)
+    if stopped:
+        poll = Poll(fleet, node)
+        until(lambda: polls.held == 1)
+        assert holding.state.stop_run(first)
+        assert not polls.is_incomplete(node)
+    second = holding.start_run()
+    sent = holding.send(message(second, node))
+    assert not polls.is_incomplete(node)
+    assert not polls._coming
+    if stopped:
+        assert poll.end().object_id == sent
+        return
+    got = [fleet.pull(node, HOLD)]
+    assert got[0] is not None
+    fleet.confirm(node, got[0].run_id, got[0].object_id)
+    got.append(fleet.pull(node, HOLD))
+    assert sent in [each and each.object_id for each in got]
+
+
+def test_a_message_that_is_announced_again_counts_once(polls: HeldPolls) -> None:
+    for node, run in ((7, 1), (8, 1), (8, 2)):
+        polls._announced(node, run, "root", complete=False)
+        assert polls._incomplete == {node: {"root"}}
+    polls._announced(8, 2, "another", complete=False)
+    polls._let_go(["root"])
+    assert polls.is_incomplete(8)
+    polls._announced(8, 2, "another", complete=True)
+    assert not polls._coming
+    assert not polls._incomplete
+
+
+def test_a_message_that_a_replaced_poll_takes_goes_to_the_one_in_its_place(
+    holding: Server, polls: HeldPolls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    taken, go_on, find = threading.Event(), threading.Event(), holding.state.get_message_ins
+
+    def slow(*given: Any, **named: Any) -> Any:
+        found = find(*given, **named)
+        if found:
+            taken.set()
+            assert go_on.wait(10)
+        return found
+
+    monkeypatch.setattr(holding.state, "get_message_ins", slow)
+    first = Poll(fleet, node)
+    until(lambda: polls.held == 1)
+    replaced = polls._held[node]
+    sent = holding.send(message(run_id, node))
+    assert taken.wait(10)
+    second = Poll(fleet, node)
+    until(lambda: polls._held.get(node) not in (None, replaced) and not polls._held[node].asking)
+    go_on.set()
+    assert second.end().object_id == sent
+    assert second.seconds < HOLD / 2
+    first.end()

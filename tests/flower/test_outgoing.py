@@ -2,14 +2,23 @@
 
 import inspect
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
+from flwr.app import Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.superlink.grid import http_grid
 
 from fedappeal.flower import outgoing
 from fedappeal.flower.grid import inbox_of
+from fedappeal.flower.messages import be_server
+from fedappeal.protocol import keys
+from tests.flower.runtime_api import SENT
+
+if TYPE_CHECKING:
+    from tests.flower.runtime_api import World
 
 
 class Object(InflatableObject):
@@ -60,3 +69,26 @@ def test_an_error_ends_the_pushing() -> None:
     with pytest.raises(RuntimeError, match="not stored"):
         outgoing.push_objects({str(number): Object() for number in range(1000)}, fail)
     assert len(tried) < 1000
+
+
+def test_a_message_that_its_node_had_forgotten_while_it_was_sent_costs_no_other_node_its_own(
+    world: "World", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hasty, hasty_id), (other, other_id) = world.server.node(), world.server.node()
+    be_server(world.run_id, SUPERLINK_NODE_ID, 1)
+    messages = [Message(RecordDict({keys.ARRAYS: SENT}), each, "train", ttl=60.0) for each in (hasty_id, other_id)]
+    push, once = world.grid._runtime_client.PushObject, threading.Lock()
+
+    def first_let_it_be_forgotten(request: object) -> object:
+        if once.acquire(blocking=False):
+            announced = hasty.pull(hasty_id)
+            assert announced is not None
+            hasty.confirm(hasty_id, world.run_id, announced.object_id)
+        return push(request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.grid._runtime_client, "PushObject", first_let_it_be_forgotten)
+    assert len(list(world.grid.push_messages(messages))) == 2
+    got = other.pull(other_id)
+    assert got is not None
+    ids = [*got.parts, got.object_id]
+    assert other.pull_objects(other_id, world.run_id, ids).keys() == set(ids)

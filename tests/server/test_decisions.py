@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import is_client_id
 from server.decisions import TO, packed, unpacked
-from server.lines import PARTICIPATION, append_lines, decisions_of, mend_lines, read_lines, written_lines
+from server.lines import (
+    PARTICIPATION,
+    append_lines,
+    decisions_of,
+    mend_lines,
+    read_lines,
+    usable_lines,
+    written_lines,
+)
 
 IDS = st.one_of(
     st.integers(0, 10**20).map(str),
@@ -96,3 +104,15 @@ def test_a_run_of_an_earlier_version_is_read_as_well(tmp_path: Path) -> None:
     assert read_lines(tmp_path / PARTICIPATION) == [old, {"round": 2, "client-id": "a", "decision": "left"}]
     assert mend_lines(tmp_path / PARTICIPATION) is None
     assert decisions_of(tmp_path, 1) == {"a": "joined"}
+
+
+def test_a_line_whose_keys_are_damaged_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    for key, reason in (("round", "it has no 'round'"), ("legend", "it has no 'client-id'")):
+        line = packed(1, {"c-1": "joined"})
+        line[key[:-1]] = line.pop(key)
+        file = tmp_path / key / PARTICIPATION
+        file.parent.mkdir()
+        append_lines(file, [line])
+        assert usable_lines(file) == ([], [f"line 1: {reason}"])
+    with pytest.raises(ConfigError, match=f"{PARTICIPATION}' cannot be read: line 1: it has no 'client-id'"):
+        decisions_of(tmp_path / "legend", 1)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from fedappeal.simulation.pooling import max_pool2d
 
 
-@pytest.mark.parametrize("kernel", [2, 3, (1, 2), (3, 2)])
+@pytest.mark.parametrize("kernel", [2, 3, (1, 2), (3, 2), [2]])
 @pytest.mark.parametrize("size", [(6, 6), (7, 9)])
 def test_values_and_gradients_are_pytorchs(kernel: Any, size: tuple[int, int]) -> None:
     draws = torch.Generator().manual_seed(0)
@@ -34,3 +34,10 @@ def test_values_and_gradients_are_pytorchs(kernel: Any, size: tuple[int, int]) -
 )
 def test_other_windows_are_left_to_pytorch(arguments: dict[str, Any]) -> None:
     assert max_pool2d(**arguments) is None
+
+
+def test_inputs_smaller_than_a_window_are_an_error_as_in_pytorch() -> None:
+    layer = max_pool2d(4)
+    assert layer is not None
+    with pytest.raises(ValueError, match=r"windows of \(4, 4\) do not fit into inputs of \(3, 6\)"):
+        layer.forward(torch.zeros(1, 1, 3, 6), {}, True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -148,6 +149,21 @@ def test_messages_are_confirmed_late_and_all_of_them(run: Any, fleet: FleetConne
     # The SuperLink let them go: the same content has to be sent, and pulled, anew.
     sent_again = run.push(fleet.node_id, model=np.full(10, 1, np.float32))
     assert receive(fleet).metadata.message_id == sent_again
+
+
+def test_a_message_is_confirmed_again_where_the_connection_was_lost_meanwhile(
+    run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.push(fleet.node_id)
+    receive(fleet)
+    fleet._make_due(run.run_id)
+    with monkeypatch.context() as broken:
+        broken.setattr(fleet._fleet, "confirm", Mock(side_effect=NotConnected("gone")))
+        with pytest.raises(NotConnected):
+            fleet.receive()
+    assert len(fleet._unconfirmed) == 1
+    fleet.receive()
+    assert not fleet._unconfirmed
 
 
 def test_a_message_whose_time_is_over_is_dropped(run: Any, fleet: FleetConnection) -> None:

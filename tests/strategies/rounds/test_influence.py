@@ -74,8 +74,8 @@ def test_an_update_far_beyond_the_bounds_counts_for_nothing() -> None:
     counted = sent(
         own,
         *(reply(name, 0.0, 5.0) for name in ("a", "b")),
-        reply("near", 0.0, 11.2),  # the limit is 1.5 * 1.5 * 5 = 11.25
-        reply("far", 0.0, 11.3),
+        reply("near", 0.0, 14.9),  # the limit is 2 * 1.5 * 5 = 15
+        reply("far", 0.0, 15.1),
     )
     assert sorted(counted) == ["a", "b", "near"]
     assert update_of(counted["near"]) == [0.0, 5.0]
