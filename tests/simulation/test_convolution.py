@@ -23,6 +23,7 @@ def test_values_and_gradients_are_pytorchs(how: dict[str, Any], first: bool) -> 
     expected = torch.stack([module(own) for module, own in zip(modules, x, strict=True)])
     layer = batched_layer("", modules[0])
     assert layer is not None
+    assert layer._by_patches  # type: ignore[attr-defined]
     with torch.no_grad():
         torch.testing.assert_close(layer.forward(x, parameters, True), expected, rtol=1e-5, atol=1e-5)
     grad = torch.randn_like(expected)
