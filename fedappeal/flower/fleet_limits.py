@@ -7,7 +7,6 @@ announced message however they are nested. A node is bounded here by what it was
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any
@@ -25,6 +24,7 @@ from flwr.supercore.object_store import ObjectStore
 
 from fedappeal.flower.object_tree import TreeRefused, levels
 from fedappeal.flower.processes import replace_name
+from fedappeal.flower.unary_calls import Before, UnaryCalls
 
 LARGEST_REQUEST = 24 << 20
 """Bytes of one request; Flower cuts an array into chunks of at most 20 MiB."""
@@ -56,7 +56,7 @@ class _Node:
     stored: dict[str, int] = field(default_factory=dict)
 
 
-class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+class FleetLimits(UnaryCalls):
     """Bounds on each node's replies, behind the check of its signature.
 
     Args:
@@ -68,25 +68,15 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self._nodes: dict[int, _Node] = {}
         self._lock = threading.Lock()
 
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler | None:
-        """Put the bounds before the calls that they concern."""
-        handler = continuation(handler_call_details)
-        bounded: dict[str, Callable[[Call, Any, grpc.ServicerContext], Any]] = {
+    def before(self, method: str, metadata: Any) -> Before | None:
+        """Return the bound on a call."""
+        bounds: dict[str, Before] = {
             "PullMessages": self._pull_messages,
             "PullObject": self._pull_object,
             "PushMessages": self._push_messages,
             "PushObject": self._push_object,
         }
-        call = bounded.get(handler_call_details.method.rpartition("/")[2])
-        if handler is None or call is None:
-            return handler
-        return grpc.unary_unary_rpc_method_handler(
-            partial(call, handler.unary_unary), handler.request_deserializer, handler.response_serializer
-        )
+        return bounds.get(method)
 
     def _pull_messages(
         self, call: Call, request: PullMessagesRequest, context: grpc.ServicerContext

@@ -7,7 +7,6 @@ SuperLink forget it while its objects are on their way: the ServerApp's push wou
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
@@ -15,6 +14,7 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ConfirmMessageReceivedResponse
 
 from fedappeal.flower.fleet import HOLD_HEADER, LONGEST_HOLD
+from fedappeal.flower.unary_calls import Before, UnaryCalls
 from fedappeal.steady import CLOCK
 
 _ABOUT_A_MESSAGE = ("PullObject", "PushMessages", "ConfirmMessageReceived")
@@ -24,7 +24,7 @@ _MOST_HANDED = 20_000
 Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
 
 
-class HandedOut(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+class HandedOut(UnaryCalls):
     """What the node of a held poll is handed; it has to be behind the check of the node's signature.
 
     Args:
@@ -38,25 +38,11 @@ class HandedOut(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self._lock = threading.Lock()
         self._handed: dict[int, PullMessagesResponse] = {}
 
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler | None:
-        """Stand before polls that may be held, and take note of what says that a node has its message."""
-        handler = continuation(handler_call_details)
-        method = handler_call_details.method.rpartition("/")[2]
+    def before(self, method: str, metadata: Any) -> Before | None:
+        """Return what stands before polls that may be held, and what notes that a node has its message."""
         if method in _ABOUT_A_MESSAGE:
-            act: Callable[..., Any] = self._has_message
-        elif method == "PullMessages" and asked_to_hold(handler_call_details.invocation_metadata) > 0:
-            act = self._pull
-        else:
-            return handler
-        if handler is None or handler.unary_unary is None:
-            return handler
-        return grpc.unary_unary_rpc_method_handler(
-            partial(act, handler.unary_unary), handler.request_deserializer, handler.response_serializer
-        )
+            return self._has_message
+        return self._pull if method == "PullMessages" and asked_to_hold(metadata) > 0 else None
 
     def _pull(self, call: Call, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
         node = request.node.node_id

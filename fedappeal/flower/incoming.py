@@ -5,6 +5,7 @@ becomes an error reply of that client.
 """
 
 import math
+from collections.abc import Callable
 from threading import Lock
 
 from flwr.app import Error, Message, RecordDict
@@ -107,7 +108,7 @@ class Incoming:
             self._contents[object_id] = content
             self._size += len(content)
             self._wait = FIRST_WAIT
-            self._advance()
+            self._assemble(self._assembly.advance)
 
     def stall(self, now: float) -> None:
         """An object is not there yet: look again later."""
@@ -177,9 +178,10 @@ class Incoming:
         self._came.clear()
         self._assembly = Assembly(self._allowance)
 
-    def _advance(self) -> None:
+    def _assemble(self, step: Callable[[dict[str, bytes]], None]) -> None:
+        """Do a step of the arrays' assembly; refuse the reply where it fails."""
         try:
-            self._assembly.advance(self._contents)
+            step(self._contents)
         except TooLong as error:
             self.refuse(str(error))
         except Exception as error:
@@ -188,14 +190,9 @@ class Incoming:
     def _begin_arrays(self) -> None:
         """Begin to put arrays together, where they say that they are as large as allowed at most."""
         self._begun = True
-        try:
-            self._assembly.begin(self._contents)
-        except TooLong as error:
-            self.refuse(str(error))
-        except Exception as error:
-            self.refuse(_unreadable(error))
-        else:
-            self._advance()
+        self._assemble(self._assembly.begin)
+        if not self.problem:
+            self._assemble(self._assembly.advance)
 
 
 def unavailable(reply_to: str, reason: str) -> MessageProto:
