@@ -9,6 +9,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PEERS = {"pfl": "pfl_research.py", "fluke": "fluke_fl.py"}
+MODELS = {"pixels:MnistPixels": "logistic", "pixels:CifarPixels": "cifar-pixels"}
+"""The models that are a task's own, by the peers' names."""
 
 
 def peer_python(folder: Path) -> Path:
@@ -42,13 +44,13 @@ def write_data(config: Any, path: Path) -> None:
 def peer(name: str, config: Any, python: Path, data: Path) -> dict[str, Any]:
     """Run one peer; its program prints what it measured."""
     options = {
-        "model": "mlp" if config.model == "auto" else config.model,
+        "model": MODELS.get(config.task) or ("mlp" if config.model == "auto" else config.model),
         "clients-per-round": config.clients_per_round or config.clients,
         "rounds": config.rounds,
         "local-steps": config.local_steps,
         "batch-size": config.batch_size,
         "learning-rate": config.learning_rate,
-        "evaluate-all": config.evaluate_every,
+        "evaluate-every": config.evaluate_every,
         "seed": config.seed,
     }
     command = [str(python), str(HERE / "peers" / PEERS[name]), str(data)]

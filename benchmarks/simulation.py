@@ -115,7 +115,7 @@ def plain(row: str, rounds: int) -> dict[str, Any]:
             for name, p in own.state_dict().items():
                 average[name] += p * (len(train) / total)
         model.load_state_dict(average)
-        if config.evaluate_every or server_round == rounds:
+        if server_round == rounds or (config.evaluate_every and not server_round % config.evaluate_every):
             found = [evaluate(task, model, d.test).score for d in data]
             accuracy = sum(found) / len(found)
             if config.evaluate_train:
@@ -195,6 +195,7 @@ ARMS: dict[str, Callable[[str, int], dict[str, Any]]] = {
     "plain loop": plain,
     "ours, sequential": lambda row, rounds: ours(row, "sequential", rounds),
     "ours, batched": lambda row, rounds: ours(row, "batched", rounds),
+    "ours, auto": lambda row, rounds: ours(row, "auto", rounds),
     "floor": floor,
     "Flower": flower,
 }

@@ -5,7 +5,7 @@ Runs in an environment of its own (`requirements.txt` beside this file) and know
 
 The setting, in fluke's terms: `FedAVG` with ``weighted`` on, a `DummyDataContainer` for the fixed partition,
 everything in memory, no live display. fluke's clients only know epochs; `Minibatches` is a loader whose one epoch
-is as many random batches as the setting asks for. With ``--evaluate-all 1`` the server's test set is the list of
+is as many random batches as the setting asks for. With ``--evaluate-every`` the server's test set is the list of
 all clients' test sets: fluke's evaluator takes such a list, and evaluates the new global model on each (accuracy
 alone, no loss). A client's own evaluation in fluke covers only the clients of the round, which is why it is not
 used.
@@ -17,8 +17,8 @@ import time
 STARTED = time.perf_counter()
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import argparse  # noqa: E402
 import json  # noqa: E402
+from argparse import Namespace  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from importlib.metadata import version  # noqa: E402
 from typing import Any  # noqa: E402
@@ -30,31 +30,9 @@ from fluke.algorithms.fedavg import FedAVG  # noqa: E402
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader  # noqa: E402
 from fluke.evaluation import ClassificationEval  # noqa: E402
 from fluke.utils import FederationObserver  # noqa: E402
+from setting import asked, drawn, layers  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torchmetrics import Accuracy  # noqa: E402
-
-
-def layers(name: str, shape: tuple[int, ...], num_classes: int) -> list[nn.Module]:
-    """Return the layers of the benchmark's models for examples of one shape (channels, height, width)."""
-    channels, height, width = shape
-    inputs = channels * height * width
-    if name == "mlp":
-        hidden = [nn.Linear(inputs, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 30), nn.ReLU()]
-        return [nn.Flatten(), *hidden, nn.Linear(30, num_classes)]
-    if name == "logistic":
-        return [nn.Flatten(), nn.Linear(inputs, num_classes)]
-    convolutions = [
-        *(nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-    ]
-    return [*convolutions, nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), num_classes)]
-
-
-def drawn(examples: int, steps: int, batch_size: int) -> tuple[Tensor, ...]:
-    """Draw the rows of each step's batch: one random order after another, cut into batches of equal size."""
-    size = min(batch_size, examples)
-    orders = [torch.randperm(examples) for _ in range(-(-steps * size // examples))]
-    return torch.cat(orders)[: steps * size].split(size)
 
 
 class Minibatches(FastDataLoader):
@@ -92,7 +70,7 @@ class Clock(FederationObserver):
         self.cpu.append(time.process_time() - self._cpu_then)
 
 
-def read(args: argparse.Namespace) -> tuple[nn.Module, list[Minibatches], list[FastDataLoader]]:
+def read(args: Namespace) -> tuple[nn.Module, list[Minibatches], list[FastDataLoader]]:
     """Return the initial model, and each client's training and test examples."""
     with np.load(args.data) as file:
         arrays = {name: torch.from_numpy(file[name]) for name in file.files}
@@ -115,34 +93,26 @@ def read(args: argparse.Namespace) -> tuple[nn.Module, list[Minibatches], list[F
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
-    parser.add_argument("--model", choices=("mlp", "logistic", "cnn"), default="mlp")
-    parser.add_argument("--clients-per-round", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--local-steps", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--evaluate-all", type=int, choices=(0, 1), default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = asked(__doc__)
     torch.set_num_threads(1)
 
     environment = FlukeENV()
     environment.set_seed(args.seed)
     environment.set_device("cpu")
     environment.set_inmemory(True)
-    environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=bool(args.evaluate_all))
+    environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=bool(args.evaluate_every))
     display = environment.get_live_renderer()
     display.auto_refresh, display.console.quiet = False, True
 
     model, train, test = read(args)
     classes = train[0].num_labels
     accuracy = Accuracy(task="multiclass", num_classes=classes, average="micro", validate_args=False)
-    environment.set_evaluator(ClassificationEval(eval_every=1, n_classes=classes, accuracy=accuracy))
+    environment.set_evaluator(
+        ClassificationEval(eval_every=args.evaluate_every or 1, n_classes=classes, accuracy=accuracy)
+    )
     federation = FedAVG(
         n_clients=len(train),
-        data_splitter=DataSplitter(DummyDataContainer(train, test, test if args.evaluate_all else None, classes)),
+        data_splitter=DataSplitter(DummyDataContainer(train, test, test if args.evaluate_every else None, classes)),
         hyper_params=DDict(
             model=model,
             client=DDict(

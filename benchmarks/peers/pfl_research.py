@@ -6,7 +6,7 @@ Runs in an environment of its own (`requirements.txt` beside this file) and know
 The setting, in pfl's terms: `FederatedAveraging` weighted by data points, cohorts drawn uniformly without
 replacement, all data in memory as tensors. pfl's own ``local_num_steps`` ends after one pass over a client's
 examples, and its batches are the same slices every time; `Minibatches` lets ``iter`` hand out as many random
-batches as asked for. With ``--evaluate-all 1`` the val cohort holds every client, each with its test examples. pfl
+batches as asked for. With ``--evaluate-every`` the val cohort holds every client, each with its test examples. pfl
 ties this to the training clients' evaluation: these also evaluate on their training examples, before and after
 training. pfl evaluates the model with which an iteration starts. It always evaluates in iteration 0: leave that one
 out of the timing.
@@ -19,9 +19,9 @@ STARTED = time.perf_counter()
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
 
-import argparse  # noqa: E402
 import json  # noqa: E402
 import logging  # noqa: E402
+from argparse import Namespace  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
 from importlib.metadata import version  # noqa: E402
 from typing import Any  # noqa: E402
@@ -39,26 +39,11 @@ from pfl.data.sampling import get_user_sampler  # noqa: E402
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams  # noqa: E402
 from pfl.metrics import Metrics, Weighted  # noqa: E402
 from pfl.model.pytorch import PyTorchModel  # noqa: E402
+from setting import asked, drawn, layers  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 WHOLE = 1 << 30
 """The batch size that stands for all of a client's examples: pfl evaluates in one batch then."""
-
-
-def layers(name: str, shape: tuple[int, ...], num_classes: int) -> list[nn.Module]:
-    """Return the layers of the benchmark's models for examples of one shape (channels, height, width)."""
-    channels, height, width = shape
-    inputs = channels * height * width
-    if name == "mlp":
-        hidden = [nn.Linear(inputs, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 30), nn.ReLU()]
-        return [nn.Flatten(), *hidden, nn.Linear(30, num_classes)]
-    if name == "logistic":
-        return [nn.Flatten(), nn.Linear(inputs, num_classes)]
-    convolutions = [
-        *(nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-    ]
-    return [*convolutions, nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), num_classes)]
 
 
 class Classifier(nn.Sequential):
@@ -77,13 +62,6 @@ class Classifier(nn.Sequential):
         correct = int((logits.argmax(1) == y).sum())
         loss = float(nn.functional.cross_entropy(logits, y, reduction="sum"))
         return {"accuracy": Weighted(correct, len(y)), "loss": Weighted(loss, len(y))}
-
-
-def drawn(examples: int, steps: int, batch_size: int) -> tuple[Tensor, ...]:
-    """Draw the rows of each step's batch: one random order after another, cut into batches of equal size."""
-    size = min(batch_size, examples)
-    orders = [torch.randperm(examples) for _ in range(-(-steps * size // examples))]
-    return torch.cat(orders)[: steps * size].split(size)
 
 
 def cohorts(users: list[str], size: int, seed: int) -> Callable[[], str]:
@@ -140,7 +118,7 @@ class Clock(TrainingProcessCallback[PyTorchModel]):
         return False, Metrics()
 
 
-def read(args: argparse.Namespace) -> tuple[Classifier, dict[str, Minibatches], dict[str, PyTorchTensorDataset]]:
+def read(args: Namespace) -> tuple[Classifier, dict[str, Minibatches], dict[str, PyTorchTensorDataset]]:
     """Return the initial model, and each user's training and test examples."""
     with np.load(args.data) as file:
         arrays = {name: torch.from_numpy(file[name]) for name in file.files}
@@ -156,17 +134,7 @@ def read(args: argparse.Namespace) -> tuple[Classifier, dict[str, Minibatches], 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
-    parser.add_argument("--model", choices=("mlp", "logistic", "cnn"), default="mlp")
-    parser.add_argument("--clients-per-round", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--local-steps", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--evaluate-all", type=int, choices=(0, 1), default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = asked(__doc__)
     logging.getLogger().setLevel(logging.WARNING)
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
@@ -185,9 +153,9 @@ def main() -> None:
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=args.rounds,
-            evaluation_frequency=1 if args.evaluate_all else args.rounds + 1,
+            evaluation_frequency=args.evaluate_every or args.rounds + 1,
             train_cohort_size=args.clients_per_round,
-            val_cohort_size=len(users) if args.evaluate_all else 0,
+            val_cohort_size=len(users) if args.evaluate_every else 0,
         ),
         backend=backend,
         model=model,
