@@ -1,5 +1,6 @@
 """`fedappeal simulate`: one run, or several at once, in this process or in a few beside it."""
 
+import contextlib
 import difflib
 import itertools
 import re
@@ -20,7 +21,7 @@ from fedappeal.cli.unused import report_unused, without_others
 from fedappeal.cli.view import RunView
 from fedappeal.protocol.config import ConfigError, RunConfig, scalar
 from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job
-from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers
+from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
 from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
 from fedappeal.tasks import check_task
 from server.build import check_settings, chosen
@@ -129,7 +130,7 @@ def start_simulations(
     Raises:
         ConfigError: before anything is started, for a setting that is not allowed.
     """
-    from fedappeal.simulation.engine import Simulation, choose_mode
+    from fedappeal.simulation.engine import Simulation
 
     check_at_once(at_once)
     at_once = min(at_once, len(jobs))
@@ -153,6 +154,14 @@ def start_simulations(
         check_task(job.config.task_settings(), Path(data_dir) if data_dir else None)
         check_initial_model(job.config, data_dir)
         check_share(job.config, data_dir)
+    # Before anything is shown or written: a cluster that cannot be reached is found here.
+    with ray_cluster(ray, max(workers, 1)) if workers or ray.address else contextlib.nullcontext():
+        _start(jobs, at_once, simulation, ray)
+
+
+def _start(jobs: list[SimulationJob], at_once: int, simulation: Any, ray: RayOptions) -> None:
+    from fedappeal.simulation.engine import choose_mode
+
     console = Console(highlight=False)
     choices = {}
     for config in {_training(job.config): job.config for job in jobs}.values():

@@ -18,6 +18,8 @@ OWN = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # where this is off, all of Ray's ports are on loopback
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_agent_register_timeout_ms": "300000",  # Ray's 30 s are short on a busy machine
+    "RAY_worker_register_timeout_seconds": "300",
 }
 """Ray's environment where this program starts it."""
 

@@ -9,7 +9,8 @@ PATIENCE = 240.0
 
 def be_patient() -> None:
     """Let Ray wait longer for its own processes; after its environment is set, before it starts."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")
+    os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
     from ray._private import services
 
     look = services.get_node
