@@ -1,6 +1,7 @@
 """What `fedappeal simulate` refuses of workers and Ray, before anything is started."""
 
 import contextlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from fedappeal.cli.simulate import plan, start_simulations
 from fedappeal.protocol.config import ConfigError
 from fedappeal.simulation.workers.cluster import RayOptions
 
-pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
 
 SMALL = {"task": "digits", "clients": 3, "rounds": 1, "mandatory-rounds": 1}
 
