@@ -57,7 +57,7 @@ def config_of(row: str, rounds: int, out: str = "") -> Any:
 # -- arms that run in this program ---------------------------------------------------------------------------
 
 
-def ours(row: str, mode: str, rounds: int) -> dict[str, Any]:
+def ours(row: str, mode: str, rounds: int, threads: int = 1) -> dict[str, Any]:
     """`fedappeal simulate`, in batches (``batched``) or one client after another (``sequential``)."""
     import psutil
 
@@ -74,7 +74,7 @@ def ours(row: str, mode: str, rounds: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", config)
-        simulate(config, run, Simulation(mode, threads=1), on_round)
+        simulate(config, run, Simulation(mode, threads=threads), on_round)
         accuracy = read_lines(run.path / HISTORY)[-1]["accuracy"]
     result = _result(marks, cpu, accuracy)
     return result | {"resident_mib": memory.memory_info().rss / 2**20}
@@ -118,6 +118,9 @@ def plain(row: str, rounds: int) -> dict[str, Any]:
         if config.evaluate_every or server_round == rounds:
             found = [evaluate(task, model, d.test).score for d in data]
             accuracy = sum(found) / len(found)
+            if config.evaluate_train:
+                for d in data:
+                    evaluate(task, model, d.train)
         marks.append(time.perf_counter())
         cpu.append(time.process_time())
     return _result(marks, cpu, accuracy)
@@ -212,8 +215,9 @@ def _arms_of(row: str) -> list[str]:
     return ["plain loop", "ours, sequential", "ours, batched", *(["pfl", "fluke"] if row == "cnn" else []), "Flower"]
 
 
-def _in_a_process(arm: str, row: str, rounds: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--arm", arm, "--row", row, "--rounds", str(rounds)]
+def in_a_process(arm: str, row: str, rounds: int, script: str = __file__) -> dict[str, Any]:
+    """Return what an arm measures in a process of its own, on one thread."""
+    command = [sys.executable, script, "--arm", arm, "--row", row, "--rounds", str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode:
         raise RuntimeError(f"{arm} failed on {row}: {done.stderr[-3000:]}")
@@ -251,7 +255,7 @@ def main() -> None:
                     if arm in PEERS:
                         found.append(peer(arm, config_of(row, arguments.rounds), python, data))
                     else:
-                        found.append(_in_a_process(arm, row, arguments.rounds))
+                        found.append(in_a_process(arm, row, arguments.rounds))
             report += _table(row, runs)
             if arguments.json:  # after each row: a long benchmark that is stopped leaves what it has
                 arguments.json.write_text(json.dumps({**described(), "rows": report}, indent=2) + "\n")

@@ -1,32 +1,29 @@
 """What owner and run both may choose: a client's policy and requirement."""
 
-from client.participation.mixture import Mixture
 from client.participation.policy import Policy
 from client.requirement import Fixed, RequirementKind
 from client.settings import NodeSettings
 from fedappeal.protocol.config import RunConfig
-from fedappeal.protocol.plugins import parse_section
+from fedappeal.protocol.plugins import PluginSettings, parse_section
 from strategies.registry import POLICIES, REQUIREMENTS
-from strategies.rounds.algorithm import Algorithm
 
 
-def policy_of(config: RunConfig, node: NodeSettings, strategy: Algorithm, client_id: str) -> Policy:
-    """Return the owner's policy, else the run's, else what the strategy's paper assumes.
+def policy_kind(config: RunConfig, node: NodeSettings, name: str) -> tuple[type[Policy], PluginSettings]:
+    """Return a policy's class and settings: those of the owner, and of the run where the run names the policy.
 
     Args:
         config: the run's settings.
         node: the owner's.
-        strategy: the run's.
-        client_id: on which the draw from a mixture depends.
+        name: the policy.
 
     Raises:
         ConfigError: for a policy that is not known or not allowed, or a setting of it.
     """
-    if name := node.participation:
+    if node.participation:
         kind = POLICIES.load(name)  # named by the owner
-        return kind(parse_section(kind, node.own_section(kind.name)))
-    kind = POLICIES.load(Mixture.of_run(config, strategy.policy).of(config.seed, client_id), node.allowed)
-    return kind(parse_section(kind, {**config.section(kind.name), **node.own_section(kind.name)}))
+        return kind, parse_section(kind, node.own_section(kind.name))
+    kind = POLICIES.load(name, node.allowed)
+    return kind, parse_section(kind, {**config.section(kind.name), **node.own_section(kind.name)})
 
 
 def requirement_kind_of(config: RunConfig, node: NodeSettings) -> RequirementKind:

@@ -10,9 +10,8 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from client import preferred
-from client.choices import policy_of, requirement_kind_of
-from client.data.cache import Cache, pick_device
-from client.disclosure import Disclosure
+from client.data.cache import Cache
+from client.equipment import Equipment
 from client.guard import Guard
 from client.judgement import Adaptation, JudgedModel
 from client.memory import RunMemory, client_identity
@@ -31,12 +30,10 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.packing import Arrays, Layout, content_hash
+from fedappeal.protocol.packing import Arrays, content_hash
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.share import ALL
 from fedappeal.trained.card import ModelCard
-from strategies.registry import STRATEGIES
-from strategies.rounds.algorithm import Algorithm
 
 
 class Participant:
@@ -61,6 +58,7 @@ class Participant:
         arithmetic: Arithmetic | None = None,
         data: ClientData | None = None,
         cache: Cache | None = None,
+        equipment: Equipment | None = None,
     ) -> None:
         """Load the client's data, unless they are given.
 
@@ -71,6 +69,7 @@ class Participant:
             arithmetic: trains and measures; None: one client at a time.
             data: the client's data on its device; None: its own, or those of its partition.
             cache: what it shares with other clients of the process; None: its own.
+            equipment: what it shares with those of its run; None: its own.
 
         Raises:
             ConfigError: where the owner's settings do not fit the run's, or do not allow what it names.
@@ -92,23 +91,19 @@ class Participant:
         self.store = store
         self.client_id = client_identity(node, store)
         cache = cache or Cache()
-        self.strategy: Algorithm = cache.strategy_of(config) or STRATEGIES.load(config.strategy, node.allowed).of_run(
-            config
-        )
-        self.discloses = Disclosure.of(config, node)
-        self.policy = policy_of(config, node, self.strategy, self.client_id)
-        self._required = requirement_kind_of(config, node)
-        self.device = pick_device(node.device)
-        self.task = cache.task(config.task_settings(), node.data_dir, node.allowed)
+        equipment = equipment or Equipment(config, node.of_any_client(), cache)
+        self._equipment, self.strategy = equipment, equipment.strategy()
+        self.discloses = equipment.discloses
+        self.policy = equipment.policy(self.client_id)
+        self._required = equipment.requirement_kind()
+        self.device, self.task, self.model = equipment.device, equipment.task, equipment.model
+        self._initial, self.parts, self.layout = equipment.initial, equipment.parts, equipment.layout
         self.data = data or (
             cache.own_data(self.task, node.data, self.client_id, self.device, node.columns)
             if node.data
             else cache.data(self.task, node.partition_id, self.device)
         )
         self._arithmetic = arithmetic or Arithmetic()
-        self._initial, self.parts = cache.initial(self.task, config.seed), cache.parts(self.task, config.seed)
-        self.model = cache.scratch_model(self.task, config.seed, self.device)
-        self.layout = Layout.of(arrays_of(self._initial, self.parts.shared))
         self.judged = JudgedModel("", 0, {})
         self.guard: Guard | None = None
 
@@ -151,7 +146,12 @@ class Participant:
         Raises:
             LimitReached: where the owner's limits have no room for the run.
         """
-        packed = self.pack(initial)
+        # Of simulated clients all begin with the same w_0; a client of its own need not hold it for longer.
+        if self.store.durable:
+            packed = self.pack(initial)
+            initial_hash = content_hash(packed)
+        else:
+            packed, initial_hash = self._equipment.packed(initial)
         if self.guard is not None:
             self.guard.make_room(self.store, run_key, packed)
             self.guard.begin_run(run_key, packed)
@@ -161,7 +161,7 @@ class Participant:
             self.task.fingerprint,
             self.data.fingerprint,
             self.layout.hash,
-            content_hash(packed),
+            initial_hash,
             self.client_id,
         )
         warm_up = _WarmUp(self, initial)

@@ -2,12 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from flwr.app import Context, Message
 
 from client.data.cache import Cache
+from client.equipment import Equipment
 from client.guard import Guard
 from client.participant import Participant
 from client.settings import NodeSettings
@@ -17,9 +19,11 @@ from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.tasks.examples import ClientData
 
 KEPT = 256
-"""Participants that are kept; those used longest ago are made again when they are needed."""
+"""Participants with loaded data that are kept; those used longest ago are made again when they are needed."""
 KEPT_WITH_OWN_DATA = 2
 """The same of a client with data of its own: each run's split is a copy, and a small device serves many runs."""
+EQUIPMENTS = 4
+"""The same of what participants share."""
 
 
 @lru_cache(maxsize=64)
@@ -33,8 +37,24 @@ def _node_settings(values: tuple[tuple[str, Scalar], ...]) -> NodeSettings:
     return NodeSettings.parse(dict(values))
 
 
+def _node_of(values: Mapping[str, Scalar]) -> NodeSettings:
+    """Return an owner's settings; those of clients that differ in their partition-id alone are checked once."""
+    place = values.get("partition-id", -1)
+    if type(place) is not int or place < 0 or values.get("data"):
+        return _node_settings(_items(values))
+    return _node_settings(_items({**values, "partition-id": 0})).model_copy(update={"partition_id": place})
+
+
 def _items(values: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
     return tuple(values.items())
+
+
+class _Known(NamedTuple):
+    """The participant of a simulated node, whose settings are the same objects in each of its messages."""
+
+    run_config: Mapping[str, Scalar]
+    node_config: Mapping[str, Scalar]
+    participant: Participant
 
 
 class Participants:
@@ -50,7 +70,8 @@ class Participants:
 
         Args:
             arithmetic: trains and evaluates; None: a deployed client's.
-            data: a client's data by its number; None: loaded for this client.
+            data: a simulator's, a client's data by its number: they are held anyway, so that no participant is let
+                go; None: loaded for this client.
             cache: what the clients share; None: one of their own.
         """
         self.cache = cache or Cache()
@@ -58,6 +79,8 @@ class Participants:
         self._data = data
         self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
         self._guards: dict[tuple[str, str], Guard] = {}
+        self._known: dict[int, _Known] = {}
+        self._equipment = lru_cache(maxsize=EQUIPMENTS)(partial(Equipment, cache=self.cache))
 
     def of(self, context: Context, message: Message | None = None) -> Participant:
         """Return a context's participant, with that context's store, and its owner's limits on a message.
@@ -65,23 +88,32 @@ class Participants:
         Raises:
             ConfigError: where the owner's settings do not fit the run's, or the message passes one of its limits.
         """
-        config, node = _run_config(_items(context.run_config)), _node_settings(_items(context.node_config))
+        known = self._known.get(context.node_id)
+        if known and known.run_config is context.run_config and known.node_config is context.node_config:
+            return self._with_store_of(known.participant, context)
+        config, node = _run_config(_items(context.run_config)), _node_of(context.node_config)
         guard = self._guard(node)
         if guard is not None and message is not None:
             guard.begin(message)
         key = (config, node)
         if key not in self._participants:
             data = self._data(node.partition_id) if self._data else None
-            store = _store(node, context)
-            self._participants[key] = Participant(config, node, store, self._arithmetic, data, self.cache)
-            while len(self._participants) > (KEPT_WITH_OWN_DATA if node.data else KEPT):
+            store, equipment = _store(node, context), self._equipment(config, node.of_any_client())
+            self._participants[key] = Participant(config, node, store, self._arithmetic, data, self.cache, equipment)
+            while not self._data and len(self._participants) > (KEPT_WITH_OWN_DATA if node.data else KEPT):
                 self._participants.popitem(last=False)
         self._participants.move_to_end(key)
         participant = self._participants[key]
+        participant.guard = guard
+        if self._data and guard is None:
+            self._known[context.node_id] = _Known(context.run_config, context.node_config, participant)
+        return self._with_store_of(participant, context)
+
+    def _with_store_of(self, participant: Participant, context: Context) -> Participant:
+        """Return a participant whose store is a context's."""
         store = participant.store
         if isinstance(store, ContextStore) and not store.holds(context.state):
-            participant.store = _store(node, context)
-        participant.guard = guard
+            participant.store = _store(participant.node, context)
         return participant
 
     def _guard(self, node: NodeSettings) -> Guard | None:
@@ -100,6 +132,7 @@ class Participants:
     def clear(self) -> None:
         """Let go of all participants, as a restart does."""
         self._participants.clear()
+        self._known.clear()
 
 
 def _store(node: NodeSettings, context: Context) -> Store:

@@ -122,6 +122,10 @@ class NodeSettings(Settings):
         """Return the owner's settings of one plug-in, by their own keys."""
         return section(plugin_settings(self.set), name)
 
+    def of_any_client(self) -> Self:
+        """Return the settings without what names one client: equal for clients whose owners decide alike."""
+        return self.model_copy(update={"data": "", "partition_id": -1, "client_id": "", "state_dir": ""})
+
     def check_data_source(self) -> None:
         """Check that the settings say where the data comes from.
 

@@ -51,10 +51,11 @@ def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tup
     if name != expected.name:
         raise ConfigError(f"strategy = '{name}' is not allowed in this run: '{expected.name}'")
     own = expected.settings.as_config()
-    asked = parse_section(type(expected), {**own, **{key: told[key] for key in own if key in told}}).as_config()
-    for key, value in asked.items():
-        if value != own[key]:
-            raise ConfigError(f"{name}.{key} = {value} is not allowed in this run: {own[key]}")
+    given = {key: told[key] for key in own if key in told}
+    if any(type(value) is not type(own[key]) or value != own[key] for key, value in given.items()):
+        for key, value in parse_section(type(expected), {**own, **given}).as_config().items():
+            if value != own[key]:
+                raise ConfigError(f"{name}.{key} = {value} is not allowed in this run: {own[key]}")
     return expected, {**own, **told}
 
 

@@ -5,6 +5,7 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedappeal.freed_memory import return_freed_memory
 from fedappeal.protocol.config import RunConfig
 from fedappeal.tasks.files.data_files import environment_data_dir
 from server.run import run
@@ -20,4 +21,5 @@ def main(grid: Grid, context: Context) -> None:
         log.addHandler(logging.StreamHandler())
         log.setLevel(logging.INFO)
         log.propagate = False
+    return_freed_memory()
     run(grid, RunConfig.parse(context.run_config), data_dir=environment_data_dir())

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from fedappeal.files import aside_name, replace_file
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import all_printable, parse_json, printable
+from server.decisions import is_packed, unpacked
 
 HISTORY = "history.jsonl"
 PARTICIPATION = "participation.jsonl"
@@ -34,20 +35,44 @@ _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a JSON-lines file without one cut short by a kill; texts without control characters.
 
+    Of a round's decisions, one line in the file, it returns one line each.
+
     Raises:
         ConfigError: the file is damaged: one line that names it.
     """
+    return list(_read(path, lambda line: unpacked(line) if is_packed(line) else [line]))
+
+
+def decisions_of(path: Path, server_round: int) -> dict[str, str]:
+    """Return a round's decisions by client-id, from a run's folder; errors as `read_lines`."""
+
+    def of_round(line: dict[str, Any]) -> list[dict[str, Any]]:
+        if line.get("round") != server_round:
+            return []
+        if is_packed(line):
+            return unpacked(line)
+        _check_keys(line, _NEEDED[PARTICIPATION])
+        return [line]
+
+    return {str(line["client-id"]): str(line["decision"]) for line in _read(path / PARTICIPATION, of_round)}
+
+
+def written_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a JSON-lines file as they are written; errors as `read_lines`."""
+    return list(_read(path, lambda line: [line]))
+
+
+def _read(path: Path, of: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Yield what is made of each line."""
     if not path.exists():
-        return []
+        return
     number = 0
     try:
-        found: list[dict[str, Any]] = []
         for text in _texts(path)[:-1]:
             number += 1
-            found.append(_line(text))
+            yield from of(_line(text))
     except (OSError, ValueError) as error:
         raise ConfigError(f"file '{path}' cannot be read: {f'line {number}: ' if number else ''}{error}") from None
-    return found
 
 
 def usable_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -69,7 +94,10 @@ def usable_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for number, text in enumerate(texts, 1):
         try:
             line = _line(text)
-            _check_keys(line, _NEEDED.get(path.name, {}))
+            if is_packed(line):
+                unpacked(line)
+            else:
+                _check_keys(line, _NEEDED.get(path.name, {}))
         except ValueError as error:
             problems.append(f"line {number}: {error}")
         else:

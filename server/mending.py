@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from fedappeal.files import delete_unfinished
+from fedappeal.files import delete_unfinished, set_aside
 from server.checkpoints import Found, newest_usable, take_back
+from server.initial_files import damaged_initials
 from server.lines import EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES, mend_lines
 from server.run_folder import RunFolder, Usable, without_memory
 
@@ -29,6 +30,10 @@ def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = witho
             folder.event("damaged", file=name, aside=aside.name, reason=reason)
             whole = f"the run continues without these lines, and the whole file is kept as '{aside.name}'"
             say(f"file '{folder.path / name}' is damaged ({reason}): {whole}")
+    for path, reason in damaged_initials(folder.path).items():
+        kept = set_aside(path).name
+        folder.event("damaged", file=path.name, aside=kept, reason=reason)
+        say(f"{reason}: the next checkpoint writes it again, and the damaged file is kept as '{kept}'")
     for unusable, aside in zip(found.newer, take_back(found), strict=True):
         file = unusable.file
         folder.event("damaged", file=file.name, aside=aside.name, reason=unusable.reason, round=found.server_round)

@@ -9,9 +9,11 @@ from flwr.app import ArrayRecord
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.packing import content_hash
 from server.build import Chosen
 from server.checkpoint import Checkpoint
 from server.checkpoints import write_checkpoint
+from server.decisions import packed
 from server.resumption import is_local
 from server.run_folder import (
     HISTORY,
@@ -87,6 +89,7 @@ class Recorder(Hooks):
         self._due = time.monotonic() + SECONDS_APART
         self._unsaved: tuple[int, ArrayRecord] | None = None
         self._begun = False
+        self._initial_hash = content_hash(self.initial)
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
         """Record an arrival, and the client's policy where the run mixes policies."""
@@ -141,11 +144,8 @@ class Recorder(Hooks):
 
     def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
         """Write the round's lines, then the checkpoint that makes them count."""
-        decisions = [
-            {"round": record.server_round, "client-id": client, "decision": decision}
-            for client, decision in sorted(record.decisions.items())
-        ]
-        self.folder.append(PARTICIPATION, *decisions)
+        if record.decisions:
+            self.folder.append(PARTICIPATION, packed(record.server_round, record.decisions))
         if record.measured:
             self.folder.append(
                 MEASUREMENTS, measurements(record, self.strategy.metric.name, *self.strategy.other_metrics)
@@ -166,7 +166,7 @@ class Recorder(Hooks):
         # The checkpoint makes both count: a kill at any moment leaves one with the memory of the same round.
         if self.memory is not None:
             self.memory.save(server_round)
-        checkpoint = Checkpoint(server_round, self.initial, arrays, self.strategy.state())
+        checkpoint = Checkpoint(server_round, self.initial, arrays, self.strategy.state(), self._initial_hash)
         kept = write_checkpoint(self.folder.path, checkpoint, self.durable)
         if self.memory is not None:
             self.memory.keep_only(kept)

@@ -132,6 +132,7 @@ def _run(
     layout = Layout.of(named)
     strategy.check_model(layout.names)
     initial = layout.pack(named) if config.pack else layout.named(named)
+    del named  # as large as the model, for as long as the run takes
     told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
     folder.identify({"task-fingerprint": task.fingerprint, keys.LAYOUT: layout.hash})
     folder.record(metric=task.metric.as_record())

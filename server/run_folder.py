@@ -1,11 +1,12 @@
 """What a run leaves behind: one folder with its settings, its history and its models.
 
 ``config.json`` (every setting, seed and version, the runtime, and each time that the run was continued),
-``history.jsonl`` (a line a round), ``participation.jsonl`` (round, client-id, decision), ``measurements.jsonl`` (a
-line a round: what each client measured), ``policies.jsonl`` (client-id and policy, where the run mixes policies),
+``history.jsonl`` (a line a round), ``participation.jsonl`` (the same: `server.decisions`), ``measurements.jsonl``
+(a line a round: what each client measured), ``policies.jsonl`` (client-id and policy, where the run mixes policies),
 ``events.jsonl`` (arrivals, refusals, failures, the end), ``initial.safetensors`` (w_0, of local runs),
 ``checkpoint.safetensors`` (what ``fedappeal resume`` continues from; ``checkpoint-ROUND.safetensors``: the two before
-it) and ``model.safetensors`` (the global model by parameter names). A simulated run leaves its clients' memory too:
+it), ``initial-HASH.safetensors`` (w_0 of these; and a copy) and ``model.safetensors`` (the global model by parameter
+names). A simulated run leaves its clients' memory too:
 `fedappeal.simulation.memory`.
 """
 
@@ -32,7 +33,7 @@ from server.build import resolved_settings
 from server.given import NOTHING_GIVEN, Given
 from server.lines import EVENTS as EVENTS
 from server.lines import HISTORY as HISTORY
-from server.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, rewrite, usable_lines
+from server.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, rewrite, usable_lines, written_lines
 from server.lines import MEASUREMENTS as MEASUREMENTS
 from server.lines import PARTICIPATION as PARTICIPATION
 from server.lines import POLICIES as POLICIES
@@ -188,7 +189,7 @@ class RunFolder:
         """
         for file in (EVENTS, POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS):
             if (self.path / file).exists():  # a run without a mixture has no policies
-                lines = read_lines(self.path / file)
+                lines = written_lines(self.path / file)
                 rewrite(self.path / file, (line for line in lines if not _is_of_later(line, server_round)))
 
 

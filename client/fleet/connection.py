@@ -7,15 +7,19 @@ first (10 ms and more between attempts, where Flower waits for 1 s), and the res
 The SuperLink keeps an object until every message that holds it was confirmed. To confirm at once could overtake
 the server while it sends an object that we had already, and end the ServerApp with ObjectPushError. So messages
 are confirmed some seconds later, when nothing else is to do; until then the server need not send the model of
-an EVALUATE again for the TRAIN that follows.
+an EVALUATE again for the TRAIN that follows. A later message of the same run says that the server, which sends one
+after the other, had sent all of those before: they are confirmed at once, or a large model would stay in the
+SuperLink's memory beside those that followed it.
 """
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -38,6 +42,7 @@ from fedappeal.flower.fleet import (
     NodeForgotten,
     NotConnected,
     ObjectTooLarge,
+    always,
 )
 from fedappeal.flower.inflated_size import inflated_size
 from fedappeal.flower.messages import be_client
@@ -48,9 +53,8 @@ from fedappeal.steady import CLOCK
 _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
-_MOST_UNCONFIRMED = 8
 _MOST_OBJECTS = 10_000
-_AT_ONCE = 32  # objects that are pulled side by side
+_AT_ONCE = 32  # objects that are asked for before their size is counted
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
 
 
@@ -122,8 +126,12 @@ class FleetConnection:
         """Number of objects that did not have to be pulled."""
         return self._cache.hits
 
-    def receive(self) -> Message | None:
+    def receive(self, hold: float = 0.0, waits: Callable[[], bool] = always) -> Message | None:
         """Pull the oldest message for this node with all that it holds; None if there is none.
+
+        Args:
+            hold: seconds for which the SuperLink may wait for a message, where it can; up to `LONGEST_HOLD`.
+            waits: asked every quarter of a second meanwhile; False: the message is no longer waited for.
 
         Raises:
             MessageDropped: if its time is over or its run has ended; it is gone.
@@ -135,12 +143,13 @@ class FleetConnection:
             raise NodeForgotten(f"the SuperLink at {self._fleet.address} does not know this node any more")
         with clock_measured(self._fleet):
             # The SuperLink hands a message out once: one that could not be pulled whole is not asked for again.
-            message = self._half or self._fleet.pull(self.node_id)
+            message = self._half or self._fleet.pull(self.node_id, hold, partial(self._still, waits))
             if message is None:
                 self._confirm_due()
                 return None
-            if len(self._unconfirmed) > _MOST_UNCONFIRMED:
-                self._confirm_due()
+            self._half = message
+            self._make_due(message.run_id)
+            self._confirm_due()
             return self._pull_whole(message)
 
     def _pull_whole(self, message: Announcement) -> Message:
@@ -173,13 +182,13 @@ class FleetConnection:
         self._done(size, message)
         try:
             room.check(inflated_size(contents))
-            whole = inflate(root, contents)
+            # Remembered before, because what is built is let go of: a large model would be there three times.
+            self._cache.add_message({part: contents[part] for part in message.parts})
+            return inflate(root, contents)
         except MessageRefused:
             raise
         except Exception as error:  # garbage raises almost anything
             raise MessageRefused(f"the message cannot be read: {type(error).__name__}", message.about) from error
-        self._cache.add_message({part: contents[part] for part in message.parts})
-        return whole
 
     def _done(self, size: int, message: Announcement) -> None:
         """Take note that a message has been pulled, or given up: to be confirmed once there is time."""
@@ -276,11 +285,22 @@ class FleetConnection:
             wait = min(wait * 1.5, _LONGEST_WAIT)
         return contents
 
+    def _still(self, waits: Callable[[], bool]) -> bool:
+        """Whether a held poll is still waited for; meanwhile there is time to confirm."""
+        self._confirm_due()
+        return not self._forgotten and waits()
+
+    def _make_due(self, run_id: int) -> None:
+        """Let a run's messages so far be confirmed before any others."""
+        own = [(-math.inf, run, object_id) for _, run, object_id in self._unconfirmed if run == run_id]
+        self._unconfirmed = deque([*own, *(each for each in self._unconfirmed if each[1] != run_id)])
+
     def _confirm_due(self) -> None:
         while self._unconfirmed and self._unconfirmed[0][0] <= time.monotonic():
-            _, run_id, object_id = self._unconfirmed.popleft()
+            _, run_id, object_id = self._unconfirmed[0]
             with contextlib.suppress(MessageDropped):  # a run that has ended keeps nothing
                 self._fleet.confirm(self.node_id, run_id, object_id)
+            self._unconfirmed.popleft()  # not before: a connection that is lost meanwhile leaves it to be confirmed
 
 
 class _Room:

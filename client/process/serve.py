@@ -32,7 +32,7 @@ from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
 from client.state import DiskStore, Record, clear_up, make_private
 from fedappeal.flower.bundle import RunSettings
-from fedappeal.flower.fleet import MessageDropped, MessageRefused, NodeForgotten, NotConnected
+from fedappeal.flower.fleet import LONGEST_HOLD, MessageDropped, MessageRefused, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply, set_times
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol.config import ConfigError
@@ -40,6 +40,8 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.steady import CLOCK
 
 _KEPT_RUNS = 4
+_HELD = 5.0
+"""Seconds after which an empty answer to a poll was held by the SuperLink."""
 
 T = TypeVar("T")
 LOGGER = logging.getLogger("fedappeal.client")
@@ -203,7 +205,8 @@ class _Client:
         while not self.shutdown.asked.is_set():
             self._rest_while_paused()
             try:
-                message = self._persist(fleet.receive)
+                asked = time.monotonic()
+                message = self._persist(lambda: fleet.receive(LONGEST_HOLD, self._waits))
             except MessageRefused as error:
                 self._decline(fleet, error)
                 continue
@@ -211,7 +214,9 @@ class _Client:
                 self._tell("dropped", f"dropped: {error}")
                 continue
             if message is None:
-                self.shutdown.asked.wait(poll_wait(time.monotonic() - last))
+                now = time.monotonic()
+                if now - asked < _HELD:  # this SuperLink answers at once, as Flower's own does
+                    self.shutdown.asked.wait(poll_wait(now - last))
                 continue
             try:
                 self._answer(fleet, message)
@@ -219,11 +224,18 @@ class _Client:
                 self._tell("dropped", f"{task_of(message)}: dropped, {error}")
             last = time.monotonic()
 
+    def _waits(self) -> bool:
+        """Whether the client waits for a message: it is neither asked to end nor paused."""
+        return not (self.shutdown.asked.is_set() or self._is_paused())
+
+    def _is_paused(self) -> bool:
+        return self._pause_file is not None and self._pause_file.exists()
+
     def _rest_while_paused(self) -> None:
-        if self._pause_file is None or not self._pause_file.exists():
+        if not self._is_paused():
             return
         self._tell("paused", f"paused: nothing is worked on until {self._pause_file} is gone")
-        while self._pause_file.exists():
+        while self._is_paused():
             if self.shutdown.asked.wait(0.25):
                 return
         self._tell("resumed", "resumed")

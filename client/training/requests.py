@@ -115,14 +115,10 @@ class Arithmetic:
 
     def train(self, request: TrainRequest) -> Arrays:
         """Return the locally trained model by name."""
-        load_arrays(request.model, request.arrays)
-        request.model.train()
-        device = request.data.device
-        purpose = f"{request.client_id}/{request.purpose}"
-        with seeded_noise(request.seed, purpose, request.server_round, device):
-            problem = LocalProblem(request.task, request.data, request.batches, request.training, request.deadline)
-            request.rule.train(request.model, problem)
-        return arrays_of(request.model, request.arrays.keys())
+        with seeded_noise(
+            request.seed, f"{request.client_id}/{request.purpose}", request.server_round, request.data.device
+        ):
+            return train_without_seed(request)
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Return the model's loss and metrics, in evaluation mode where no noise is given."""
@@ -141,3 +137,12 @@ class Arithmetic:
         names = [name for name, p in request.model.named_parameters() if p.requires_grad]
         found = mean_gradient(request.task, request.model, data)
         return {name: g.cpu().numpy() for name, g in zip(names, found, strict=True)}
+
+
+def train_without_seed(request: TrainRequest) -> Arrays:
+    """Return the locally trained model by name; noise, where it is drawn, is whatever the generator gives."""
+    load_arrays(request.model, request.arrays)
+    request.model.train()
+    problem = LocalProblem(request.task, request.data, request.batches, request.training, request.deadline)
+    request.rule.train(request.model, problem)
+    return arrays_of(request.model, request.arrays.keys())

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedappeal.protocol.config import ConfigError, RunConfig
 from server.build import chosen, own_settings
-from strategies.rounds.influence import FEWEST
+from strategies.rounds.influence import FAR, FEWEST
 
 INFLUENCE = "influence"
 
@@ -51,7 +51,8 @@ def influence_line(config: RunConfig) -> str:
         return f"influence: bounded has no effect on fewer than {FEWEST} clients: one can replace the model"
     still_open = chosen(config).strategy.still_open
     left = f"; not bounded: {still_open}" if still_open else ""
+    norm = config.influence_norm
     return (
-        f"influence: bounded (a weight above {config.influence_weight:g} or an update above "
-        f"{config.influence_norm:g} medians of the clients' counts as the median{left})"
+        f"influence: bounded (a weight above {config.influence_weight:g} or an update above {norm:g} medians of the "
+        f"clients' counts as the median, an update above {FAR * norm:g} for nothing{left})"
     )

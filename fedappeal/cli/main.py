@@ -4,6 +4,7 @@ import errno
 import sys
 
 from fedappeal.shadowing import check_names
+from fedappeal.waiting_threads import sleep_while_waiting
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors of the system for which a program has nothing to explain: full, read-only, forbidden, damaged."""
@@ -16,6 +17,7 @@ def main() -> None:
     except ImportError as error:
         print(f"fedappeal: {error}", file=sys.stderr)
         sys.exit(2)
+    sleep_while_waiting()
     # Here, because a file of the user's could be imported in place of ours before the check.
     from click import UsageError
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from server.run_folder import EVENTS, HISTORY, PARTICIPATION, read_lines
+from server.lines import decisions_of
+from server.run_folder import EVENTS, HISTORY, read_lines
 
 Watch = Callable[[str, dict[str, Any]], None]
 """Told of each new line of the run's folder: ``("round" | "event", line)``."""
@@ -47,12 +48,7 @@ class Follower:
             if int(line["round"]) <= self._round:
                 continue
             self._round = int(line["round"])
-            decisions = {
-                d["client-id"]: d["decision"]
-                for d in read_lines(self._path / PARTICIPATION)
-                if d["round"] == self._round
-            }
-            self._watch("round", {**line, "decisions": decisions})
+            self._watch("round", {**line, "decisions": decisions_of(self._path, self._round)})
         for line in fresh:
             self.finished = self.finished or line["event"] == "finished"
             self.failed = str(line["reason"]) if line["event"] == "failed" else self.failed

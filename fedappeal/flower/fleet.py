@@ -4,11 +4,21 @@
 carry the same calls over HTTP. `transport` chooses.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from flwr.app import Message, UserConfig
+
+HOLD_HEADER = "fedappeal-hold"
+"""Header of a poll: seconds for which the SuperLink may hold it until there is a message. Flower's own ignores it."""
+LONGEST_HOLD = 20.0
+"""Most seconds for which a poll is held."""
+
+
+def always() -> bool:
+    """Return True."""
+    return True
 
 
 class NotConnected(ConnectionError):
@@ -139,8 +149,13 @@ class FleetApi(Protocol):
     def heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
         """Stay online for twice the interval; False where the node is not known."""
 
-    def pull(self, node_id: int) -> Announcement | None:
+    def pull(self, node_id: int, hold: float = 0.0, waits: Callable[[], bool] = always) -> Announcement | None:
         """Return the oldest message for the node, which is handed out once; None if there is none.
+
+        Args:
+            node_id: the node.
+            hold: seconds for which the SuperLink may hold the question until there is one, up to `LONGEST_HOLD`.
+            waits: asked every quarter of a second meanwhile; False: the message is no longer waited for.
 
         Raises:
             MessageDropped: where what came is no message.

@@ -6,8 +6,10 @@ itself SIGINT), swallows exceptions of its body and raises a BaseException for a
 below it, eleven calls of protobuf messages, has been steady.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
@@ -29,10 +31,13 @@ _NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, gr
 _UNKNOWN_NODE = "Invalid node ID"
 _WRONG_TIME = "Invalid timestamp"
 _SIGNATURE_LASTS = 5.0  # seconds for which one signature serves; it is valid for 300 s
-_TIMEOUT = 30.0
+_TIMEOUT = fleet.LONGEST_HOLD + 10.0
+_LOOK_UP = 0.25  # seconds between two questions whether a held call is still waited for
 _HEARTBEAT_TIMEOUT = 5.0
 _OBJECT_TIMEOUT = 600.0
 _CLOCK_TIMEOUT = 10.0
+_SIDE_BY_SIDE = 8
+"""Calls at one time: the SuperLink holds what is on its way, of a large model as much again as its store."""
 LARGEST_OBJECT = 32 * 2**20
 """Most bytes of one answer that are taken in; Flower cuts arrays into pieces of 5 MiB."""
 _CHANNEL_OPTIONS = [
@@ -106,11 +111,14 @@ class GrpcFleet:
         )
         return bool(self._call(self._stub.SendNodeHeartbeat, request, _HEARTBEAT_TIMEOUT).success)
 
-    def pull(self, node_id: int) -> Announcement | None:
+    def pull(self, node_id: int, hold: float = 0.0, waits: Callable[[], bool] = fleet.always) -> Announcement | None:
         """Return the oldest message for the node; None if there is none."""
         request = fleet_pb2.PullMessagesRequest(node=Node(node_id=node_id))
-        answer = self._call(self._stub.PullMessages, request)
-        if not answer.messages_list:
+        if hold > 0:
+            answer = self._held(self._stub.PullMessages, request, hold, waits)
+        else:
+            answer = self._call(self._stub.PullMessages, request)
+        if answer is None or not answer.messages_list:
             return None
         try:
             return announcement(answer.messages_list[0], answer.message_object_trees[0])
@@ -120,7 +128,7 @@ class GrpcFleet:
     def pull_objects(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes]:
         """Return the contents that the server has sent so far."""
         node = Node(node_id=node_id)
-        requests = [message_pb2.PullObjectRequest(node=node, run_id=run_id, object_id=each) for each in object_ids]
+        requests = (message_pb2.PullObjectRequest(node=node, run_id=run_id, object_id=each) for each in object_ids)
         answers = self._call_all(self._stub.PullObject, requests)
         if not all(answer.object_found for answer in answers):
             raise fleet.MessageDropped("the SuperLink does not have all of it any more")
@@ -149,12 +157,12 @@ class GrpcFleet:
     def push_objects(self, node_id: int, run_id: int, upload: Upload) -> None:
         """Send the objects of a reply."""
         node = Node(node_id=node_id)
-        requests = [
+        requests = (
             message_pb2.PushObjectRequest(
                 node=node, run_id=run_id, object_id=object_id, object_content=content, session_id=upload.session_id
             )
             for object_id, content in upload.objects.items()
-        ]
+        )
         if not all(answer.stored for answer in self._call_all(self._stub.PushObject, requests)):
             raise fleet.MessageDropped("the SuperLink did not store the reply")
 
@@ -191,8 +199,28 @@ class GrpcFleet:
         except grpc.RpcError as error:
             raise self._explain(error) from None
 
-    def _call_all(self, method: Any, requests: list[Any]) -> list[Any]:
-        """Make calls side by side, and wait for all answers."""
+    def _held(self, method: Any, request: object, hold: float, waits: Callable[[], bool]) -> Any | None:
+        """Make a call that the SuperLink may hold; None: it is no longer waited for."""
+        headers = [*self._sign(), (fleet.HOLD_HEADER, f"{hold:g}")]
+        call = method.future(request, timeout=_TIMEOUT, metadata=headers)
+        try:
+            while waits():
+                with contextlib.suppress(grpc.FutureTimeoutError):
+                    return call.result(_LOOK_UP)
+        except grpc.RpcError as error:
+            raise self._explain(error) from None
+        finally:
+            call.cancel()
+        return None
+
+    def _call_all(self, method: Any, requests: Iterable[Any]) -> list[Any]:
+        """Make calls, some side by side, and wait for all answers; requests are made as their turn comes."""
+        coming, answers = iter(requests), list[Any]()
+        while some := list(islice(coming, _SIDE_BY_SIDE)):
+            answers += self._call_some(method, some)
+        return answers
+
+    def _call_some(self, method: Any, requests: list[Any]) -> list[Any]:
         if len(requests) == 1:
             return [self._call(method, requests[0], _OBJECT_TIMEOUT)]
         calls = [method.future(each, timeout=_OBJECT_TIMEOUT, metadata=self._sign()) for each in requests]

@@ -7,8 +7,8 @@ announced message however they are nested. A node is bounded here by what it was
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
@@ -24,6 +24,7 @@ from flwr.supercore.object_store import ObjectStore
 
 from fedappeal.flower.object_tree import TreeRefused, levels
 from fedappeal.flower.processes import replace_name
+from fedappeal.flower.unary_calls import Before, UnaryCalls
 
 LARGEST_REQUEST = 24 << 20
 """Bytes of one request; Flower cuts an array into chunks of at most 20 MiB."""
@@ -35,6 +36,9 @@ AT_LEAST, TIMES = 8 << 20, 4
 """Bytes that a node's replies may take up at one time: a fixed number, and a multiple of its largest message."""
 REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
 """Replies that a node may announce: a fixed number, and a number for each message that it was sent."""
+MOST_NODES = 20_000
+"""Nodes that are remembered; one of whose replies something is stored is not forgotten."""
+_LOOKED_AT = 100
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 
@@ -52,7 +56,7 @@ class _Node:
     stored: dict[str, int] = field(default_factory=dict)
 
 
-class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+class FleetLimits(UnaryCalls):
     """Bounds on each node's replies, behind the check of its signature.
 
     Args:
@@ -64,25 +68,15 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         self._nodes: dict[int, _Node] = {}
         self._lock = threading.Lock()
 
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler | None:
-        """Put the bounds before the calls that they concern."""
-        handler = continuation(handler_call_details)
-        bounded: dict[str, Callable[[Call, Any, grpc.ServicerContext], Any]] = {
+    def before(self, method: str, metadata: Any) -> Before | None:
+        """Return the bound on a call."""
+        bounds: dict[str, Before] = {
             "PullMessages": self._pull_messages,
             "PullObject": self._pull_object,
             "PushMessages": self._push_messages,
             "PushObject": self._push_object,
         }
-        call = bounded.get(handler_call_details.method.rpartition("/")[2])
-        if handler is None or call is None:
-            return handler
-        return grpc.unary_unary_rpc_method_handler(
-            partial(call, handler.unary_unary), handler.request_deserializer, handler.response_serializer
-        )
+        return bounds.get(method)
 
     def _pull_messages(
         self, call: Call, request: PullMessagesRequest, context: grpc.ServicerContext
@@ -90,7 +84,7 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         answer: PullMessagesResponse = call(request, context)
         if answer.messages_list:
             with self._lock:
-                node = self._nodes.setdefault(request.node.node_id, _Node())
+                node = self._node(request.node.node_id)
                 node.messages += 1
                 node.sent = {}
         return answer
@@ -101,14 +95,14 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         answer: PullObjectResponse = call(request, context)
         if answer.object_content:  # an id that is made up is not kept
             with self._lock:
-                node = self._nodes.setdefault(request.node.node_id, _Node())
+                node = self._node(request.node.node_id)
                 node.sent[request.object_id] = len(answer.object_content)
                 node.largest = max(node.largest, sum(node.sent.values()))
         return answer
 
     def _push_messages(self, call: Call, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:
         with self._lock:
-            node = self._nodes.setdefault(request.node.node_id, _Node())
+            node = self._node(request.node.node_id)
             node.replies += 1
             allowed = REPLIES_AT_LEAST + REPLIES_EACH * node.messages
         if problem := self._problem(request, node.replies, allowed):
@@ -121,6 +115,10 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             return f"{replies} replies are more than the {allowed} that are allowed"
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
             return "one reply at a time, with the tree of its objects"
+        about = request.messages_list[0].metadata
+        if not about.reply_to_message_id or about.src_node_id != request.node.node_id:
+            # Flower would store it as an instruction of the server's, to whichever node it names.
+            return "a node sends replies only, and only its own"
         if (size := request.messages_list[0].ByteSize()) > LARGEST_ANNOUNCEMENT:
             return f"a reply announced in {size} bytes is not allowed: up to {LARGEST_ANNOUNCEMENT}"
         try:
@@ -146,7 +144,7 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     ) -> PushObjectResponse:
         size, object_id = len(request.object_content), request.object_id
         with self._lock:
-            node = self._nodes.setdefault(request.node.node_id, _Node())
+            node = self._node(request.node.node_id)
             if not self._has_room(node, size):
                 return PushObjectResponse(stored=False)
             node.stored[object_id] = size
@@ -161,9 +159,25 @@ class FleetLimits(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             return True
         most = AT_LEAST + TIMES * node.largest
         if sum(node.stored.values()) + size > most:
-            store = self._store()
-            node.stored = {each: known for each, known in node.stored.items() if each in store}
+            self._forget_deleted(node)
         return sum(node.stored.values()) + size <= most
+
+    def _forget_deleted(self, node: _Node) -> None:
+        store = self._store()
+        node.stored = {each: known for each, known in node.stored.items() if each in store}
+
+    def _node(self, node_id: int) -> _Node:
+        """Return what is known of a node, and forget one that was not heard of for longest. The lock is held."""
+        node = self._nodes.setdefault(node_id, _Node())
+        self._nodes[node_id] = self._nodes.pop(node_id)  # the last one heard of is the last in order
+        if len(self._nodes) > MOST_NODES:
+            for each in list(islice(self._nodes, min(_LOOKED_AT, len(self._nodes) - 1))):
+                known = self._nodes.pop(each)
+                self._forget_deleted(known)
+                if not known.stored:
+                    break
+                self._nodes[each] = known
+        return node
 
 
 def limit_fleet_api() -> None:

@@ -48,11 +48,16 @@ class PlainInbox:
 
 
 def inbox_of(grid: Grid) -> Inbox:
-    """Return where a grid's replies come from: of a SuperLink, without trust in what clients sent there."""
+    """Return where a grid's replies come from: of a SuperLink, without trust in what clients sent there.
+
+    A SuperLink's grid pushes a message's objects one by one from then on.
+    """
     # A simulation never loads Flower's HTTP grid, and a ServerApp that is given one has loaded it.
     deployed = sys.modules.get(_HTTP_GRID)
     if deployed is not None and isinstance(grid, deployed.HttpGrid):
         from fedappeal.flower.http_inbox import HttpInbox
+        from fedappeal.flower.outgoing import push_one_by_one
 
+        push_one_by_one(deployed)
         return HttpInbox(grid)
     return PlainInbox(grid)

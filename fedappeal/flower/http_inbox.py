@@ -21,6 +21,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedappeal.flower.capped_pull import TooLarge, pull_object
 from fedappeal.flower.incoming import Incoming, unavailable
+from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import one_line
 
@@ -121,15 +122,24 @@ class HttpInbox:
                 reply.take(object_id, answer.object_content)
 
     def _hand_over(self, reply: Incoming) -> Message:
-        """Return a reply, after the SuperLink was told to forget it."""
+        """Return a reply, after the SuperLink was told to forget it.
+
+        Where the SuperLink says that there is none, it has forgotten the message as well, but not its objects.
+        """
         del self._coming[reply.reply_to]
+        message = reply.message()
         if reply.root:
-            received = ConfirmMessageReceivedRequest(
-                node=self._grid.node, run_id=self._run_id, message_object_id=reply.root
-            )
-            with contextlib.suppress(httpx.HTTPStatusError):  # what it cannot forget is the SuperLink's
-                self._grid._runtime_client.ConfirmMessageReceived(received)
-        return reply.message()
+            self._forget(reply.root)
+        if is_from_superlink(message):
+            self._forget(reply.reply_to)
+        return message
+
+    def _forget(self, message_id: str) -> None:
+        received = ConfirmMessageReceivedRequest(
+            node=self._grid.node, run_id=self._run_id, message_object_id=message_id
+        )
+        with contextlib.suppress(httpx.HTTPStatusError):  # what it cannot forget is the SuperLink's
+            self._grid._runtime_client.ConfirmMessageReceived(received)
 
     @property
     def _run_id(self) -> int:

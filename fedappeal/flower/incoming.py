@@ -4,10 +4,10 @@ Everything here was written by a client. Whatever is wrong with it, and whatever
 becomes an error reply of that client.
 """
 
-import json
 import math
+from collections.abc import Callable
+from threading import Lock
 
-import numpy as np
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -15,12 +15,13 @@ from flwr.common.serde import message_from_proto
 from flwr.proto.error_pb2 import Error as ErrorProto
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import Metadata, ObjectTree
-from flwr.supercore.constant import HEAD_BODY_DIVIDER, SYSTEM_MESSAGE_TYPE
+from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_head_values_from_object_content as head_of,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from fedappeal.flower.assembly import Assembly, TooLong
 from fedappeal.flower.messages import FROM_SUPERLINK
 from fedappeal.flower.object_tree import DEEPEST, TreeRefused, levels
 from fedappeal.protocol.allowance import Allowance
@@ -34,7 +35,7 @@ class Incoming:
     """One announced reply and what has come of it.
 
     It is pulled in stages: the message's own object, which honest clients send last; what says how large its arrays
-    are; the arrays' values.
+    are; the arrays' values, which are put together as they come.
 
     Attributes:
         reply_to: id of the message that it answers.
@@ -59,6 +60,10 @@ class Incoming:
         self.asked = math.inf
         self._proto, self._allowance = proto, allowance
         self._contents: dict[str, bytes] = {}
+        self._came: set[str] = set()
+        self._assembly = Assembly(allowance)
+        self._begun = False
+        self._taking = Lock()
         self._size = 0
         self._stages: list[list[str]] = []
         self._stalled = False
@@ -86,7 +91,7 @@ class Incoming:
         """Return the objects of its present stage that have not come; none where it is not to be looked at now."""
         if self.settled or self._stalled:
             return []
-        return [each for each in self._stages[0] if each not in self._contents]
+        return [each for each in self._stages[0] if each not in self._came]
 
     def wants(self) -> bool:
         """Whether the present look at it continues."""
@@ -97,10 +102,13 @@ class Incoming:
         self._stalled = False
 
     def take(self, object_id: str, content: bytes) -> None:
-        """Take in an object."""
-        self._contents[object_id] = content
-        self._size += len(content)
-        self._wait = FIRST_WAIT
+        """Take in an object; several threads may."""
+        with self._taking:
+            self._came.add(object_id)
+            self._contents[object_id] = content
+            self._size += len(content)
+            self._wait = FIRST_WAIT
+            self._assemble(self._assembly.advance)
 
     def stall(self, now: float) -> None:
         """An object is not there yet: look again later."""
@@ -111,23 +119,23 @@ class Incoming:
     def refuse(self, problem: str) -> None:
         """Give it up for something that its client did."""
         self.problem = self.problem or problem
-        self._contents.clear()
+        self._clear()
 
     def drop(self) -> None:
         """Keep nothing of it: only the fact of an answer matters from now on."""
         self.unread = True
-        self._contents.clear()
+        self._clear()
         self._stages = self._stages and [[self.root]]
 
     def next_stage(self) -> None:
         """Go on to the next stage, where the present one is complete."""
-        if self.settled or any(each not in self._contents for each in self._stages[0]):
+        if self.settled or any(each not in self._came for each in self._stages[0]):
             return
         done = self._stages.pop(0)
         if self.unread:
             self._stages.clear()
-        elif self._stages and done[0] != self.root:
-            self._check_arrays()
+        elif done[0] != self.root and not self._begun:
+            self._begin_arrays()
 
     def message(self) -> Message:
         """Return the reply, or an error reply that says what is wrong with it."""
@@ -153,36 +161,38 @@ class Incoming:
             return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, _unreadable(error)))
 
     def _content(self) -> RecordDict:
-        self._check_arrays(expanded=True)
-        if self.problem:
-            raise ValueError(self.problem)
-        contents, self._contents = self._contents, {}  # what is built is forgotten on the way
-        message = inflate_object_from_contents(self.root, contents)
+        contents, self._contents = self._contents, {}
+        arrays = self._assembly.named()
+        # Flower's own way would repeat a chunk as often as the array names it, without a bound.
+        kinds = {object_id: head_of(content)[0] for object_id, content in contents.items()}
+        if any(kind == "Array" and object_id not in arrays for object_id, kind in kinds.items()):
+            raise ValueError("an array is not where arrays are, or lacks chunks")
+        message = inflate_object_from_contents(self.root, contents, objects=arrays)
         if not isinstance(message, Message):
             raise TypeError(f"an object of type {type(message).__name__} came where a message was due")
+        self._assembly.fill(message.content)
         return message.content
 
-    def _check_arrays(self, expanded: bool = False) -> None:
-        """Refuse arrays that say that they are larger than allowed; ``expanded``: that are, with repeated chunks."""
+    def _clear(self) -> None:
+        self._contents.clear()
+        self._came.clear()
+        self._assembly = Assembly(self._allowance)
+
+    def _assemble(self, step: Callable[[dict[str, bytes]], None]) -> None:
+        """Do a step of the arrays' assembly; refuse the reply where it fails."""
         try:
-            total = 0
-            for content in self._contents.values():
-                kind, children, _ = head_of(content)
-                if kind != "Array":
-                    continue
-                body = json.loads(content[content.index(HEAD_BODY_DIVIDER) + 1 :])
-                chunks = [children[int(each)] for each in body["arraychunk_ids"]]
-                size = max(0, math.prod(map(int, body["shape"]))) * np.dtype(body["dtype"]).itemsize
-                total += sum(len(self._contents[each]) for each in chunks) if expanded else size
-                if total > self._allowance.bytes:
-                    shape = one_line(tuple(body["shape"]), 40)
-                    self.refuse(
-                        f"an array of shape {shape} and dtype {one_line(body['dtype'], 20)} is too large: "
-                        f"the reply may hold {self._allowance.bytes} bytes, and announces {total}"
-                    )
-                    return
+            step(self._contents)
+        except TooLong as error:
+            self.refuse(str(error))
         except Exception as error:
             self.refuse(_unreadable(error))
+
+    def _begin_arrays(self) -> None:
+        """Begin to put arrays together, where they say that they are as large as allowed at most."""
+        self._begun = True
+        self._assemble(self._assembly.begin)
+        if not self.problem:
+            self._assemble(self._assembly.advance)
 
 
 def unavailable(reply_to: str, reason: str) -> MessageProto:

@@ -1,5 +1,6 @@
 """A message as the tree of objects that the Fleet API carries, each by its SHA-256."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,8 +18,10 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from fedappeal.flower.assembly import Assembly
 from fedappeal.flower.fleet import Announcement, MessageDropped
 from fedappeal.flower.messages import set_message_id
+from fedappeal.protocol.allowance import Allowance
 
 
 def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
@@ -39,19 +42,24 @@ def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
     )
 
 
-def inflate(object_id: str, contents: Mapping[str, bytes]) -> Message:
-    """Build a message from the contents of its objects.
+def inflate(object_id: str, contents: dict[str, bytes]) -> Message:
+    """Build a message from the contents of its objects, which are let go of on the way.
 
     Args:
         object_id: the message's own object.
-        contents: of that object and of all that it holds.
+        contents: of that object and of all that it holds; the caller has checked what they make (`inflated_size`).
 
     Raises:
         MessageDropped: if the object is no message.
     """
-    message = inflate_object_from_contents(object_id, dict(contents), keep_object_contents=True)
+    assembly = Assembly(Allowance(sys.maxsize, sys.maxsize))
+    assembly.begin(contents)
+    assembly.advance(contents)
+    message = inflate_object_from_contents(object_id, contents, objects=assembly.named())
     if not isinstance(message, Message):
         raise MessageDropped(f"an object of type {type(message).__name__} came where a message was due")
+    if message.has_content():
+        assembly.fill(message.content)
     # An object does not hold its own id.
     set_message_id(message, object_id)
     return message

@@ -4,8 +4,10 @@ Everything that stands before Flower's own code is put in its place here, and no
 """
 
 import os
+import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -24,7 +26,10 @@ from starlette.middleware import Middleware
 
 from fedappeal.flower.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
 from fedappeal.flower.fleet_limits import limit_fleet_api
+from fedappeal.flower.held_polls import hold_polls
 from fedappeal.flower.processes import replace_name
+from fedappeal.flower.spared_sql import spare_superlink
+from fedappeal.freed_memory import return_freed_memory
 from fedappeal.protocol.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
@@ -88,6 +93,7 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
         ConfigError: options that cannot be guarded; before anything is started.
     """
     ports = Ports.of(arguments)
+    return_freed_memory()
     if guarded and not is_loopback(ports.host):
         raise ConfigError(
             f"host = '{ports.host}' is not allowed: 127.0.0.1 or ::1, because a program that reaches this port can "
@@ -97,11 +103,21 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     if guarded:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
         replace_name(extensions, "get_middleware", _with_door(extensions.get_middleware))
+    allow_open_files()
     limit_fleet_api()
+    hold_polls()
+    spare_superlink()
     replace_name(flower, "_run_fleet_api_grpc_rere", _with_interceptors(ports, guarded))
     replace_name(flower, "_get_superexec_command", _with_own_superexec(flower._get_superexec_command))
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink()
+
+
+def allow_open_files() -> None:
+    """Let this process have as many open files as the system lets it: each client's connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS says that there is no limit, and then does not take it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _with_door(extension: Callable[[], tuple[Middleware, ...]]) -> Callable[[], tuple[Middleware, ...]]:

@@ -264,7 +264,9 @@ class RunConfig(TaskSettings):
         3.0, description="for influence = bounded: most a client's weight may be, in medians"
     )
     influence_norm: AtLeastOne = Field(
-        2.0, description="for influence = bounded: most the norm of a client's update may be, in medians"
+        2.0,
+        description="for influence = bounded: most the norm of a client's update may be, in medians; of "
+        "twice that the client is left out",
     )
     aggregation: Aggregation = Field(
         "mean",

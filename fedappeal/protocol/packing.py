@@ -6,7 +6,7 @@ much cheaper than one array per layer. The apps pack here; strategies work on an
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from io import BytesIO
@@ -70,8 +70,8 @@ class Layout:
         groups: dict[str, list[NDArray[np.generic]]] = {}
         for name, _, _ in self.entries:
             array = arrays[name]
-            groups.setdefault(_packed_name(array.dtype), []).append(array.reshape(-1))
-        return array_record({name: np.concatenate(parts) for name, parts in groups.items()})
+            groups.setdefault(_packed_name(array.dtype), []).append(np.ascontiguousarray(array).reshape(-1))
+        return record_of_arrays({name: _joined(parts) for name, parts in groups.items()})
 
     def named(self, arrays: Arrays) -> "ArrayRecord":
         """Return named arrays as a record, one array a name.
@@ -115,9 +115,7 @@ class Layout:
 
 def array_record(arrays: Arrays) -> "ArrayRecord":
     """Return named NumPy arrays as a Flower record."""
-    from flwr.app import Array, ArrayRecord  # where settings are read, Flower need not be loaded
-
-    return ArrayRecord({name: Array(np.asarray(values, order="C")) for name, values in arrays.items()})
+    return record_of_arrays({name: serialised(values) for name, values in arrays.items()})
 
 
 def model_of(content: "RecordDict", name: str = keys.ARRAYS) -> "ArrayRecord":
@@ -136,7 +134,7 @@ def model_of(content: "RecordDict", name: str = keys.ARRAYS) -> "ArrayRecord":
 
 def record_of_arrays(arrays: Mapping[str, "Array"]) -> "ArrayRecord":
     """Return named Flower arrays as a record."""
-    from flwr.app import ArrayRecord
+    from flwr.app import ArrayRecord  # where settings are read, Flower need not be loaded
 
     return ArrayRecord(dict(arrays))
 
@@ -149,7 +147,7 @@ def view(array: "Array") -> NDArray[np.generic]:
     """
     if array.stype != "numpy.ndarray":
         raise ValueError(f"array has serialization type {array.stype!r}; allowed: 'numpy.ndarray'")
-    data = memoryview(array.data)
+    data = memoryview(array.data).toreadonly()
     shape, dtype, offset = _npy_header(data)
     count = math.prod(shape)
     if len(data) - offset != count * dtype.itemsize:
@@ -163,12 +161,23 @@ def serialised(values: NDArray[np.generic]) -> "Array":
     Args:
         values: any shape, no objects.
     """
-    values, head = np.asarray(values, order="C"), BytesIO()
-    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(values))
-    data = b"".join((head.getvalue(), values.reshape(-1).view(np.uint8).data))
+    values = np.asarray(values, order="C")
+    return _array_of(values.dtype, tuple(values.shape), [values.reshape(-1)])
+
+
+def _joined(parts: Sequence[NDArray[np.generic]]) -> "Array":
+    """Return a Flower array of the values of vectors of one dtype, one after the other, with one copy."""
+    return _array_of(parts[0].dtype, (sum(part.size for part in parts),), parts)
+
+
+def _array_of(dtype: np.dtype[np.generic], shape: tuple[int, ...], parts: Sequence[NDArray[np.generic]]) -> "Array":
+    head = BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(head, described)
+    data = b"".join((head.getvalue(), *(part.view(np.uint8).data for part in parts)))
     from flwr.app import Array
 
-    return Array(str(values.dtype), tuple(values.shape), "numpy.ndarray", data)
+    return Array(str(dtype), shape, "numpy.ndarray", data)
 
 
 def _npy_header(data: memoryview) -> tuple[tuple[int, ...], np.dtype[np.generic], int]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedappeal.simulation.batched import NotBatchable
 from fedappeal.simulation.layers import Dropout, EachExample, Flatten, Layer, ReLU, View, batched_layer
+from fedappeal.simulation.pooling import max_pool2d
 
 _TRACING = threading.Lock()
 """Held while a forward pass is traced: torch.fx then replaces the call of all modules of the process."""
@@ -219,6 +220,10 @@ def _by_name(
         return [Flatten(nn.Flatten(**given))] if given["start_dim"] != 0 else None
     if name in ("relu", "relu_"):
         return [ReLU()]
+    if name == "max_pool2d" and not named.get("return_indices"):
+        pooling = max_pool2d(*arguments, **{key: value for key, value in named.items() if key != "return_indices"})
+        if pooling is not None:
+            return [pooling]
     if name in _EACH and not named.get("return_indices"):
         return [EachExample(partial(_applied, _EACH[name], tuple(arguments), dict(named)))]
     return None

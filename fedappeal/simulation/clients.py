@@ -15,7 +15,8 @@ from fedappeal.simulation.choice import form_of
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects
-from fedappeal.simulation.scheduler import BatchScheduler
+from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
+from fedappeal.simulation.threaded import ThreadedScheduler
 from fedappeal.tasks.task import Task
 from server.build import packages_named
 from server.given import Given
@@ -78,7 +79,11 @@ def clients_here(
         The grid that reaches them, and their participants.
     """
     form = form_of(mode, task, cache.scratch_model(task, contexts.config.seed, pool.train.device))
-    with evaluation_workers(threads if form else 1) as workers, frozen_objects():
-        scheduler = BatchScheduler(pool, form, workers) if form else None
+    with evaluation_workers(threads) as workers, frozen_objects():
+        scheduler: ClientQueue | None = None
+        if form:
+            scheduler = BatchScheduler(pool, form, workers)
+        elif workers:
+            scheduler = ThreadedScheduler(workers, threads)
         participants = Participants(scheduler, pool.client, cache)
         yield InProcessGrid(client_app(participants), contexts.clients, contexts.of, scheduler), participants

@@ -1,6 +1,5 @@
 """The loss of one model on the data of many clients: one forward pass and a mean a client."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -13,6 +12,7 @@ from client.training.measured import Evaluation
 from client.training.models import evaluate, load_arrays
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.batched import Examples
+from fedappeal.simulation.inference import for_inference, is_pytorchs_own
 from fedappeal.tasks.examples import only_tensor
 from fedappeal.tasks.task import Task
 
@@ -24,44 +24,79 @@ SHORT = 128
 """Examples in a row, on average, below which those of clients that are apart are copied together first."""
 
 
-@torch.no_grad()
-def evaluate_clients(
-    task: Task,
-    model: nn.Module,
-    arrays: Arrays,
-    examples: Examples,
-    clients: Sequence[int],
-    workers: Executor | None = None,
-) -> Mapping[int, Evaluation]:
-    """Evaluate one model on several clients' data, as `client.training.models.evaluate` does for one.
+class ClientsEvaluation:
+    """Evaluates one model on many clients' data.
 
     Args:
-        task: gives loss and metrics.
-        model: holds the model; its values are replaced.
-        arrays: the model's values by name.
-        examples: all clients' examples.
-        clients: indices into ``examples.start``, without repetition.
         workers: share the forward passes on a CPU, each on one thread; None: one pass after another.
-
-    Returns:
-        By client: mean loss and metrics, in evaluation mode.
     """
-    load_arrays(model, arrays)
-    model.eval()
-    each = _each(workers if _known(model) else None)
-    model = for_inference(model)
-    rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
-    inputs, labels = only_tensor(examples.x), only_tensor(examples.y)
-    if inputs is None or labels is None or not task.is_plain():
-        return {k: evaluate(task, model, examples.of_client(k)) for k in clients}
-    owner = torch.from_numpy(np.repeat(np.arange(len(clients)), [stop - start for start, stop in rows]))
-    owner = owner.to(labels.device)
-    losses = torch.empty(len(owner), device=owner.device)
-    right = torch.empty(len(owner), dtype=torch.bool, device=owner.device)
+
+    def __init__(self, workers: Executor | None = None) -> None:
+        self._workers = workers
+        self._fast: dict[nn.Module, nn.Module] = {}
+        """By model: one over the same parameters that is faster in large passes."""
+
+    @torch.no_grad()
+    def of(
+        self, task: Task, model: nn.Module, arrays: Arrays, examples: Examples, clients: Sequence[int]
+    ) -> Mapping[int, Evaluation]:
+        """Evaluate one model on several clients' data, as `client.training.models.evaluate` does for one.
+
+        Args:
+            task: gives loss and metrics.
+            model: holds the model; its values are replaced.
+            arrays: the model's values by name.
+            examples: all clients' examples.
+            clients: indices into ``examples.start``, without repetition.
+
+        Returns:
+            By client: mean loss and metrics, in evaluation mode.
+        """
+        load_arrays(model, arrays)
+        model.eval()
+        inputs, labels = only_tensor(examples.x), only_tensor(examples.y)
+        if inputs is None or labels is None or not task.is_plain():
+            fast = self._for_inference(model)
+            return {k: evaluate(task, fast, examples.of_client(k)) for k in clients}
+        on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+        rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
+        workers = self._workers if on_cpu and is_pytorchs_own(model) else None
+        losses, right = _measured(task, self._for_inference(model), inputs, labels, rows, workers)
+        counts = np.array([stop - start for start, stop in rows])
+        first = np.cumsum(counts) - counts
+        loss, correct = (
+            np.add.reduceat(of_each.double().cpu().numpy(), first) / counts for of_each in (losses, right)
+        )
+        return {
+            k: Evaluation(mean, share)
+            for k, mean, share in zip(clients, loss.tolist(), correct.tolist(), strict=True)
+        }
+
+    def _for_inference(self, model: nn.Module) -> nn.Module:
+        """Return a model that is faster in large passes; of PyTorch's own modules it is made once."""
+        if not is_pytorchs_own(model):
+            return for_inference(model)
+        if model not in self._fast:
+            self._fast[model] = for_inference(model)
+        return self._fast[model]
+
+
+def _measured(
+    task: Task,
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    rows: Sequence[tuple[int, int]],
+    workers: Executor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each of the clients' examples, and whether it is labelled rightly."""
+    count = sum(stop - start for start, stop in rows)
+    losses = torch.empty(count, device=labels.device)
+    right = torch.empty(count, dtype=torch.bool, device=labels.device)
     spans = joined(rows)
-    if len(owner) < SHORT * len(spans):
+    if count < SHORT * len(spans):
         index = torch.cat([torch.arange(*span) for span in rows]).to(labels.device)
-        inputs, labels, spans = inputs[index], labels[index], [(0, len(owner))]
+        inputs, labels, spans = inputs[index], labels[index], [(0, count)]
 
     def measure(piece: tuple[int, int, int]) -> None:
         start, stop, at = piece
@@ -70,14 +105,8 @@ def evaluate_clients(
         losses[at : at + len(y)] = task.loss(logits, y, reduction="none")
         torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
 
-    list(each(measure, pieces(spans)))
-    loss = torch.zeros(len(clients), dtype=torch.float64, device=owner.device).index_add_(0, owner, losses.double())
-    correct = torch.zeros_like(loss).index_add_(0, owner, right.double())
-    counts = [stop - start for start, stop in rows]
-    return {
-        k: Evaluation(total / n, right / n)
-        for k, total, right, n in zip(clients, loss.tolist(), correct.tolist(), counts, strict=True)
-    }
+    list(_each(workers)(measure, pieces(spans)))
+    return losses, right
 
 
 def _each(workers: Executor | None) -> Callable[[Callable[[A], None], Iterable[A]], Iterator[None]]:
@@ -93,43 +122,6 @@ def _each(workers: Executor | None) -> Callable[[Callable[[A], None], Iterable[A
         return workers.map(alone, items)
 
     return by_workers
-
-
-def _known(model: nn.Module) -> bool:
-    """Return whether a model may run in several threads at once: on a CPU, and of layers that keep nothing."""
-    parameters = list(model.parameters())
-    plain = all(type(module).__module__.startswith("torch.nn.modules.") for module in model.modules())
-    return plain and all(p.device.type == "cpu" for p in parameters)
-
-
-class _OneDnnLinear(nn.Linear):
-    """A linear layer by oneDNN."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, "none", [], "")
-        return y
-
-    @classmethod
-    def of(cls, layer: nn.Linear) -> "_OneDnnLinear":
-        """Return a layer with the same parameters."""
-        fast = copy.copy(layer)
-        fast.__class__ = cls
-        assert isinstance(fast, cls)
-        return fast
-
-
-def for_inference(model: nn.Module) -> nn.Module:
-    """Return a model of the same values that is faster in large forward passes; the same one on an accelerator.
-
-    PyTorch multiplies float32 matrices on a CPU by MKL, which does not use AMD's vectors in full; oneDNN does, and
-    takes less than half of the time. PyTorch's compiler calls the same operator for the same reason.
-    """
-    layers = [module for module in model.modules() if type(module) is nn.Linear]
-    plain = all(layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32 for layer in layers)
-    if not layers or not plain or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return model
-    fast = {id(layer): _OneDnnLinear.of(layer) for layer in layers}
-    return copy.deepcopy(model, dict(fast))
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ layers takes about half as long again. Layers without parameters that have no wr
 themselves alone.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -14,9 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedappeal.simulation.batched import Parameters
+from fedappeal.simulation.pooling import max_pool2d
 
 ONE_BY_ONE = {"cpu"}
 """Devices on which clients' convolutions are done one after another."""
+SMALL_PATCH = 32
+"""Most inputs of one output for which all patches, laid out, and one product beat a convolution on a CPU."""
 
 
 class Layer(Protocol):
@@ -75,12 +79,20 @@ class Conv2d:
         self._weight, self._bias = f"{name}weight", f"{name}bias" if module.bias is not None else ""
         self._groups = module.groups
         self._how = (list(module.stride), [int(p) for p in module.padding], list(module.dilation))
+        plain = module.groups == 1 and tuple(module.dilation) == (1, 1)
+        self._by_patches = plain and math.prod(module.weight.shape[1:]) <= SMALL_PATCH
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
         """See `Layer`."""
         self._x = x
         weight, bias = parameters[self._weight], parameters.get(self._bias)
         stride, padding, dilation = self._how
+        if x.device.type in ONE_BY_ONE and self._by_patches:
+            patches, shape = _patches(x, weight.shape[3:], stride, padding)
+            self._patches = patches
+            each = weight.flatten(2).unsqueeze(1).expand(-1, x.shape[1], -1, -1).flatten(0, 1)
+            y = torch.bmm(each, patches).view(*x.shape[:2], weight.shape[1], *shape)
+            return y if bias is None else y.add_(bias.view(len(x), 1, -1, 1, 1))
         if x.device.type in ONE_BY_ONE:
             biases = [None] * len(x) if bias is None else list(bias)
             return torch.stack(
@@ -105,14 +117,20 @@ class Conv2d:
         weight, x = parameters[self._weight], self._x
         clients, outputs = weight.shape[:2]
         del self._x
-        if x.device.type in ONE_BY_ONE:
-            parts = [self._backward(g, a, w, 1, first) for g, a, w in zip(grad, x, weight, strict=True)]
+        below: Tensor | None
+        of_weight: Tensor | None
+        of_bias: Tensor | None
+        if x.device.type in ONE_BY_ONE and self._by_patches:
+            below, of_weight, of_bias = self._backward_by_patches(grad, x, weight, first)
+        elif x.device.type in ONE_BY_ONE:
+            wanted = [not first, True, bool(self._bias)]
+            parts = [self._backward(g, a, w, 1, wanted) for g, a, w in zip(grad, x, weight, strict=True)]
             below, of_weight, of_bias = (
                 None if part[0] is None else torch.stack(part) for part in zip(*parts, strict=True)
             )
         else:
             below, of_weight, of_bias = self._backward(
-                _channels(grad), _channels(x), weight.flatten(0, 1), clients, first
+                _channels(grad), _channels(x), weight.flatten(0, 1), clients, [not first, True, bool(self._bias)]
             )
             below = None if below is None else _clients(below, clients)
         assert of_weight is not None
@@ -121,8 +139,21 @@ class Conv2d:
             into[self._bias].add_(of_bias.view(clients, outputs), alpha=alpha)
         return grad if below is None else below
 
+    def _backward_by_patches(
+        self, grad: Tensor, x: Tensor, weight: Tensor, first: bool
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        of_output = grad.reshape(-1, weight.shape[1], grad.shape[-2] * grad.shape[-1])
+        products = torch.bmm(of_output, self._patches.transpose(1, 2))
+        del self._patches
+        of_weight = products.view(len(x), -1, *products.shape[1:]).sum(1)
+        of_bias = grad.sum((1, 3, 4)) if self._bias else None
+        if first:
+            return None, of_weight, of_bias
+        below = [self._backward(*each, 1, [True, False, False])[0] for each in zip(grad, x, weight, strict=True)]
+        return torch.stack([of_client for of_client in below if of_client is not None]), of_weight, of_bias
+
     def _backward(
-        self, grad: Tensor, x: Tensor, weight: Tensor, clients: int, first: bool
+        self, grad: Tensor, x: Tensor, weight: Tensor, clients: int, wanted: Sequence[bool]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         stride, padding, dilation = self._how
         found: tuple[Tensor | None, Tensor | None, Tensor | None] = torch.ops.aten.convolution_backward(
@@ -136,9 +167,22 @@ class Conv2d:
             False,
             [0, 0],
             clients * self._groups,
-            [not first, True, bool(self._bias)],
+            wanted,
         )
         return found
+
+
+def _patches(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> tuple[Tensor, tuple[int, int]]:
+    """Return the inputs of each output, ``(clients * batch, inputs, outputs)``, and the outputs' height and width."""
+    x = functional.pad(x.flatten(0, 1), (padding[1], padding[1], padding[0], padding[0])).contiguous()
+    height, width = ((x.shape[2 + i] - kernel[i]) // stride[i] + 1 for i in range(2))
+    n, c, row, column = x.stride()
+    windows = x.as_strided(
+        (len(x), x.shape[1], *kernel, height, width), (n, c, row, column, row * stride[0], column * stride[1])
+    )
+    return windows.reshape(len(x), -1, height * width), (height, width)
 
 
 def _channels(x: Tensor) -> Tensor:
@@ -303,6 +347,10 @@ def batched_layer(name: str, module: nn.Module) -> Layer | None:
         return Dropout(module.p)
     if kind is nn.ReLU:
         return ReLU()
+    if kind is nn.MaxPool2d and isinstance(module, nn.MaxPool2d) and not module.return_indices:
+        how = module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode
+        if (pooling := max_pool2d(*how)) is not None:
+            return pooling
     if kind in _EACH_EXAMPLE and not getattr(module, "return_indices", False):
         return EachExample(module)
     return None

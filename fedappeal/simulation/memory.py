@@ -133,7 +133,6 @@ class SavedMemory:
             self._first = self._states()
         if self._participants is None:
             return
-        # As they were kept, in the same order: which of them are kept next follows from it.
         self._participants.clear()
         for place, model, noise_round, measured in self._judged:
             participant = self._participants.of(self._grid.context(FIRST_NODE + place))
@@ -152,6 +151,7 @@ class SavedMemory:
         judged = [
             [each.node.partition_id, each.judged.model, each.judged.server_round, _values(each.judged.evaluations)]
             for each in (self._participants.kept() if self._participants is not None else ())
+            if each.judged.evaluations
         ]
         text = json.dumps({"records": records, "judged": judged}).encode()
         arrays[_TEXT] = np.frombuffer(text, np.uint8)

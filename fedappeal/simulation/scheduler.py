@@ -7,6 +7,7 @@ with the result, so that decisions, minibatches and state come from the very cod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from client.training.requests import Arithmetic, EvaluateRequest, GradientReques
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.batched import BatchedForm, gradients, line_up, train, whole
-from fedappeal.simulation.evaluation import evaluate_clients
+from fedappeal.simulation.evaluation import ClientsEvaluation
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.stacking import ModelParts, each
 
@@ -30,51 +31,24 @@ EVALUATED = 256
 """Examples a client that are differentiated at once."""
 AT_ONCE = 512
 """Most clients that are under way at once."""
+DONE_AT_ONCE = 8192
+"""Replies after which no further clients begin, of clients that neither train nor evaluate."""
 
 
-class BatchScheduler(Arithmetic):
-    """Arithmetic of many clients at once, on the data of a pool.
+class ClientQueue(Arithmetic):
+    """Clients that run up to a request of theirs, and wait there for its answer.
 
     Args:
-        pool: the clients' data.
-        form: how gradients of several clients are found at once.
-        workers: share the forward passes of evaluations; None: one pass after another.
+        largest_batch: most clients that train at once.
+        at_once: most clients that are under way at once.
     """
 
-    def __init__(self, pool: Pool, form: BatchedForm, workers: Executor | None = None) -> None:
-        self._pool = pool
-        self._form = form
-        self._workers = workers
-        self._parts: dict[nn.Module, ModelParts] = {}
+    def __init__(self, largest_batch: int, at_once: int = AT_ONCE) -> None:
+        self._largest_batch, self._at_once = largest_batch, at_once
+        self._trained_alone = False
         self._waiting: dict[str, Callable[[], Any]] = {}
         self._halted: dict[str, tuple[greenlet, Request]] = {}
         self._done: dict[str, Any] = {}
-
-    # -- what a client asks for ------------------------------------------------------------------------
-
-    def train(self, request: TrainRequest) -> Arrays:
-        """Wait for the other clients, and train with them."""
-        all_clients = getcurrent().parent
-        if all_clients is None or not request.rule.batched:
-            return super().train(request)
-        trained: Arrays = all_clients.switch(request)
-        return trained
-
-    def evaluate(self, request: EvaluateRequest) -> Evaluation:
-        """Wait for the other clients, and have the model that all of them were sent evaluated once."""
-        if (all_clients := getcurrent().parent) is None or not request.shared:
-            return super().evaluate(request)
-        measured: Evaluation = all_clients.switch(request)
-        return measured
-
-    def gradient(self, request: GradientRequest) -> Arrays:
-        """Wait for the other clients, and differentiate with them."""
-        if (all_clients := getcurrent().parent) is None:
-            return super().gradient(request)
-        found: Arrays = all_clients.switch(request)
-        return found
-
-    # -- all of them --------------------------------------------------------------------------------------
 
     def start(self, name: str, client: Callable[[], Any]) -> None:
         """Take a client under a name; nothing of it runs before `results` is called."""
@@ -92,16 +66,24 @@ class BatchScheduler(Arithmetic):
         named = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
         while named:
             self._begin(named)
+            while self._may_go_on() and any(n in self._waiting for n in named):
+                self._begin(named)
             if any(name in self._done for name in named):
                 break
             self._run_on(named)
         return {name: self._done.pop(name) for name in named if name in self._done}
 
+    def _may_go_on(self) -> bool:
+        """Whether further clients may begin, of which none has trained: their replies hold no models."""
+        return not (self._halted or self._trained_alone) and len(self._done) < DONE_AT_ONCE
+
     def _begin(self, named: Sequence[str]) -> None:
         """Run the named clients, and others while there is room, up to their first request or their end."""
-        first = [name for name in named if name in self._waiting]
-        room = AT_ONCE - len(self._halted)
-        for name in [*first, *(name for name in list(self._waiting) if name not in first)][: max(room, 1)]:
+        first = dict.fromkeys(name for name in named if name in self._waiting)
+        others = (name for name in self._waiting if name not in first)
+        room = self._at_once - len(self._halted)
+        self._trained_alone = False
+        for name in list(islice(chain(first, others), max(room, 1))):
             client = greenlet(self._waiting.pop(name))
             self._resume(name, client, client.switch)
 
@@ -113,9 +95,10 @@ class BatchScheduler(Arithmetic):
         if not asked:
             # Only training is due: of the named clients, and of others while they fit into the same batches.
             due = [name for name in named if name in self._halted]
-            others = [name for name in self._halted if name not in due]
-            fits = -len(due) % self._form.largest_batch
-            asked = {name: self._halted[name][1] for name in [*due, *others[:fits]]}
+            wanted = set(due)
+            others = (name for name in self._halted if name not in wanted)
+            fits = -len(due) % self._largest_batch
+            asked = {name: self._halted[name][1] for name in [*due, *islice(others, fits)]}
         for name, answer in zip(asked, self._answers(list(asked.values())), strict=True):
             client, _ = self._halted.pop(name)
             if isinstance(answer, Exception):
@@ -130,6 +113,54 @@ class BatchScheduler(Arithmetic):
             self._done[name] = handed
         else:
             self._halted[name] = (client, handed)
+
+    def _train_alone(self, request: TrainRequest) -> Arrays:
+        """Train a client that waits for no other."""
+        self._trained_alone = True
+        return Arithmetic.train(self, request)
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer requests; an error in place of an answer is raised in the client."""
+        raise NotImplementedError
+
+
+class BatchScheduler(ClientQueue):
+    """Arithmetic of many clients at once, on the data of a pool.
+
+    Args:
+        pool: the clients' data.
+        form: how gradients of several clients are found at once.
+        workers: share the forward passes of evaluations; None: one pass after another.
+    """
+
+    def __init__(self, pool: Pool, form: BatchedForm, workers: Executor | None = None) -> None:
+        super().__init__(form.largest_batch)
+        self._pool = pool
+        self._form = form
+        self._evaluated = ClientsEvaluation(workers)
+        self._parts: dict[nn.Module, ModelParts] = {}
+
+    def train(self, request: TrainRequest) -> Arrays:
+        """Wait for the other clients, and train with them."""
+        all_clients = getcurrent().parent
+        if all_clients is None or not request.rule.batched:
+            return self._train_alone(request)
+        trained: Arrays = all_clients.switch(request)
+        return trained
+
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
+        """Wait for the other clients, and have the model that all of them were sent evaluated once."""
+        if (all_clients := getcurrent().parent) is None or not request.shared:
+            return super().evaluate(request)
+        measured: Evaluation = all_clients.switch(request)
+        return measured
+
+    def gradient(self, request: GradientRequest) -> Arrays:
+        """Wait for the other clients, and differentiate with them."""
+        if (all_clients := getcurrent().parent) is None:
+            return super().gradient(request)
+        found: Arrays = all_clients.switch(request)
+        return found
 
     def _answers(self, requests: Sequence[Request]) -> list[Any]:
         """Answer requests, each group at once; an error belongs to all requests of its batch."""
@@ -172,7 +203,7 @@ class BatchScheduler(Arithmetic):
         first = requests[0]
         examples = self._pool.train if first.split == TRAIN_SPLIT else self._pool.test
         clients = sorted({request.place for request in requests})
-        measured = evaluate_clients(first.task, first.model, first.arrays, examples, clients, self._workers)
+        measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients)
         return [measured[request.place] for request in requests]
 
     @torch.no_grad()

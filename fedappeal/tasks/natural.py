@@ -62,6 +62,11 @@ class NaturalTask(Task):
         """Inputs and labels of each client, as `read` returned them."""
         return self.read()
 
+    @cached_property
+    def flipped(self) -> frozenset[int]:
+        """The clients whose labels are flipped."""
+        return flipped(self.settings)
+
     def initial_model(self, seed: int) -> "nn.Module":
         """Return w_0 of the model that the settings name, on the CPU."""
         from fedappeal.tasks import models
@@ -84,7 +89,7 @@ class NaturalTask(Task):
         check_client(self.settings, client)
         x, y = self.clients[client]
         train, test = split(self.settings, client, np.arange(len(y)))
-        flip = client in flipped(self.settings)
+        flip = client in self.flipped
         on_test = flip and self.settings.flip_on == "both"
         return ClientData(
             train=self._examples(x[train], y[train], flip), test=self._examples(x[test], y[test], on_test)

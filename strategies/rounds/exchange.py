@@ -98,7 +98,7 @@ class Exchange:
         self.over = False
         self._channel = channel
         self._deadline = deadline
-        self._at_once = max(2, PULLED_AT_ONCE // max(1, model_bytes))
+        self._at_once = max(1, PULLED_AT_ONCE // max(1, model_bytes))
         self._left: dict[str, Member] = {}
         self._wait, self._offset = FIRST_POLL, 0
         self._kind, self._allowance = kind, allowance or Allowance()

@@ -5,9 +5,11 @@ is an update as it stands). With m_a and m_u the cohort's medians of weights and
 
     a_k <- m_a                        where a_k > A m_a            A: influence-weight
     u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
+    k is left out                     where |u_k| > 2 N m_u
 
 What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
-clients, and an attack that leaves them gains nothing by it. The medians are of the latest values of the latest
+clients, and an attack that leaves them gains nothing by it. An update far beyond counts for nothing: its direction
+is no honest client's. The medians are of the latest values of the latest
 clients, as they were sent: one client is one value, whatever it sends and however often. A reply within the limits
 of the rounds before counts at once. One beyond a limit, or that comes before three clients' values are known, waits
 for the round's end (four of them at most), and is measured by this round's values too. All is done in logarithms,
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
 from strategies.rounds.updates import log_norm, shortened
+from strategies.rounds.weighted_sum import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
@@ -35,6 +38,8 @@ KEPT = 64
 """Clients whose latest values count."""
 HELD = 4
 """Replies that wait, at most."""
+FAR = 2.0
+"""An update longer than this many times its limit counts for nothing."""
 WEIGHT = "weight"
 _TOLERANCE = 1e-9
 """Of a logarithm: what lies at a limit is not cut for a rounding."""
@@ -139,7 +144,11 @@ class Bounds:
         return released
 
     def bounded(self, sent: Sent) -> "Reply":
-        """Return a reply as it counts; whatever this raises concerns its client alone."""
+        """Return a reply as it counts.
+
+        Raises:
+            Refused: if an update is longer than 2 N medians.
+        """
         reply = sent.reply
         if sent.within:
             return reply
@@ -147,6 +156,10 @@ class Bounds:
         if not any(cut < 1.0 for cut in cuts.values()):
             return reply
         self.cut.add(reply.member.client_id)
+        for name, value in sent.values.items():
+            if name != WEIGHT and _cut(value, self._now.of(name), FAR * self.norm) < 1.0:
+                most = f"{FAR * self.norm:.3g} times the clients' median"
+                raise Refused(f"its update ({name}) is longer than {most} (influence-norm)")
         arrays = _shortened(reply.arrays, self.model, cuts[keys.ARRAYS])
         records = {name: _shortened(record, None, cuts[name]) for name, record in reply.records.items()}
         return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT])

@@ -12,7 +12,8 @@ def test_submit_bounds_influence_unless_told_otherwise() -> None:
     assert config.influence == "bounded"
     assert note == ""
     assert influence_line(config) == (
-        "influence: bounded (a weight above 3 or an update above 2 medians of the clients' counts as the median)"
+        "influence: bounded (a weight above 3 or an update above 2 medians of the clients' counts as the median, "
+        "an update above 4 for nothing)"
     )
     assert bounded_by_default({"influence": "off"})[0].influence == "off"
     assert influence_line(RunConfig()) == ""

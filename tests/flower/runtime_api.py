@@ -129,10 +129,10 @@ class World:
         inbox._clock = self.clock
         self.inbox = inbox
 
-    def node(self) -> Node:
+    def node(self, ttl: float = 60.0) -> Node:
         fleet, node_id = self.server.node()
         be_server(self.run_id, 1, 1)
-        message = Message(RecordDict({keys.ARRAYS: SENT}), node_id, "train", ttl=60.0, group_id="1")
+        message = Message(RecordDict({keys.ARRAYS: SENT}), node_id, "train", ttl=ttl, group_id="1")
         sent = self.server.send(message)
         be_client(self.run_id, node_id, 1)
         return Node(fleet, node_id, message, sent)

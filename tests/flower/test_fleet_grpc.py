@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_object_id
 
 from fedappeal.flower import fleet as api
 from fedappeal.flower import signing
@@ -43,6 +44,9 @@ def test_a_message_and_its_reply_go_both_ways(server: Server) -> None:
     assert (announced.object_id, announced.run_id, announced.message_type) == (sent, run_id, "train")
     assert announced.created_at == pytest.approx(time.time(), abs=5)
     assert fleet.pull(node) is None, "a message is handed out once"
+    looks: list[int] = []
+    assert fleet.pull(node, api.LONGEST_HOLD, lambda: looks.append(1) is None) is None
+    assert len(looks) * 0.25 < api.LONGEST_HOLD / 2, "Flower's own SuperLink holds no poll"
     contents = fleet.pull_objects(node, run_id, [*announced.parts, sent])
     message = inflate(sent, contents)
     np.testing.assert_array_equal(message.content["arrays"]["w"].numpy(), MODEL)
@@ -69,6 +73,18 @@ def test_objects_that_the_server_has_not_sent_yet_are_left_out(server: Server) -
     contents = fleet.pull_objects(node, run_id, [*announced.parts, sent])
     assert len(contents) == len(announced.parts) + 1 - 2
     assert fleet.pull_objects(node, run_id, [sent]) == {}
+
+
+def test_more_objects_than_go_side_by_side_come_in_order(server: Server) -> None:
+    fleet, node = server.node()
+    run_id = server.start_run()
+    content = RecordDict({f"c{k}": ConfigRecord({"k": k}) for k in range(20)})
+    server.send(Message(content, node, "train", ttl=60.0))
+    announced = fleet.pull(node)
+    assert announced is not None
+    assert len(announced.parts) == 21
+    contents = fleet.pull_objects(node, run_id, announced.parts)
+    assert all(get_object_id(contents[each]) == each for each in announced.parts)
 
 
 def test_only_objects_that_the_superlink_lacks_are_uploaded(server: Server) -> None:

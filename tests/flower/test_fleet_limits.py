@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.proto.message_pb2 import Message as MessageProto
 
 from fedappeal.flower import fleet_limits
 from fedappeal.flower.fleet_limits import (
     AT_LEAST,
     LARGEST_REQUEST,
+    MOST_NODES,
     REPLIES_AT_LEAST,
     REPLIES_EACH,
     TIMES,
+    FleetLimits,
     limit_fleet_api,
 )
 from fedappeal.flower.messages import be_client, be_server, error_reply
@@ -130,3 +133,38 @@ def test_announcements_are_bounded_in_size_and_number(bounded: Server) -> None:
     ]
     assert len(refused) == 1
     assert "replies are more than the 20 that are allowed" in refused[0][0]
+
+
+def test_a_node_sends_no_instructions_and_nothing_in_anothers_name(bounded: Server) -> None:
+    sender = Sender(bounded)
+    sender.receive()
+    victim, victim_id = bounded.node()
+
+    def instruct(proto: MessageProto) -> None:
+        proto.metadata.src_node_id, proto.metadata.dst_node_id = SUPERLINK_NODE_ID, victim_id
+        proto.metadata.reply_to_message_id = ""
+
+    def answer_as_another(proto: MessageProto) -> None:
+        proto.metadata.src_node_id = victim_id
+
+    def instruct_in_its_own_name(proto: MessageProto) -> None:
+        proto.metadata.reply_to_message_id = ""
+
+    for forge in (instruct, answer_as_another, instruct_in_its_own_name):
+        proto, root = reply(sender.message, model(npy(4)))
+        forge(proto)
+        assert "replies only, and only its own" in announce(sender.fleet, sender.node_id, proto, root).refused[0]
+    assert victim.pull(victim_id) is None
+    assert not sender.announce(model(npy(4))).refused, "and its own reply passes"
+
+
+def test_nodes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_limits, "MOST_NODES", 3)
+    assert MOST_NODES > 3
+    limits = FleetLimits(lambda: {"kept": b""})  # type: ignore[arg-type, return-value]
+    limits._node(1).stored = {"kept": 1, "deleted": 1}
+    limits._node(2).stored = {"deleted": 1}
+    for node_id in (3, 4, 5, 3, 6):
+        limits._node(node_id)
+    assert sorted(limits._nodes) == [1, 3, 6], "one whose bytes are stored is remembered, and else the latest"
+    assert limits._nodes[1].stored == {"kept": 1}

@@ -1,5 +1,7 @@
 """What fedappeal.flower.http_inbox relies on: Flower's HTTP grid, and Flower's SuperLink behind it."""
 
+import time
+
 import numpy as np
 from flwr.app import Array
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -109,3 +111,13 @@ def test_a_reply_that_cannot_be_unpacked_costs_the_others_one_poll_at_most(world
     assert "nested more than 5 deep" in str(got[third.id].error.reason)
     assert "cannot hand over its reply: HTTP 500" in str(got[fourth.id].error.reason)
     assert got[honest.id].has_content()
+
+
+def test_of_a_message_whose_time_is_over_the_superlink_keeps_nothing(world: World) -> None:
+    node = world.node(ttl=0.2)
+    store = world.server.states.objectstore_factory.store()
+    assert node.id in store
+    time.sleep(0.3)
+    (got,) = world.pull(node).values()
+    assert is_from_superlink(got)
+    assert node.id not in store

@@ -1,19 +1,40 @@
 """What fedappeal.flower.incoming relies on: what Flower raises where it reads what a client wrote."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 from flwr.app import Error, Message
 
 from fedappeal.flower.messages import is_from_superlink
+from fedappeal.protocol import keys
 from tests.flower.runtime_api import World, joins
-from tests.hostile.forged import Forged, announce, content, forged, metrics, model, npy, reply
+from tests.hostile.forged import Forged, announce, array, content, forged, metrics, model, npy, record, reply
 
 MIB = 1 << 20
 
 
+CHUNK = bytes(256 * 1024)
+SMALL = metrics()
+
+
 def bomb() -> Forged:
-    return model(bytes(256 * 1024), ids=[0] * 4096)
+    return model(CHUNK, ids=[0] * 20)
+
+
+def early_chunk() -> Forged:
+    """Its chunk is named beside its records, too, so that it comes with what says how large arrays are."""
+    held = record(flat=array([CHUNK], (4,), ids=[0] * 60))
+    body = json.dumps({keys.ARRAYS: held.id, keys.METRICS: SMALL.id}).encode()
+    return forged("RecordDict", body, held, SMALL, forged("ArrayChunk", CHUNK))
+
+
+def late_array() -> Forged:
+    """An array that is announced where chunks are, and its chunk beside the records."""
+    held = Forged(array([CHUNK], (4,), ids=[0] * 60).content)
+    inner = content(a=record(flat=held))
+    body = json.dumps({keys.ARRAYS: inner.id, keys.METRICS: SMALL.id}).encode()
+    return forged("RecordDict", body, inner, SMALL, forged("ArrayChunk", CHUNK))
 
 
 def garbage() -> Forged:
@@ -41,8 +62,13 @@ FORGERIES: dict[str, tuple[Callable[[], Forged], str]] = {
     "larger than announced": (lambda: model(bytes(3 * MIB)), "an object of its reply is too large: 31457"),
     "one chunk again and again": (
         bomb,
-        "cannot be read: ValueError: an array of shape (4,) and dtype float32 is too",
+        "an array of shape (4,) and dtype float32 is too large",
     ),
+    "one chunk thousands of times": (lambda: model(b"", ids=[0] * 4096), "arrays of 4096 chunks are not allowed"),
+    "a chunk that comes early": (early_chunk, "an array of shape (4,) and dtype float32 is too large"),
+    "an array that comes late": (late_array, "an array is not where arrays are"),
+    "thousands of dimensions": (lambda: model(npy(4), shape=(1,) * 4000), "has at most 64 dimensions"),
+    "an array of many words": (lambda: model(npy(4), shape=(1,) * 40_000), "bytes to say what it is"),
     "nested JSON": (odd_numbers, "cannot be read: RecursionError"),
     "missing parts": (absent_child, "cannot be read: KeyError"),
     "shape of texts": (lambda: model(npy(4), shape=("a",)), "cannot be read: ValueError"),  # type: ignore[arg-type]
@@ -89,3 +115,10 @@ def test_a_client_cannot_speak_for_the_superlink(world: World) -> None:
     (got,) = world.pull(node).values()
     assert got.error.reason == "unavailable"
     assert not is_from_superlink(got)
+
+
+def test_arrays_that_came_are_bytes_as_flowers_own(world: World) -> None:
+    node = world.node()
+    node.answer(joins(node.message))
+    (got,) = world.pull(node).values()
+    assert type(got.content.array_records[keys.ARRAYS]["flat"].data) is bytes

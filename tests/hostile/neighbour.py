@@ -73,11 +73,12 @@ def attacks(plan: dict[str, Any]) -> dict[str, str]:
     start = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})))
     fleet = GrpcFleet(plan["fleet"], ec.generate_private_key(ec.SECP256R1()), insecure=True, root_certificates=None)
     tried: dict[str, Callable[[], object]] = {
+        # Before there is one: the owner is let in, and a task that this took would never be started.
+        "claim a task": lambda: runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"])),
         "submit a run": lambda: control.StartRun(start).run_id,
         "list runs": lambda: len(control.ListRuns(ListRunsRequest()).run_dict),
         "list nodes": lambda: len(control.ListNodes(ListNodesRequest()).nodes_info),
         "read logs": lambda: next(iter(control.StreamLogs(StreamLogsRequest(run_id=plan["run"])))),
-        "claim a task": lambda: runtime.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-serverapp"])),
         "be the ServerApp with its token": lambda: runtime.GetNodes(GetNodesRequest()),
         "take its input with its token": lambda: runtime.PullTaskInput(PullTaskInputRequest()),
         "register a node": fleet.register,

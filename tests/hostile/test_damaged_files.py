@@ -21,10 +21,13 @@ from client.state import DiskStore, Record
 from fedappeal.cli.main import main
 from fedappeal.files import write_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.packing import content_hash
 from server.checkpoint import Checkpoint
 from server.checkpoints import checkpoint_files, newest_usable, write_checkpoint
+from server.initial_files import damaged_initials, initial_files
 from server.lines import EVENTS, HISTORY, PARTICIPATION, POLICIES, read_lines, usable_lines
 from server.mending import mended
+from server.records import flattened
 from server.resumption import rounds_done, settings_to_resume
 from server.run_folder import CHECKPOINT, RunFolder
 
@@ -106,6 +109,7 @@ def test_the_last_three_are_kept(tmp_path: Path) -> None:
     assert kept == [12, 9, 6]
     assert {file.name for file in tmp_path.iterdir()} == {
         *(CHECKPOINT, "checkpoint-6.safetensors", "checkpoint-9.safetensors"),
+        *(file.name for file in initial_files(tmp_path, content_hash(ArrayRecord()))),
     }
     assert [Checkpoint.read(file).server_round for file in checkpoint_files(tmp_path)] == [12, 9, 6]
 
@@ -187,6 +191,41 @@ def test_the_one_before_is_used_and_named_and_the_damaged_one_is_kept(folder: Ru
     assert (folder.path / f"{CHECKPOINT}.damaged-2").exists()
     assert mended(folder, said.append).newer == ()
     assert len(said) == 2
+
+
+def test_a_damaged_initial_model_has_a_copy_and_comes_back_with_the_next_checkpoint(folder: RunFolder) -> None:
+    first, second = initial_files(folder.path, content_hash(ArrayRecord()))
+    for file in (first, second):
+        damaged, said = damage(file, 20), list[str]()
+        assert newest_usable(folder.path).server_round == 6
+        with folder.alone():
+            found = mended(folder, said.append)
+        assert (found.server_round, found.newer) == (6, ())
+        (line,) = said
+        assert file.name in line
+        assert (folder.path / f"{file.name}.damaged").read_bytes() == damaged
+        assert read_lines(folder.path / EVENTS)[-1]["file"] == file.name
+        assert not file.exists()
+        assert found.checkpoint is not None
+        found.checkpoint.write(folder.path / CHECKPOINT)
+        assert file.exists()
+        assert damaged_initials(folder.path) == {}
+    damage(first, 20)
+    damage(second, 20)
+    with pytest.raises(ConfigError, match=r"initial-.* nor can the 2 before it: the run cannot continue"):
+        newest_usable(folder.path)
+
+
+def test_a_checkpoint_that_holds_the_initial_model_itself_still_continues(folder: RunFolder) -> None:
+    for file in initial_files(folder.path, content_hash(ArrayRecord())):
+        file.unlink()
+    initial = ArrayRecord({"w": Array(np.ones(4, np.float32))})
+    arrays, records = flattened({"initial": initial, "model": checkpoint(6).arrays})
+    write_safetensors(folder.path / CHECKPOINT, arrays, {"round": 6, "records": records})
+    found = newest_usable(folder.path)
+    assert (found.server_round, found.newer) == (6, ())
+    assert found.checkpoint is not None
+    assert found.checkpoint.initial == initial
 
 
 def test_a_model_that_is_not_finite_is_no_checkpoint(folder: RunFolder) -> None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -102,8 +103,9 @@ def stolen_token(superlink: int) -> str:
     """The token of the run's ServerApp, as only root can find it: in a file that the process has open."""
     for pid in family(superlink):
         for link in Path(f"/proc/{pid}/fd").glob("*"):
-            if "(deleted)" in os.readlink(link) and re.fullmatch(rb"[0-9a-f]{32,}", content := link.read_bytes()):
-                return content.decode()
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if "(deleted)" in os.readlink(link) and re.fullmatch(rb"[0-9a-f]{32,}", content := link.read_bytes()):
+                    return content.decode()
     raise AssertionError("no ServerApp has a token")
 
 

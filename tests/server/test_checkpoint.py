@@ -54,6 +54,19 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
         assert_same_arrays(read.state.array_records[name], written.state.array_records[name])
 
 
+def test_a_checkpoint_holds_the_model_once_and_the_initial_one_is_written_once(tmp_path: Path) -> None:
+    size = 4 * 100_000
+    initial, model = (record(w=np.full(100_000, value, np.float32)) for value in (0.0, 1.0))
+    for server_round in (1, 2):
+        Checkpoint(server_round, initial, model, RecordDict()).write(tmp_path / f"{server_round}.safetensors")
+        if server_round == 1:
+            written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("initial-*")}
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("initial-*")} == written
+    assert len(written) == 2
+    assert size < (tmp_path / "2.safetensors").stat().st_size < 1.01 * size
+    assert_same_arrays(Checkpoint.read(tmp_path / "2.safetensors").initial, initial)
+
+
 def test_a_kill_while_writing_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c.safetensors"
     full(1).write(path)

@@ -11,7 +11,7 @@ from client.training.models import arrays_of, evaluate
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation import evaluation
 from fedappeal.simulation.batched import Examples
-from fedappeal.simulation.evaluation import evaluate_clients
+from fedappeal.simulation.evaluation import ClientsEvaluation
 from fedappeal.simulation.process_wide import evaluation_workers
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split
@@ -43,7 +43,7 @@ def expected(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dic
 
 def measured(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
     with evaluation_workers(torch.get_num_threads()) as workers:
-        found = evaluate_clients(task, model, arrays_of(model), examples(), clients, workers)
+        found = ClientsEvaluation(workers).of(task, model, arrays_of(model), examples(), clients)
     return {k: (e.loss, e.score) for k, e in found.items()}
 
 
@@ -113,3 +113,12 @@ def test_a_tasks_own_loss_is_used_one_client_at_a_time(threads: int) -> None:
     model, task = TASK.initial_model(3), OwnLoss(TASK.settings)
     for k, (loss, accuracy) in expected(model, range(CLIENTS)).items():
         assert measured(model, range(CLIENTS), task)[k] == pytest.approx((2 * loss, accuracy), rel=1e-5)
+
+
+def test_each_model_is_measured_by_its_own_values_though_what_calculates_it_is_made_once() -> None:
+    scratch, of = TASK.initial_model(0), ClientsEvaluation()
+    for seed in (3, 4):
+        model = TASK.initial_model(seed)
+        found = of.of(TASK, scratch, arrays_of(model), examples(), range(CLIENTS))
+        for k, each in expected(model, range(CLIENTS)).items():
+            assert (found[k].loss, found[k].score) == pytest.approx(each, rel=1e-5)

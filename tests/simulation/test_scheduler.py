@@ -11,7 +11,7 @@ from torch import nn
 
 from client.training.requests import EvaluateRequest
 from fedappeal.simulation import scheduler
-from fedappeal.simulation.evaluation import for_inference
+from fedappeal.simulation.inference import for_inference
 from fedappeal.simulation.scheduler import BatchScheduler
 
 
@@ -142,3 +142,15 @@ def test_a_model_that_reads_its_layers_weights_can_be_evaluated() -> None:
     x = torch.randn(3, 4, 8)
     with torch.no_grad():
         torch.testing.assert_close(for_inference(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_of_clients_that_train_alone_no_more_replies_are_held_than_began_together() -> None:
+    clients = Recorder()
+
+    def alone() -> str:
+        clients._trained_alone = True  # as where a rule has no batched form
+        return "joined"
+
+    for number in range(1500):
+        clients.start(str(number), alone)
+    assert len(clients.results([str(number) for number in range(1500)])) == scheduler.AT_ONCE

@@ -106,14 +106,14 @@ class Synth(NaturalTask):
         """
         self.check()
         clean = self.settings.clients - self.own.noisy
-        laws = [self.law(f"client-{k}") for k in range(total_clients(self.settings))]
-        sizes = [self.size(k) for k in range(len(laws))]
+        sizes = [self.size(k) for k in range(total_clients(self.settings))]
         data = [
-            law.examples(generator(self.settings.seed, "synth-examples", client=str(k)), size)
-            for k, (law, size) in enumerate(zip(laws, sizes, strict=True))
+            self.law(f"client-{k}").examples(generator(self.settings.seed, "synth-examples", client=str(k)), size)
+            for k, size in enumerate(sizes)
         ]
+        laws = [self.law(f"client-{k}") for k in range(clean)] if self.own.noisy else []
         for k, level in enumerate(self.noise_levels(), start=clean):
-            data[k] = self._noisy(k, float(level), laws[:clean], sizes[:clean], sizes[k])
+            data[k] = self._noisy(k, float(level), laws, sizes[:clean], sizes[k])
         return data
 
     def noise_levels(self) -> NDArray[np.float64]:

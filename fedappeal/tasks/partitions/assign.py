@@ -1,7 +1,7 @@
 """Deal a data set out to clients.
 
 The result is a pure function of the settings, their seed and the labels. The data set is dealt out over seen and
-unseen clients together, so that both come from the same distribution. Flower's partitioners do the dealing
+unseen clients together, so that both come from the same distribution. Flower's partitioners deal by label
 (``flwr-datasets``, on a table that holds only row number and label):
 
 - ``iid``: equal shares of a random order.
@@ -67,7 +67,7 @@ def assign(settings: TaskSettings, labels: Labels, num_classes: int) -> list[Row
         partitioner = _flower().ShardPartitioner(total, "label", num_shards_per_partition=shards, seed=draw)
         dealt = _deal(partitioner, order, labels)
     else:
-        dealt = _iid(order, labels, total)
+        dealt = _iid(order, total)
     smallest = min(len(rows) for rows in dealt)
     if smallest < fewest_examples(settings):
         raise ConfigError(
@@ -94,7 +94,7 @@ def _clusters(settings: TaskSettings, order: Rows, labels: Labels, num_classes: 
             alpha, purpose = settings.cluster_alpha, f"partition-cluster-{cluster}"
             parts = _dirichlet(settings, rows, labels, len(members), alpha, purpose)
         else:
-            parts = _iid(rows, labels, len(members))
+            parts = _iid(rows, len(members))
         for member, part in zip(members, parts, strict=True):
             dealt[member] = part
     return dealt
@@ -123,13 +123,14 @@ def _dirichlet_clusters(settings: TaskSettings, order: Rows, labels: Labels) -> 
     for cluster, part in enumerate(parts):
         members = np.flatnonzero(cluster_of == cluster)
         mixed = generator(settings.seed, f"partition-cluster-{cluster}").permutation(part)
-        for member, rows in zip(members, _iid(mixed, labels, len(members)), strict=True):
+        for member, rows in zip(members, _iid(mixed, len(members)), strict=True):
             dealt[member] = rows
     return dealt
 
 
-def _iid(rows: Rows, labels: Labels, parts: int) -> list[Rows]:
-    return _deal(_flower().IidPartitioner(parts), rows, labels)
+def _iid(rows: Rows, parts: int) -> list[Rows]:
+    # As Flower's IidPartitioner deals, which takes most of a millisecond a part.
+    return np.array_split(rows, parts)
 
 
 def _dirichlet(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower import signing
 from fedappeal.flower.control import ControlError
-from fedappeal.flower.fleet import Announcement, MessageDropped, NotConnected
+from fedappeal.flower.fleet import LONGEST_HOLD, Announcement, MessageDropped, NotConnected
 from tests.client import certificates
 
 pytestmark = pytest.mark.e2e
@@ -139,7 +140,8 @@ def test_messages_are_confirmed_late_and_all_of_them(run: Any, fleet: FleetConne
     """Confirming before the server has sent everything would end the ServerApp; never confirming would fill it."""
     sent = [run.push(fleet.node_id, model=np.full(10, i, np.float32)) for i in range(3)]
     assert [receive(fleet).metadata.message_id for _ in sent] == sent
-    assert len(fleet._unconfirmed) == 3
+    # Those before the last one were sent whole: the server sends a run's messages one after the other.
+    assert [object_id for _, _, object_id in fleet._unconfirmed] == sent[-1:]
     assert min(due for due, _, _ in fleet._unconfirmed) > time.monotonic() + 1
     while fleet._unconfirmed:
         fleet.receive()
@@ -149,13 +151,28 @@ def test_messages_are_confirmed_late_and_all_of_them(run: Any, fleet: FleetConne
     assert receive(fleet).metadata.message_id == sent_again
 
 
+def test_a_message_is_confirmed_again_where_the_connection_was_lost_meanwhile(
+    run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.push(fleet.node_id)
+    receive(fleet)
+    fleet._make_due(run.run_id)
+    with monkeypatch.context() as broken:
+        broken.setattr(fleet._fleet, "confirm", Mock(side_effect=NotConnected("gone")))
+        with pytest.raises(NotConnected):
+            fleet.receive()
+    assert len(fleet._unconfirmed) == 1
+    fleet.receive()
+    assert not fleet._unconfirmed
+
+
 def test_a_message_whose_time_is_over_is_dropped(run: Any, fleet: FleetConnection) -> None:
     run.push(fleet.node_id, ttl=0.2)
     time.sleep(0.3)
     assert fleet.receive() is None  # the SuperLink itself does not hand it out
     pull = fleet._fleet.pull
 
-    def late(node_id: int) -> Announcement | None:
+    def late(node_id: int, *hold: object) -> Announcement | None:
         announced = pull(node_id)
         if announced is not None:
             time.sleep(0.4)
@@ -191,6 +208,27 @@ def test_a_run_is_submitted_followed_and_stopped(superlink: Any) -> None:
     assert stop_run(address, run_id)
     assert run_status(address, run_id).sub_status == "stopped"
     assert not stop_run(address, run_id)
+
+
+def test_a_client_that_waits_is_answered_when_its_message_is_there_and_confirms_meanwhile(
+    run: Any, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.fleet.connection._CONFIRM_AFTER", 0.5)
+    confirmed: list[str] = []
+    confirm = fleet._fleet.confirm
+    monkeypatch.setattr(fleet._fleet, "confirm", lambda *about: confirmed.append(about[-1]) or confirm(*about))
+    sent: list[str] = []
+
+    def waits() -> bool:
+        if not sent:  # so the question is held by now
+            sent.append(run.push(fleet.node_id))
+        return True
+
+    message = fleet.receive(LONGEST_HOLD, waits)
+    assert message is not None
+    assert [message.metadata.message_id] == sent
+    assert fleet.receive(LONGEST_HOLD, lambda: not confirmed) is None
+    assert confirmed == sent
 
 
 def test_a_bundle_holds_settings_and_no_code() -> None:

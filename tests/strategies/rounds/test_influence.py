@@ -1,5 +1,6 @@
 """Bounds on one client's influence: cuts computed by hand, and by a second formula."""
 
+import contextlib
 import copy
 import math
 from statistics import median_low
@@ -22,6 +23,7 @@ from strategies.rounds.members import Member, Members
 from strategies.rounds.replies import Reply
 from strategies.rounds.round import Round
 from strategies.rounds.updates import log_norm, shortened
+from strategies.rounds.weighted_sum import Refused
 from strategies.scaffold import CONTROL_DELTA
 from tests.grid import MemoryGrid, Volunteer, model, run, values_of
 
@@ -38,9 +40,13 @@ def bounds(medians: Medians | None = None) -> Bounds:
 
 
 def sent(bounds: Bounds, *replies: Reply) -> dict[str, Reply]:
-    """What counts of replies that come in this order, by client."""
+    """What counts of replies that come in this order, by client; without replies that are left out."""
     found = [each for reply in replies for each in bounds.admit(reply, math.log(reply.num_examples))]
-    return {each.reply.member.client_id: bounds.bounded(each) for each in [*found, *bounds.release()]}
+    counted = {}
+    for each in [*found, *bounds.release()]:
+        with contextlib.suppress(Refused):
+            counted[each.reply.member.client_id] = bounds.bounded(each)
+    return counted
 
 
 def update_of(reply: Reply) -> list[float]:
@@ -51,16 +57,38 @@ def test_what_is_beyond_the_bounds_counts_as_the_median() -> None:
     own = bounds()
     counted = sent(
         own,
-        reply("mallory", 300.0, 400.0, examples=100),
+        reply("mallory", 6.0, 8.0, examples=100),
         *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")),
         reply("d", 4.2, 5.6),  # norm 7: less than 1.5 times 5
     )
-    # Lower medians: weight 2, norm 5. 100 > 3 * 2 counts as 2; 500 > 1.5 * 5 as 5, in its own direction.
+    # Lower medians: weight 2, norm 5. 100 > 3 * 2 counts as 2; 10 > 1.5 * 5 as 5, in its own direction.
     assert counted["mallory"].counts == pytest.approx(0.02)
     assert update_of(counted["mallory"]) == [3.0, 4.0]
     assert own.cut == {"mallory"}
     assert all(counted[name].counts == 1.0 for name in "abcd")
     assert update_of(counted["d"]) == [4.2, 5.6]
+
+
+def test_an_update_far_beyond_the_bounds_counts_for_nothing() -> None:
+    own = bounds()
+    counted = sent(
+        own,
+        *(reply(name, 0.0, 5.0) for name in ("a", "b")),
+        reply("near", 0.0, 14.9),  # the limit is 2 * 1.5 * 5 = 15
+        reply("far", 0.0, 15.1),
+    )
+    assert sorted(counted) == ["a", "b", "near"]
+    assert update_of(counted["near"]) == [0.0, 5.0]
+    assert own.cut == {"near", "far"}
+
+
+def test_a_client_whose_update_is_left_out_failed_and_its_weight_does_not_count() -> None:
+    clients = {10 + k: Volunteer(f"c{k}", local=1.0 + k / 10) for k in range(5)}
+    clients[15] = Volunteer("far", local=1e6, examples=10**9)
+    result, watch = run(FedAvg(influence="bounded", evaluate_every=0), MemoryGrid(dict(clients)), 1)
+    assert values_of(result.arrays) == [pytest.approx(1.2)], "from 0, the mean of 1.0 to 1.4"
+    assert watch.records[0].failures["far"].startswith("its update (arrays) is longer than 4 times")
+    assert watch.records[0].metrics["bounded"] == 1.0
 
 
 def test_a_heavy_client_may_not_pull_as_far() -> None:
@@ -85,11 +113,11 @@ def test_the_order_in_which_replies_come_changes_nothing(order: str) -> None:
     medians = Medians()
     for name in "xyz":
         medians.note(name, {"weight": 0.0, keys.ARRAYS: math.log(5.0)})
-    own, norms = bounds(medians), {"f": 5.0, "a": 2.0, "s": 9.0, "t": 40.0}
+    own, norms = bounds(medians), {"f": 5.0, "a": 2.0, "s": 9.0, "t": 11.0}
     ready = [sent for name in order for sent in own.admit(reply(name, norms[name], 0.0), 0.0)]
     found = {sent.reply.member.client_id: own.bounded(sent) for sent in [*ready, *own.release()]}
     assert sorted(found) == ["a", "f", "s", "t"]
-    # The median of 2, 5, 5, 5, 5, 9, 40 is 5, and the limit 1.5 times that.
+    # The median of 2, 5, 5, 5, 5, 9, 11 is 5, and the limit 1.5 times that.
     assert own.cut == {"s", "t"}
     assert [values_of(found[name].arrays) for name in "st"] == [pytest.approx([6.0, 1.0])] * 2
 
@@ -224,7 +252,7 @@ class Controlled(Volunteer):
     def __call__(self, message: Message) -> Message | None:
         reply = super().__call__(message)
         if reply is not None and message.metadata.message_type == "train":
-            change = {"w": Array(np.full(1, 1e6 if self.odd else 0.1, dtype=np.float32))}
+            change = {"w": Array(np.full(1, 0.3 if self.odd else 0.1, dtype=np.float32))}
             reply.content[CONTROL_DELTA] = ArrayRecord(change | ({"x": Array(np.array(["x"]))} if self.odd else {}))
         return reply
 

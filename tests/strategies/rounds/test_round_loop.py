@@ -207,6 +207,14 @@ def test_replies_are_not_all_held_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         assert 1 <= grid.held <= 4
 
 
+def test_of_large_models_one_reply_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies.rounds.exchange, "PULLED_AT_ONCE", 1)
+    grid = MemoryGrid({100 + k: Volunteer(f"c{k}") for k in range(5)})
+    with time_of(grid):
+        FedAvg(evaluate_every=0).start(grid, ArrayRecord({"w": Array(np.zeros(1000, np.float32))}), 1)
+    assert grid.held == 1
+
+
 def nested(message: Message) -> int:
     """Bytes of all objects that a message's content is made of, as Flower sends them."""
     todo, total = list((message.children or {}).values()), 0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedappeal.protocol.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.assign import assign
+from fedappeal.tasks.partitions.assign import _iid, assign
 from fedappeal.tasks.partitions.split import split
 
 CLASSES = 10
@@ -142,3 +142,15 @@ def test_the_impossible_is_refused_in_one_line(values: dict[str, object], expect
     with pytest.raises(ConfigError, match=expected) as caught:
         dealt(**{"min_examples": 160, **values})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(100, 7), (60, 60), (64, 1), (101, 4)])
+def test_even_shares_are_those_of_flowers_partitioner(size: int, parts: int) -> None:
+    from datasets import Dataset
+    from flwr_datasets.partitioner import IidPartitioner
+
+    rows = np.random.default_rng(size).permutation(size)
+    partitioner = IidPartitioner(parts)
+    partitioner.dataset = Dataset.from_dict({"row": rows})
+    theirs = [np.array(partitioner.load_partition(k)["row"]) for k in range(parts)]
+    assert same(_iid(rows, parts), theirs)

@@ -1,0 +1,85 @@
+"""What clients of a run share whose owners' settings are the same: all but data, memory and id."""
+
+import copy
+from functools import lru_cache
+
+from flwr.app import ArrayRecord
+
+from client.choices import policy_kind, requirement_kind_of
+from client.data.cache import Cache, pick_device
+from client.disclosure import Disclosure
+from client.participation.mixture import Mixture
+from client.participation.policy import Policy
+from client.requirement import RequirementKind
+from client.settings import NodeSettings
+from client.training.models import arrays_of
+from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.packing import Arrays, Layout, content_hash
+from fedappeal.protocol.plugins import is_ours
+from strategies.registry import STRATEGIES
+from strategies.rounds.algorithm import Algorithm
+
+
+class Equipment:
+    """What a client of a run needs besides its own; none of it is to be changed.
+
+    Attributes:
+        discloses: what replies may tell.
+        device: where clients train.
+        task: the task.
+        initial: w_0.
+        parts: which of the model's arrays travel, and which stay.
+        model: a model of the task on the device, for its structure: its values do not last.
+        layout: layout of what travels.
+    """
+
+    def __init__(self, config: RunConfig, node: NodeSettings, cache: Cache) -> None:
+        """Load it.
+
+        Args:
+            config: the run's settings.
+            node: the owner's settings.
+            cache: holds what is loaded.
+
+        Raises:
+            ConfigError: where the owner's settings do not fit the run's, or do not allow what it names.
+        """
+        self._strategy: Algorithm = cache.strategy_of(config) or STRATEGIES.load(
+            config.strategy, node.allowed
+        ).of_run(config)
+        self.discloses = Disclosure.of(config, node)
+        self._mixture = Mixture.of_run(config, self._strategy.policy)
+        self._policy_kind = lru_cache(maxsize=None)(lambda name: policy_kind(config, node, name))
+        self._seed, self._owners_policy = config.seed, node.participation
+        self._requirement_kind = requirement_kind_of(config, node)
+        self.device = pick_device(node.device)
+        self.task = cache.task(config.task_settings(), node.data_dir, node.allowed)
+        self.initial, self.parts = cache.initial(self.task, config.seed), cache.parts(self.task, config.seed)
+        self.model = cache.scratch_model(self.task, config.seed, self.device)
+        self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
+        self._latest: tuple[Arrays, ArrayRecord, str] | None = None
+
+    def packed(self, arrays: Arrays) -> tuple[ArrayRecord, str]:
+        """Return what travels of a model, packed, and its content hash; of the latest model they are remembered."""
+        latest = self._latest
+        if latest is None or latest[0] is not arrays:
+            record = self.layout.pack({name: arrays[name] for name in self.layout.names})
+            latest = self._latest = arrays, record, content_hash(record)
+        return latest[1:]
+
+    def strategy(self) -> Algorithm:
+        """Return a client's strategy; a copy of one that does not come with fedappeal: it may remember in itself."""
+        return self._strategy if is_ours(type(self._strategy)) else copy.deepcopy(self._strategy)
+
+    def policy(self, client_id: str) -> Policy:
+        """Return a client's policy: the owner's, else the run's; an object of the client's own.
+
+        Raises:
+            ConfigError: for a policy that is not known or not allowed, or a setting of it.
+        """
+        kind, settings = self._policy_kind(self._owners_policy or self._mixture.of(self._seed, client_id))
+        return kind(settings)
+
+    def requirement_kind(self) -> RequirementKind:
+        """Return where rho_k comes from; an object of the client's own."""
+        return type(self._requirement_kind)(self._requirement_kind.settings)

@@ -1,0 +1,137 @@
+"""The arrays of a reply, put together as their chunks come, so that each byte of them is in memory once.
+
+Flower keeps all chunks until the last one is there, copies each, joins them and copies the whole.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.supercore.constant import HEAD_BODY_DIVIDER
+from flwr.supercore.inflatable.inflatable_object import InflatableObject
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_head_values_from_object_content as head_of,
+)
+
+from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.foreign_text import one_line
+
+_MOST_DIMENSIONS = 64
+_OF_AN_ARRAY, _OF_A_CHUNK = 4096, 256
+"""Bytes in which an array says its name, shape and dtype; the ids of a chunk."""
+
+
+class TooLong(ValueError):
+    """Arrays that hold more bytes than allowed; the message says which."""
+
+
+@dataclass
+class _Growing:
+    """An array, the ids of its chunks that are still to be appended in reverse order, and its bytes so far."""
+
+    array: Array
+    left: list[str]
+    data: BytesIO = field(default_factory=BytesIO)
+
+
+class Assembly:
+    """Arrays that grow chunk by chunk; whatever its methods raise concerns the client that sent them.
+
+    Args:
+        allowance: what the arrays may hold together.
+    """
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._allowance = allowance
+        self._size = 0
+        self._growing: dict[str, _Growing] = {}
+        self._uses: Counter[str] = Counter()
+
+    def begin(self, contents: Mapping[str, bytes]) -> None:
+        """Take in what is said of the arrays; ``contents``: objects by id, others than arrays among them.
+
+        Raises:
+            TooLong: the arrays say that they hold more than is allowed.
+            ValueError: what is said makes no sense.
+        """
+        most, announced = self._allowance, 0
+        for object_id, content in contents.items():
+            kind, children, _ = head_of(content)
+            if kind != Array.__qualname__:
+                continue
+            if len(content) > _OF_AN_ARRAY + _OF_A_CHUNK * most.objects:  # before it is parsed
+                raise ValueError(f"an array takes {len(content)} bytes to say what it is")
+            told = json.loads(content[content.index(HEAD_BODY_DIVIDER) + 1 :])
+            announced += _bytes_of(told)
+            if announced > most.bytes:
+                raise TooLong(
+                    _too_large(told["shape"], told["dtype"], f"{most.bytes} bytes, and announces {announced}")
+                )
+            chunks = [children[int(each)] for each in told["arraychunk_ids"]]
+            if set(chunks) != set(children):
+                raise ValueError("an array does not use all of its chunks")
+            array = Array(told["dtype"], tuple(told["shape"]), told["stype"], b"")
+            self._growing[object_id] = _Growing(array, chunks[::-1])
+            self._uses.update(chunks)
+        if self._uses.total() > most.objects:
+            raise ValueError(f"arrays of {self._uses.total()} chunks are not allowed: up to {most.objects}")
+
+    def advance(self, contents: dict[str, bytes]) -> None:
+        """Append the chunks that are there and next in order; each is taken out of ``contents`` with its last use.
+
+        Raises:
+            TooLong: the arrays hold more than is allowed.
+        """
+        for growing in self._growing.values():
+            while growing.left and (content := contents.get(growing.left[-1])) is not None:
+                chunk = growing.left.pop()
+                start = content.index(HEAD_BODY_DIVIDER) + 1
+                self._size += len(content) - start
+                if head_of(content)[0] != ArrayChunk.__qualname__:
+                    raise TypeError("an array consists of something else than chunks")
+                if self._size > (most := self._allowance.bytes):
+                    more = f"{most} bytes, and its chunks make more"
+                    raise TooLong(_too_large(growing.array.shape, growing.array.dtype, more))
+                growing.data.write(memoryview(content)[start:])
+                self._uses[chunk] -= 1
+                if not self._uses[chunk]:
+                    del contents[chunk]
+
+    def named(self) -> dict[str, InflatableObject]:
+        """Return the arrays that are whole, by id; in place of its bytes each holds its id, for `fill`."""
+        named: dict[str, InflatableObject] = {}
+        for object_id, growing in self._growing.items():
+            if not growing.left:
+                growing.array.data = object_id.encode()
+                named[object_id] = growing.array
+        return named
+
+    def fill(self, content: RecordDict) -> None:
+        """Give a reply's arrays their bytes, and let go of them."""
+        for record in content.values():
+            if isinstance(record, ArrayRecord):
+                for array in record.values():
+                    array.data = self._growing[array.data.decode()].data.getvalue()  # its buffer, not a copy
+        self._growing = {}
+
+
+def _bytes_of(told: Any) -> int:
+    """Return the bytes of the values of an array, as it announces them."""
+    shape = told["shape"]
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"an array has at most {_MOST_DIMENSIONS} dimensions")
+    return max(0, math.prod(map(int, shape))) * int(np.dtype(told["dtype"]).itemsize)
+
+
+def _too_large(shape: object, dtype: object, more: str) -> str:
+    about = (
+        f"shape {one_line(tuple(shape) if isinstance(shape, list) else shape, 40)} and dtype {one_line(dtype, 20)}"
+    )
+    return f"an array of {about} is too large: the reply may hold {more}"

@@ -1,0 +1,153 @@
+"""What a SuperLink with a database does once for several requests, where Flower does it for each.
+
+At every request for an object Flower looks up the node's key, ends expired tasks and looks up the run (a transaction
+that writes), and adds the object's bytes to the run's traffic (another one). Within a quarter of a second the answers
+are the same, and sums may be added up first. A SuperLink in memory does all that in microseconds and is left alone.
+
+So a run that has just ended takes replies for up to `REMEMBERED` seconds more, and the traffic that Flower reports is
+up to `TRAFFIC_EVERY` seconds old; as much of it is lost when the SuperLink ends.
+
+The objects of messages are kept in memory: a run ends with the SuperLink that it was started on, and its messages
+with it, so that a database of them serves nothing. Nodes, keys and runs stay in the file.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.server.superlink.linkstate import LinkStateFactory
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.supercore.logger import FLOWER_LOGGER
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.superlink import config_loader
+
+from fedappeal.flower.processes import replace_name
+
+REMEMBERED = 0.25
+"""Seconds for which an answer is remembered."""
+TRAFFIC_EVERY = 1.0
+"""Seconds between two additions to the runs' traffic."""
+_MOST = 10_000
+
+flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
+message_handler: Any = import_module("flwr.server.superlink.fleet.message_handler.message_handler")
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Remembered(Generic[K, V]):
+    """Answers that count for a short time.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until: dict[K, tuple[float, V]] = {}
+
+    def get(self, key: K, ask: Callable[[], V], lasting: Callable[[V], bool]) -> V:
+        """Return the answer for a key; ``lasting``: whether an answer may be remembered."""
+        now = self._clock()
+        with self._lock:
+            known = self._until.get(key)
+        if known is not None and known[0] > now:
+            return known[1]
+        answer = ask()
+        if lasting(answer):
+            with self._lock:
+                if len(self._until) >= _MOST:
+                    self._until.clear()
+                self._until[key] = (now + REMEMBERED, answer)
+        return answer
+
+    def forget(self) -> None:
+        """Forget all answers."""
+        with self._lock:
+            self._until.clear()
+
+
+class Traffic:
+    """Bytes of the runs that are added to the database together.
+
+    Args:
+        store: Flower's `store_traffic`.
+    """
+
+    def __init__(self, store: Callable[..., None]) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._runs: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+
+    def add(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
+        """Add to a run's bytes; arguments and errors as Flower's, but for a run that is not known."""
+        if min(bytes_sent, bytes_recv) < 0 or bytes_sent == bytes_recv == 0:
+            self._store(run_id, bytes_sent=bytes_sent, bytes_recv=bytes_recv)  # raises
+        with self._lock:
+            run = self._runs[run_id]
+            run[0] += bytes_sent
+            run[1] += bytes_recv
+
+    def write(self) -> None:
+        """Add what has come together to the database."""
+        with self._lock:
+            runs = dict(self._runs)
+            self._runs.clear()
+        for run_id, (sent, received) in runs.items():
+            try:
+                self._store(run_id, bytes_sent=sent, bytes_recv=received)
+            except Exception:  # a figure for information, and nothing waits for it
+                FLOWER_LOGGER.warning("the traffic of run %s is not recorded", run_id)
+
+    def write_always(self) -> None:
+        """Write every `TRAFFIC_EVERY` seconds, without end."""
+        while True:
+            time.sleep(TRAFFIC_EVERY)
+            self.write()
+
+
+def spare_sql(state: Any) -> None:
+    """Spare a link state in a database what requests repeat; one in memory is left as it is."""
+    if not isinstance(state, SqlLinkState):
+        return
+    nodes: Remembered[bytes, int | None] = Remembered()
+    runs: Remembered[tuple[int, tuple[str, ...]], str | None] = Remembered()
+    node_id_of, delete_node, check = state.get_node_id_by_public_key, state.delete_node, message_handler.check_abort
+
+    def node_id(public_key: bytes) -> int | None:
+        return nodes.get(public_key, lambda: node_id_of(public_key), lambda known: known is not None)
+
+    def delete(owner_aid: str, node_id: int) -> None:
+        try:
+            delete_node(owner_aid, node_id)
+        finally:
+            nodes.forget()
+
+    def check_abort(run_id: int, abort_status_list: list[str], of: Any) -> str | None:
+        key = (run_id, tuple(abort_status_list))
+        return runs.get(key, lambda: check(run_id, abort_status_list, of), lambda problem: problem is None)
+
+    traffic = Traffic(state.store_traffic)
+    replace_name(state, "get_node_id_by_public_key", node_id)
+    replace_name(state, "delete_node", delete)
+    replace_name(state, "store_traffic", traffic.add)
+    replace_name(message_handler, "check_abort", check_abort)
+    threading.Thread(target=traffic.write_always, name="traffic", daemon=True).start()
+
+
+def spare_superlink() -> None:
+    """Spare the database of the SuperLink that this process will be."""
+    run = flower._run_fleet_api_grpc_rere
+    replace_name(config_loader, "ObjectStoreFactory", lambda _database: ObjectStoreFactory())
+
+    def start(*, state_factory: LinkStateFactory, **named: Any) -> grpc.Server:
+        spare_sql(state_factory.state())
+        return run(state_factory=state_factory, **named)
+
+    replace_name(flower, "_run_fleet_api_grpc_rere", start)

@@ -1,0 +1,132 @@
+"""The decisions of a round as one short line: who was asked, in ranges, and a letter a client, in runs.
+
+``{"round": 7, "asked": ["anna", "client-0000:0099"], "decisions": ["sj99s"], "legend": {"j": "joined", ...}}`` says
+that clients 0 to 98 joined, and that client 99 and anna sat out. The texts of ``decisions`` belong together.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain, groupby, repeat
+from string import ascii_letters
+from typing import Any
+
+TO = ":"
+"""Between the first of a range and the number of its last; it is in no client-id."""
+LONGEST = 400
+"""Characters of each text of ``decisions``."""
+MOST = 1_000_000
+"""Decisions of a line."""
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,18})", re.ASCII)
+_RUN = re.compile(r"([A-Za-z])(\d{0,8})", re.ASCII)
+
+
+def is_packed(line: Mapping[str, Any]) -> bool:
+    """Whether a line holds the decisions of a round; else it holds one, as runs of earlier versions wrote them."""
+    return "legend" in line
+
+
+def packed(server_round: int, decisions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the line of a round's decisions.
+
+    Args:
+        server_round: the round.
+        decisions: by client-id.
+    """
+    order = sorted(decisions, key=_place)
+    letters = _letters(decisions.values())
+    same = groupby(letters[decisions[client]] for client in order)
+    runs = "".join(_run(letter, sum(1 for _ in each)) for letter, each in same)
+    return {
+        "round": server_round,
+        "asked": list(_ranges(order)),
+        "decisions": [runs[i : i + LONGEST] for i in range(0, len(runs), LONGEST)],
+        "legend": {letter: word for word, letter in letters.items()},
+    }
+
+
+def unpacked(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a round's decisions, one each: ``round``, ``client-id`` and ``decision``.
+
+    Raises:
+        ValueError: the line is damaged.
+    """
+    if not isinstance(line.get("round"), int):
+        raise ValueError("it has no 'round'")
+    asked, runs, legend = _texts(line, "asked"), _texts(line, "decisions"), line.get("legend")
+    if not (isinstance(legend, dict) and all(isinstance(word, str) for word in legend.values())):
+        raise ValueError(f"legend = {str(legend)[:40]!r} is not allowed")
+    words, spans = list(_words("".join(runs), legend)), list(map(_span, asked))
+    decided, clients = sum(count for _, count in words), sum(len(numbers) for _, _, numbers in spans)
+    if decided != clients or clients > MOST:  # before there is an object for each
+        raise ValueError(f"{clients} clients were asked, and {decided} decided")
+    decisions = chain.from_iterable(repeat(word, count) for word, count in words)
+    return [
+        {"round": line["round"], "client-id": _numbered(prefix, width, number), "decision": next(decisions)}
+        for prefix, width, numbers in spans
+        for number in numbers
+    ]
+
+
+def _texts(line: Mapping[str, Any], key: str) -> list[str]:
+    values = line.get(key)
+    if not (isinstance(values, list) and all(isinstance(value, str) for value in values)):
+        raise ValueError(f"{key} = {str(values)[:40]!r} is not allowed")
+    return values
+
+
+def _place(client: str) -> tuple[str, int, str]:
+    """Return what sorts clients so that ranges are long: ``client-10000`` comes after ``client-9999``."""
+    numbered = _NUMBERED.fullmatch(client)
+    return (numbered[1], len(numbered[2]), numbered[2]) if numbered else (client, 0, "")
+
+
+def _ranges(clients: list[str]) -> Iterator[str]:
+    """Yield ids, those that follow each other as one: ``client-0003:0007``."""
+
+    def follows(place: int) -> tuple[str, int, int]:
+        prefix, width, number = _place(clients[place])
+        return prefix, width, int(number) - place if width else place
+
+    for (_, width, _), places in groupby(range(len(clients)), follows):
+        first, *others = places
+        last = clients[others[-1]][-width:] if others else ""
+        yield f"{clients[first]}{TO}{last}" if last else clients[first]
+
+
+def _span(text: str) -> tuple[str, int, range]:
+    """Return the clients of a range: what their ids begin with, the width of their numbers, and the numbers."""
+    first, _, last = text.partition(TO)
+    numbered = _NUMBERED.fullmatch(first)
+    if not last:
+        return first, 0, range(1)
+    if numbered is None or not re.fullmatch(r"\d+", last, re.ASCII) or len(last) != len(numbered[2]):
+        raise ValueError(f"{text[:80]!r} is no range of clients")
+    return numbered[1], len(last), range(int(numbered[2]), int(last) + 1)
+
+
+def _numbered(prefix: str, width: int, number: int) -> str:
+    return f"{prefix}{number:0{width}d}" if width else prefix
+
+
+def _letters(words: Any) -> dict[str, str]:
+    """Return a letter a word, its own first one where no other word has it."""
+    letters: dict[str, str] = {}
+    for word in sorted(set(words)):
+        letters[word] = next(c for c in word + ascii_letters if c in ascii_letters and c not in letters.values())
+    return letters
+
+
+def _run(letter: str, count: int) -> str:
+    return letter if count == 1 else f"{letter}{count}"
+
+
+def _words(runs: str, legend: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """Yield each decision, and how often it follows itself."""
+    end = 0
+    while end < len(runs):
+        run = _RUN.match(runs, end)
+        if run is None or run[1] not in legend:
+            raise ValueError(f"{runs[end : end + 20]!r} is no decision")
+        end = run.end()
+        yield legend[run[1]], int(run[2] or 1)

@@ -1,0 +1,67 @@
+"""Which participants a process keeps, and what they share."""
+
+from flwr.app import Context, RecordDict
+
+from client.data.cache import pick_device
+from client.participants import KEPT, KEPT_WITH_OWN_DATA, Participants
+from client.state import ContextStore
+from fedappeal.protocol.config import RunConfig
+from fedappeal.simulation.pool import Pool
+from fedappeal.tasks import load_task
+from strategies.maxfl import MaxFL
+
+CLIENTS = KEPT + 4
+CONFIG = RunConfig.parse({"task": "synth", "clients": CLIENTS, "set": "synth.examples=10", "min-examples": 1})
+TOLD = CONFIG.as_config()
+
+
+def context(k: int) -> Context:
+    return Context(1, 2 + k, {"partition-id": k, "device": "cpu"}, RecordDict(), TOLD)
+
+
+def test_a_simulators_participants_all_stay_and_share_all_but_what_is_their_own() -> None:
+    pool = Pool(load_task(CONFIG.task_settings()), CLIENTS, pick_device("cpu"))
+    participants = Participants(data=pool.client)
+    contexts = [context(k) for k in range(CLIENTS)]
+    first = [participants.of(each) for each in contexts]
+    assert [participants.of(each) for each in contexts] == first == participants.kept()
+    for name in ("task", "model", "layout", "parts", "strategy", "discloses"):
+        assert len({id(getattr(each, name)) for each in first}) == 1, name
+    assert len({each.client_id for each in first}) == len({id(each.policy) for each in first}) == CLIENTS
+    participants.clear()
+    assert not participants.kept()
+    assert participants.of(contexts[0]) is not first[0]
+
+
+def test_one_whose_store_is_another_now_remembers_there() -> None:
+    participants = Participants(data=Pool(load_task(CONFIG.task_settings()), 1, pick_device("cpu")).client)
+    one = context(0)
+    participant = participants.of(one)
+    one.state = RecordDict()
+    assert participants.of(one) is participant
+    assert isinstance(participant.store, ContextStore)
+    assert participant.store.holds(one.state)
+
+
+def test_participants_with_loaded_data_are_let_go() -> None:
+    participants = Participants()
+    for k in range(CLIENTS):
+        participants.of(context(k))
+    assert len(participants.kept()) == KEPT > KEPT_WITH_OWN_DATA
+    assert participants.kept()[0].node.partition_id == CLIENTS - KEPT
+
+
+class Counting(MaxFL):
+    """A strategy that remembers in itself."""
+
+    name = "counting"
+
+
+def test_a_strategy_of_ones_own_is_each_clients_own() -> None:
+    config = RunConfig.parse({**TOLD, "strategy": f"{__name__}:Counting"})
+    participants = Participants(data=Pool(load_task(config.task_settings()), 2, pick_device("cpu")).client)
+    told = config.as_config()
+    contexts = [Context(1, 2 + k, {"partition-id": k, "device": "cpu"}, RecordDict(), told) for k in range(2)]
+    one, other = (participants.of(each).strategy for each in contexts)
+    assert type(one) is type(other) is Counting
+    assert one is not other

@@ -1,0 +1,28 @@
+"""OpenMP's threads sleep while they wait, wherever the command loads PyTorch."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import sys
+from fedappeal.cli.main import main
+sys.argv = ["fedappeal", "list"]
+try:
+    main()
+except SystemExit:
+    import torch
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP tells what it has read")
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
+def test_openmp_has_read_that_its_threads_sleep_and_leaves_an_owners_choice(
+    given: dict[str, str], expected: str
+) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_DISPLAY_ENV": "true", **given}
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=environment, timeout=120)
+    assert f"OMP_WAIT_POLICY = '{expected}'" in done.stderr
