@@ -42,6 +42,8 @@ class RayOptions:
         for name, value in (("ray-cpus", self.cpus), ("ray-gpus", self.gpus)):
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"{name} = {value} is not allowed: 0 or more")
+        if not self.cpus and not self.gpus:
+            raise ConfigError("ray-cpus = 0 is not allowed without ray-gpus: Ray could not tell where there is room")
 
 
 NO_CLUSTER = RayOptions()
@@ -95,12 +97,7 @@ def ray_cluster(options: RayOptions, at_once: int) -> Iterator[Any]:
 
     ours = not ray.is_initialized()
     if ours:
-        here: dict[str, Any] = {"num_cpus": -int(-cpus // 1), "include_dashboard": False}
-        try:
-            ray.init(address or "local", log_to_driver=False, configure_logging=False, **({} if address else here))
-        except Exception as error:  # Ray raises RuntimeError, ConnectionError, ValueError, Exception
-            what = f"ray = '{address}' is not allowed" if address else "Ray cannot be started on this machine"
-            raise ConfigError(f"{what}: {one_line(error)}") from None
+        _connect(ray, address, cpus)
     try:
         if ours and not address:
             _check_loopback(ray)
@@ -109,6 +106,23 @@ def ray_cluster(options: RayOptions, at_once: int) -> Iterator[Any]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _connect(ray: Any, address: str, cpus: float) -> None:
+    """Connect to a cluster, or start one here, a second time where the first fails.
+
+    A node gives its own processes fixed seconds to start, which a busy machine may not have the first time.
+    """
+    here: dict[str, Any] = {} if address else {"num_cpus": -int(-cpus // 1), "include_dashboard": False}
+    what = f"ray = '{address}' is not allowed" if address else "Ray cannot be started on this machine"
+    for last in (True,) if address else (False, True):
+        try:
+            ray.init(address or "local", log_to_driver=False, configure_logging=False, **here)
+        except Exception as error:  # Ray raises RuntimeError, ConnectionError, ValueError, Exception
+            if last:
+                raise ConfigError(f"{what}: {one_line(error)}") from None
+        else:
+            return
 
 
 def _check_loopback(ray: Any) -> None:
@@ -124,6 +138,39 @@ def _check_room(ray: Any, cpus: float, gpus: float) -> None:
     for kind, asked in (("CPU", cpus), ("GPU", gpus)):
         if asked > (found := there.get(kind, 0.0)):
             raise ConfigError(f"ray has {found:g} {kind}s, {asked:g} are asked for: fewer workers, or less for each")
+
+
+PLACED_WITHIN = 120.0
+"""Seconds until all workers have room; other jobs of the cluster may have it."""
+
+
+@contextmanager
+def room_for(ray: Any, workers: int, options: RayOptions) -> Iterator[list[Any]]:
+    """Run with room for workers, kept for them on as many nodes as possible.
+
+    Ray's SPREAD for single actors may give two of them one node while another is empty.
+
+    Yields:
+        A scheduling strategy for each worker.
+
+    Raises:
+        ConfigError: other jobs have the room, or no node has as much as one worker asks for.
+    """
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    each = {kind: asked for kind, asked in (("CPU", options.cpus), ("GPU", options.gpus)) if asked}
+    group = placement_group([each] * workers, strategy="SPREAD")
+    try:
+        if not group.wait(PLACED_WITHIN):
+            asked = " and ".join(f"{count:g} {kind}s" for kind, count in each.items())
+            raise ConfigError(
+                f"ray has no room for {workers} workers with {asked} each (waited {PLACED_WITHIN:g} s): "
+                "fewer workers, or less for each"
+            )
+        yield [PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=k) for k in range(workers)]
+    finally:
+        remove_placement_group(group)
 
 
 class RayWorker:

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.clients import Contexts
-from fedappeal.simulation.workers.cluster import RayOptions, RayWorker, check_workers, ray_cluster
+from fedappeal.simulation.workers.cluster import RayOptions, RayWorker, check_workers, ray_cluster, room_for
 from fedappeal.simulation.workers.crew import Crew, Remote
 from fedappeal.simulation.workers.grid import WorkersGrid
 from fedappeal.simulation.workers.worker import EngineWorker, WorkerJob
@@ -45,12 +45,14 @@ def clients_on_workers(
         measures=config.influence == "bounded",
         path=path,
     )
-    with ray_cluster(options, workers) as ray:
+    with ExitStack() as stack:
+        ray = stack.enter_context(ray_cluster(options, workers))
         number = min(workers or sum(bool(node["Alive"]) for node in ray.nodes()), contexts.clients)
-        actor = ray.remote(EngineWorker).options(
-            num_cpus=options.cpus, num_gpus=options.gpus, scheduling_strategy="SPREAD", max_restarts=0
-        )
-        made: dict[int, Remote] = {k: RayWorker(ray, actor.remote(job)) for k in range(number)}
+        room = stack.enter_context(room_for(ray, number, options))
+        actor = ray.remote(num_cpus=options.cpus, num_gpus=options.gpus, max_restarts=0)(EngineWorker)
+        made: dict[int, Remote] = {
+            k: RayWorker(ray, actor.options(scheduling_strategy=place).remote(job)) for k, place in enumerate(room)
+        }
 
         def told(worker: int, clients: int, reason: str) -> None:
             folder.event(LOST_WORKER, worker=worker, clients=clients, reason=reason)

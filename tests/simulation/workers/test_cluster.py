@@ -1,8 +1,10 @@
 """Workers are Ray actors on the nodes of a cluster; a node that dies is noticed; all of Ray's ports want a token."""
 
 import json
+import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.jobs import check_at_once
 from fedappeal.simulation.workers.cluster import RayOptions, check_workers
 from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray
 from server.run_folder import EVENTS, RunFolder, read_lines
@@ -24,11 +27,9 @@ from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.workers.cluster import OWN
 from server.run_folder import RunFolder
-from tests.simulation.workers.patience import be_patient
 
 seen = {}
 os.environ.update(OWN)
-be_patient()
 
 def look(record):
     children = psutil.Process().children(recursive=True)
@@ -67,8 +68,6 @@ def test_workers_on_this_machine_listen_on_loopback_and_want_a_token(tmp_path: P
 
 def test_a_cluster_wants_its_token(cluster: Any, tmp_path: Path) -> None:
     code = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
-    import os
-
     for token in ("", "0" * 64):
         own = {**os.environ, "RAY_AUTH_TOKEN": token, "HOME": str(tmp_path), "RAY_AUTH_MODE": "token"}
         done = subprocess.run(
@@ -78,20 +77,13 @@ def test_a_cluster_wants_its_token(cluster: Any, tmp_path: Path) -> None:
         assert "oken" in done.stderr
 
 
-def _written(file: Path, text: str) -> None:
-    if not text:
-        raise ConfigError("text = '' is not allowed: some")
-    file.write_text(text)
-
-
 def test_runs_of_a_sweep_are_done_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
-    from functools import partial
-
     ended: dict[int, str] = {}
-    jobs = [partial(_written, tmp_path / "0", "done"), partial(_written, tmp_path / "1", "")]
+    # Ray's processes have not the tests' modules.
+    jobs = [partial(Path.touch, tmp_path / "0"), partial(check_at_once, 0)]
     run_on_ray(jobs, RayOptions(cluster.address), lambda number, reason: ended.update({number: reason}))
-    assert ended == {0: "", 1: "text = '' is not allowed: some"}
-    assert (tmp_path / "0").read_text() == "done"
+    assert ended == {0: "", 1: "jobs = 0 is not allowed: at least 1"}
+    assert (tmp_path / "0").exists()
     with pytest.raises(ConfigError, match="4 CPUs, 5 are asked for"):
         run_on_ray(jobs, RayOptions(cluster.address, cpus=5), lambda number, reason: None)
 
@@ -108,14 +100,16 @@ def test_a_node_that_dies_is_noticed(cluster: Any, tmp_path: Path) -> None:
 
     simulate(config, RunFolder.create(path, config), Simulation(threads=1, ray=cluster.address), kill)
     assert_same(one, path)
-    lost = [event for event in read_lines(path / EVENTS) if event["event"] == "worker-lost"]
-    assert [event["clients"] for event in lost] == [3]
+    lost = [event["clients"] for event in read_lines(path / EVENTS) if event["event"] == "worker-lost"]
+    assert lost in ([3], [4])  # each node had one of the two workers; Ray chooses which
 
 
 def test_what_cannot_be_is_refused() -> None:
     config = RunConfig.parse({"clients": 3, "unseen-clients": 1})
     with pytest.raises(ConfigError, match=r"workers = 5 is not allowed: 0 \(this process alone\) to 4"):
         check_workers(5, config)
+    with pytest.raises(ConfigError, match="ray-cpus = 0 is not allowed without ray-gpus"):
+        RayOptions("auto", cpus=0)
     with pytest.raises(ConfigError, match="ray-gpus = -1 is not allowed"):
         RayOptions("auto", gpus=-1)
     with pytest.raises(ConfigError, match="jobs = 2 is not allowed with --ray"):
