@@ -123,6 +123,13 @@ def _submit(
 cli.command("submit")(with_run_options(_submit))
 
 
+RayAddress = Annotated[
+    str, typer.Option(help="a Ray cluster (host:port, or auto): its nodes have one run's clients, or several runs")
+]
+RayCpus = Annotated[float, typer.Option(help="CPUs that each worker, or each of several runs, asks of Ray")]
+RayGpus = Annotated[float, typer.Option(help="GPUs that each worker, or each of several runs, asks of Ray")]
+
+
 def _simulate(
     *,
     settings: dict[str, Any],
@@ -138,12 +145,17 @@ def _simulate(
     threads: Annotated[int, typer.Option(help="PyTorch threads a run; 0: the cores shared out")] = 0,
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="where data and models are: auto, cpu, cuda, cuda:N")] = "auto",
+    workers: Annotated[int, typer.Option(help="processes that share the clients out; 0: this one alone")] = 0,
+    ray: RayAddress = "",
+    ray_cpus: RayCpus = 1.0,
+    ray_gpus: RayGpus = 0.0,
 ) -> None:
     """Run a federation inside this process: the same apps, many virtual clients."""
     from fedappeal.cli.simulate import plan, start_simulations
+    from fedappeal.simulation.workers.cluster import RayOptions
 
     runs = plan(settings, sweep or [], str(settings.get("out", "")))
-    start_simulations(runs, jobs, mode, device, data_dir, threads)
+    start_simulations(runs, jobs, mode, device, data_dir, threads, workers, RayOptions(ray, ray_cpus, ray_gpus))
 
 
 cli.command("simulate")(with_run_options(_simulate))
@@ -172,16 +184,20 @@ def reproduce(
     threads: Annotated[int, typer.Option(help="PyTorch threads a run; 0: the cores shared out")] = 0,
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="where data and models are: auto, cpu, cuda, cuda:N")] = "auto",
+    ray: RayAddress = "",
+    ray_cpus: RayCpus = 1.0,
+    ray_gpus: RayGpus = 0.0,
 ) -> None:
     """Run a paper's table or figure: ours beside theirs, as a table, a picture and a page."""
     from fedappeal.cli.reproduce import ReproduceOptions, list_experiments, start_reproduction
     from fedappeal.experiments.framework.harness import Machine
+    from fedappeal.simulation.workers.cluster import RayOptions
 
     if list_all:
         list_experiments()
         return
     options = ReproduceOptions(name, seeds, quick, out, pages, tuple(changed or ()), grid, redo)
-    start_reproduction(options, Machine(jobs, threads, device, data_dir))
+    start_reproduction(options, Machine(jobs, threads, device, data_dir, RayOptions(ray, ray_cpus, ray_gpus)))
 
 
 @cli.command("compare")

@@ -1,5 +1,6 @@
 """`fedappeal simulate`: one run, or several at once, in this process or in a few beside it."""
 
+import contextlib
 import difflib
 import itertools
 import re
@@ -19,7 +20,9 @@ from fedappeal.cli.shown import complain, say
 from fedappeal.cli.unused import report_unused, without_others
 from fedappeal.cli.view import RunView
 from fedappeal.protocol.config import ConfigError, RunConfig, scalar
-from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job, share_threads
+from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job
+from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
+from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
 from fedappeal.tasks import check_task
 from server.build import check_settings, chosen
 from server.resumption import rounds_done
@@ -111,24 +114,54 @@ def _check_distinct(configs: list[RunConfig], labels: list[str], sweep: list[str
 
 
 def start_simulations(
-    jobs: list[SimulationJob], at_once: int, mode: str, device: str, data_dir: str, threads: int
+    jobs: list[SimulationJob],
+    at_once: int,
+    mode: str,
+    device: str,
+    data_dir: str,
+    threads: int,
+    workers: int = 0,
+    ray: RayOptions = NO_CLUSTER,
 ) -> None:
     """Run all jobs, show how far they are, and print a table of each.
+
+    A Ray cluster has the clients of a lone run, and else the runs.
 
     Raises:
         ConfigError: before anything is started, for a setting that is not allowed.
     """
-    from fedappeal.simulation.engine import Simulation, choose_mode
+    from fedappeal.simulation.engine import Simulation
 
     check_at_once(at_once)
     at_once = min(at_once, len(jobs))
-    simulation = Simulation(mode, device, data_dir, share_threads(threads, at_once))
+    if len(jobs) == 1 and (workers or ray.address):
+        check_workers(workers, jobs[0].config)
+        simulation = Simulation(
+            *(mode, device, data_dir, threads),
+            workers=workers,
+            ray=ray.address,
+            ray_cpus=ray.cpus,
+            ray_gpus=ray.gpus,
+        )
+    else:
+        if workers:
+            raise ConfigError(f"workers = {workers} is not allowed with several runs: --jobs, or --ray ADDRESS")
+        check_on_ray(ray, at_once)
+        simulation = Simulation(mode, device, data_dir, threads_of_each(threads, at_once, ray))
     check_device(device)
     check_out(_root(jobs))
     for job in jobs:
         check_task(job.config.task_settings(), Path(data_dir) if data_dir else None)
         check_initial_model(job.config, data_dir)
         check_share(job.config, data_dir)
+    # Before anything is shown or written: a cluster that cannot be reached is found here.
+    with ray_cluster(ray, max(workers, 1)) if workers or ray.address else contextlib.nullcontext():
+        _start(jobs, at_once, simulation, ray)
+
+
+def _start(jobs: list[SimulationJob], at_once: int, simulation: Any, ray: RayOptions) -> None:
+    from fedappeal.simulation.engine import choose_mode
+
     console = Console(highlight=False)
     choices = {}
     for config in {_training(job.config): job.config for job in jobs}.values():
@@ -142,7 +175,7 @@ def start_simulations(
         if len(jobs) == 1:
             _one(jobs[0], simulations[0], console)
         else:
-            _several(jobs, at_once, simulations, console)
+            _several(jobs, at_once, simulations, console, ray)
     except KeyboardInterrupt:
         _interrupted("FOLDER" if len(jobs) > 1 else str(jobs[0].path))
 
@@ -209,7 +242,9 @@ def _one(job: SimulationJob, simulation: Any, console: Console) -> None:
     view.summary()
 
 
-def _several(jobs: list[SimulationJob], at_once: int, simulations: list[Any], console: Console) -> None:
+def _several(
+    jobs: list[SimulationJob], at_once: int, simulations: list[Any], console: Console, ray: RayOptions
+) -> None:
     failed: list[str] = []
     with several_runs(jobs, console) as shown:
 
@@ -219,7 +254,10 @@ def _several(jobs: list[SimulationJob], at_once: int, simulations: list[Any], co
             shown.ended(number, reason)
 
         work = [partial(run_job, job, asdict(how)) for job, how in zip(jobs, simulations, strict=True)]
-        run_in_parallel(work, at_once, ended, shown.update)
+        if ray.address:
+            run_on_ray(work, ray, ended, shown.update)
+        else:
+            run_in_parallel(work, at_once, ended, shown.update)
     if console.is_terminal:  # else each line stands above, where its run ended
         for job in jobs:
             if lines := read_lines(job.path / HISTORY):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol import keys
+from fedappeal.protocol.elsewhere import elsewhere
 
 if TYPE_CHECKING:
     from flwr.app import Array, ArrayRecord, RecordDict
@@ -228,7 +229,9 @@ def content_size(content: "RecordDict", known: dict[int, int] | None = None) -> 
     total = 0
     for name, record in content.items():
         if id(record) not in known:
-            if isinstance(record, ArrayRecord):
+            if (held := elsewhere(record)) is not None:
+                known[id(record)] = held.size
+            elif isinstance(record, ArrayRecord):
                 known[id(record)] = content_bytes(record) + sum(
                     len(key) + len(array.dtype) for key, array in record.items()
                 )

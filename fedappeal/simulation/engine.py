@@ -1,27 +1,25 @@
 """One simulated run: the project's ServerApp and ClientApp, with all clients in this process."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, RecordDict
-
-from client.app import client_app
 from client.data.cache import Cache, pick_device
 from client.participants import Participants
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.plugins import Allowed
-from fedappeal.simulation.choice import AUTO, MODES, Choice, Problem, choose, form_of
-from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
+from fedappeal.simulation.choice import AUTO, MODES, Choice, Problem, choose
+from fedappeal.simulation.clients import Contexts, clients_here
+from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.pool import Pool
-from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects, torch_threads
-from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
-from fedappeal.simulation.threaded import ThreadedScheduler
+from fedappeal.simulation.process_wide import torch_threads
+from fedappeal.simulation.workers.cluster import RayOptions
 from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
 from server.given import NOTHING_GIVEN, Given
@@ -34,6 +32,8 @@ from strategies.rounds.strategy import Strategy
 _DAY = 86_400.0
 MOST_CLIENTS = 32
 """Clients whose data are loaded, at most, for the question how all of them train."""
+_OF_WORKERS = ("workers", "ray", "ray_cpus", "ray_gpus")
+"""What a run's folder records only where workers had its clients."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ class Simulation:
         threads: PyTorch threads; 0: as PyTorch has it.
         resumable: whether what the clients remember is kept in the run's folder, so that the run can be continued.
         why: what made `choose_mode` take the mode, where it did; for the run's folder.
+        workers: processes that have the clients; 0: this one, or one a node of a Ray cluster.
+        ray: address of a Ray cluster that has the workers; empty: this machine.
+        ray_cpus: CPUs that a worker asks of Ray; ``ray_gpus`` in the same way.
     """
 
     mode: str = AUTO
@@ -56,12 +59,26 @@ class Simulation:
     threads: int = 0
     resumable: bool = True
     why: str = ""
+    workers: int = 0
+    ray: str = ""
+    ray_cpus: float = 1.0
+    ray_gpus: float = 0.0
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"mode = '{self.mode}' is not allowed: {', '.join(MODES)}")
         if self.threads < 0:
             raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
+
+    @property
+    def shared_out(self) -> bool:
+        """Whether workers have the clients."""
+        return bool(self.workers or self.ray)
+
+    @property
+    def ray_options(self) -> RayOptions:
+        """What is asked of Ray."""
+        return RayOptions(self.ray, self.ray_cpus, self.ray_gpus)
 
     @classmethod
     def of_runtime(cls, runtime: Mapping[str, Any]) -> "Simulation":
@@ -72,6 +89,8 @@ class Simulation:
         """
         found: dict[str, Any] = {}
         for field in fields(cls):
+            if field.name in _OF_WORKERS and not runtime.get("workers") and not runtime.get("ray"):
+                continue
             key, kind = field.name.replace("_", "-"), type(field.default)
             if type(found.setdefault(field.name, runtime.get(key))) is not kind:
                 raise ConfigError(f"runtime: {key} = {runtime.get(key)!r} is not allowed: a value of {kind.__name__}")
@@ -80,6 +99,7 @@ class Simulation:
     def runtime(self) -> dict[str, Scalar]:
         """Return what a run's folder records of its runtime."""
         data_dir = str(Path(self.data_dir).absolute()) if self.data_dir else ""
+        shared = {name.replace("_", "-"): getattr(self, name) for name in _OF_WORKERS} if self.shared_out else {}
         return {
             KIND: SIMULATION,
             "mode": self.mode,
@@ -88,6 +108,7 @@ class Simulation:
             "threads": self.threads,
             "resumable": self.resumable,
             "why": self.why,
+            **shared,
         }
 
 
@@ -158,48 +179,49 @@ def simulate(
     )
     device, cache = pick_device(simulation.device), Cache(task, given.strategy_of)
     simulation = replace(simulation, device=str(device))
-    with torch_threads(simulation.threads) as threads:
-        clients = settings.clients + settings.unseen_clients
-        loaded = _task(settings, simulation, cache, given)
-        pool = Pool(loaded, clients, device)
-        mode, why = choose_mode(settings, simulation, cache, pool, given)
-        form = form_of(mode, loaded, cache.scratch_model(loaded, settings.seed, device))
-        runtime = replace(simulation, mode=mode, threads=threads, why=why or simulation.why).runtime()
-        node: dict[str, Scalar] = {
-            "num-partitions": clients,
-            "data-dir": simulation.data_dir,
-            "device": str(device),
-            "allow": ",".join(packages_named(settings, given)),
-        }
-        told = settings.as_config()
+    with (
+        torch_threads(simulation.threads) as threads,
+        _clients(settings, simulation, cache, given, threads, folder) as (grid, participants, taken),
+    ):
+        memory = SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
+        with interrupts() as asked:
+            watch = _Watch(on_round, asked)
+            try:
+                run(
+                    *(grid, settings, watch, False, memory),
+                    task=task,
+                    strategy=strategy,
+                    data_dir=Path(simulation.data_dir) if simulation.data_dir else None,
+                    evaluate=evaluate,
+                    runtime=taken.runtime(),
+                    nodes=range(FIRST_NODE, FIRST_NODE + settings.clients),
+                )
+            except KeyboardInterrupt:
+                folder.event("interrupted")
+                raise
 
-        def context(k: int) -> Context:
-            return Context(RUN, FIRST_NODE + k, {"partition-id": k, **node}, RecordDict(), told)
 
-        with evaluation_workers(threads) as workers, frozen_objects():
-            scheduler: ClientQueue | None = ThreadedScheduler(workers, threads) if workers else None
-            if form:
-                scheduler = BatchScheduler(pool, form, workers)
-            participants = Participants(scheduler, pool.client, cache)
-            grid = InProcessGrid(client_app(participants), clients, context, scheduler)
-            memory = (
-                SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
-            )
-            with interrupts() as asked:
-                watch = _Watch(on_round, asked)
-                try:
-                    run(
-                        *(grid, settings, watch, False, memory),
-                        task=task,
-                        strategy=strategy,
-                        data_dir=Path(simulation.data_dir) if simulation.data_dir else None,
-                        evaluate=evaluate,
-                        runtime=runtime,
-                        nodes=range(FIRST_NODE, FIRST_NODE + settings.clients),
-                    )
-                except KeyboardInterrupt:
-                    folder.event("interrupted")
-                    raise
+@contextmanager
+def _clients(
+    config: RunConfig, simulation: Simulation, cache: Cache, given: Given, threads: int, folder: RunFolder
+) -> Iterator[tuple[VirtualClients, Participants | None, Simulation]]:
+    """Run with a run's clients: the grid that reaches them, what this process has of them, and how they train."""
+    contexts = Contexts(config, given, simulation.data_dir, simulation.device)
+    task = _task(config, simulation, cache, given)
+    pool = None if simulation.shared_out else Pool(task, contexts.clients, pick_device(simulation.device))
+    mode, why = choose_mode(config, simulation, cache, pool, given)
+    threads_here = simulation.threads if simulation.shared_out else threads
+    taken = replace(simulation, mode=mode, threads=threads_here, why=why or simulation.why)
+    if pool is not None:
+        with clients_here(contexts, task, pool, cache, mode, threads) as (grid, participants):
+            yield grid, participants, taken
+        return
+    from fedappeal.simulation.workers import start
+
+    with start.clients_on_workers(
+        *(contexts, mode, simulation.threads, simulation.workers, simulation.ray_options, folder)
+    ) as shared_out:
+        yield shared_out, None, taken
 
 
 def _task(config: RunConfig, simulation: Simulation, cache: Cache, given: Given) -> Task:

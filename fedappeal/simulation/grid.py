@@ -27,37 +27,24 @@ class ClientScheduler(Protocol):
         """Return the replies of the named clients that come first, at least one."""
 
 
-class InProcessGrid(Grid):
-    """Virtual clients behind one ClientApp, one context each.
+class VirtualClients(Grid):
+    """Clients that are no nodes of a SuperLink, one context each.
 
-    A client's context is made when it is first sent a message, and holds its durable record and nothing else. A
-    reply is made when it is pulled: no more replies are held than the round loop asks for, and the few of clients
-    that were trained in the same batch.
+    A client's context is made when it is first sent a message, and holds its durable record and nothing else.
     """
 
-    def __init__(
-        self,
-        app: ClientApp,
-        clients: int,
-        context: Callable[[int], Context],
-        scheduler: ClientScheduler | None = None,
-    ) -> None:
-        """Begin without contexts and messages.
+    def __init__(self, clients: int, context: Callable[[int], Context]) -> None:
+        """Begin without contexts.
 
         Args:
-            app: the ClientApp.
             clients: their number.
             context: makes the context of client 0..clients-1.
-            scheduler: runs clients at once; None: one after another.
         """
         # Flower takes a message's run and source from the process it is made in.
         be_server(RUN, SERVER_NODE, RUN)
-        self._app = app
         self._nodes = range(FIRST_NODE, FIRST_NODE + clients)
         self._make_context = context
         self._contexts: dict[int, Context] = {}
-        self._scheduler = scheduler
-        self._waiting: dict[str, Message] = {}
         self._pushed = 0
 
     def set_run(self, run: Run) -> None:
@@ -82,29 +69,6 @@ class InProcessGrid(Grid):
         """Return all nodes: virtual clients are always online."""
         return list(self._nodes)
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Take messages; return their ids, empty for a node that is not there."""
-        ids = []
-        for message in messages:
-            if message.metadata.dst_node_id not in self._nodes:
-                ids.append("")
-                continue
-            self._pushed += 1
-            message_id = str(self._pushed)
-            set_message_id(message, message_id)
-            if self._scheduler is None:
-                self._waiting[message_id] = message
-            else:
-                self._scheduler.start(message_id, partial(self._answer, message))
-            ids.append(message_id)
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Have clients answer, and return the replies; with a scheduler, some may come at a later call."""
-        if self._scheduler is not None:
-            return list(self._scheduler.results(list(message_ids)).values())
-        return [self._answer(self._waiting.pop(i)) for i in message_ids if i in self._waiting]
-
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push, and pull until all have answered."""
         left, replies = [i for i in self.push_messages(messages) if i], []
@@ -125,6 +89,61 @@ class InProcessGrid(Grid):
         if node not in self._contexts:
             self._contexts[node] = self._make_context(node - FIRST_NODE)
         return self._contexts[node]
+
+    def _named(self, message: Message) -> str:
+        """Give a message an id, and return it; empty for a node that is not there."""
+        if message.metadata.dst_node_id not in self._nodes:
+            return ""
+        self._pushed += 1
+        set_message_id(message, str(self._pushed))
+        return str(self._pushed)
+
+
+class InProcessGrid(VirtualClients):
+    """Virtual clients behind one ClientApp.
+
+    A reply is made when it is pulled: no more replies are held than the round loop asks for, and the few of clients
+    that were trained in the same batch.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        clients: int,
+        context: Callable[[int], Context],
+        scheduler: ClientScheduler | None = None,
+    ) -> None:
+        """Begin without contexts and messages.
+
+        Args:
+            app: the ClientApp.
+            clients: their number.
+            context: makes the context of client 0..clients-1.
+            scheduler: runs clients at once; None: one after another.
+        """
+        super().__init__(clients, context)
+        self._app = app
+        self._scheduler = scheduler
+        self._waiting: dict[str, Message] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Take messages; return their ids, empty for a node that is not there."""
+        ids = []
+        for message in messages:
+            ids.append(message_id := self._named(message))
+            if not message_id:
+                continue
+            if self._scheduler is None:
+                self._waiting[message_id] = message
+            else:
+                self._scheduler.start(message_id, partial(self._answer, message))
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Have clients answer, and return the replies; with a scheduler, some may come at a later call."""
+        if self._scheduler is not None:
+            return list(self._scheduler.results(list(message_ids)).values())
+        return [self._answer(self._waiting.pop(i)) for i in message_ids if i in self._waiting]
 
     def _answer(self, message: Message) -> Message:
         try:

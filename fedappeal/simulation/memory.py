@@ -26,7 +26,7 @@ from client.training.measured import Evaluation
 from fedappeal.files import read_safetensors, replace_file, set_aside, write_safetensors
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import parse_json
-from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
+from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from server.records import Record, flattened, restored
 from server.run_folder import RunFolder, read_config
 
@@ -73,14 +73,15 @@ class SavedMemory:
     """The clients' memory of one simulated run; see `server.recorder.ClientMemory`."""
 
     def __init__(
-        self, folder: RunFolder, grid: InProcessGrid, participants: Participants, evaluate_every: int
+        self, folder: RunFolder, grid: VirtualClients, participants: Participants | None, evaluate_every: int
     ) -> None:
         """Begin.
 
         Args:
             folder: the run's.
             grid: holds the clients' contexts.
-            participants: what the process has of the clients besides.
+            participants: what the process has of the clients besides; None: workers have it, and what clients had
+                measured is measured again.
             evaluate_every: the run's setting.
         """
         self._folder = folder
@@ -130,6 +131,8 @@ class SavedMemory:
         if not _file(self._folder.path, 0).exists():  # it was damaged, and the clients have made it again
             self.save(0)
             self._first = self._states()
+        if self._participants is None:
+            return
         self._participants.clear()
         for place, model, noise_round, measured in self._judged:
             participant = self._participants.of(self._grid.context(FIRST_NODE + place))
@@ -147,7 +150,7 @@ class SavedMemory:
         arrays, records = flattened(held)
         judged = [
             [each.node.partition_id, each.judged.model, each.judged.server_round, _values(each.judged.evaluations)]
-            for each in self._participants.kept()
+            for each in (self._participants.kept() if self._participants is not None else ())
             if each.judged.evaluations
         ]
         text = json.dumps({"records": records, "judged": judged}).encode()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.protocol.elsewhere import Elsewhere
 from strategies.rounds.weighted_sum import CheckedModel, WeightedSum
 
 if TYPE_CHECKING:
@@ -45,14 +46,20 @@ class HeldModels(WeightedSum):
         """
         super().__init__(like)
         self._trim_share = trim_share
-        self._models: list[CheckedModel] = []
+        self._models: list[dict[str, NDArray[np.generic]]] = []
 
     def trim(self) -> int:
         """Return how many values of a coordinate are left out at either end: of three or more at least one."""
         return min((self.count - 1) // 2, max(1, int(self._trim_share * self.count + 1e-9)))
 
     def add_checked(self, values: CheckedModel, weight: float) -> None:
-        """Hold one model that `check` returned."""
+        """Hold one model that `check` returned.
+
+        Raises:
+            TypeError: a model that stayed where it was trained.
+        """
+        if isinstance(values, Elsewhere):
+            raise TypeError("a median needs the models themselves")
         self._models.append(values)
         self.weight += 1.0
         self.count += 1

@@ -162,7 +162,8 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
                 raise Refused(f"reply joins without the ArrayRecord '{name}'")
             records[name] = found
     arrays = records.pop(keys.ARRAYS, None)
-    return Reply(member, decision, _num_examples(metrics), metrics, arrays or ArrayRecord(), records)
+    arrays = ArrayRecord() if arrays is None else arrays  # one that is elsewhere is empty
+    return Reply(member, decision, _num_examples(metrics), metrics, arrays, records)
 
 
 @_refusing

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedappeal.protocol.elsewhere import elsewhere
 from fedappeal.protocol.packing import record_of_arrays, serialised, view
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def squared_distance(one: "ArrayRecord", other: "ArrayRecord | None") -> float:
 
 def log_norm(update: "ArrayRecord", start: "ArrayRecord | None") -> float:
     """Return the logarithm of an update's l2 norm; minus infinity for 0; arguments as `squared_distance`."""
+    if (held := elsewhere(update)) is not None:
+        return held.log_norm
     squared = squared_distance(update, start)
     return 0.5 * math.log(squared) if squared else -math.inf
 
@@ -50,6 +53,8 @@ def shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) 
         start: a model with the same arrays; None: zeros.
         factor: 0 to 1.
     """
+    if (held := elsewhere(model)) is not None:
+        return held.shortened(factor)
     out = {}
     for name, array in model.items():
         own = view(array)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.protocol.elsewhere import Elsewhere, Part, Sums, elsewhere
 from fedappeal.protocol.packing import record_of_arrays, serialised, view
 
 if TYPE_CHECKING:
@@ -24,14 +25,18 @@ class NotFinite(Refused):
     """A reply that is left out for a value that is not finite."""
 
 
-CheckedModel = dict[str, NDArray[np.generic]]
-"""A model's values by name, each as one vector, that fit a `WeightedSum`."""
+FOLDED_AT_ONCE = 64 << 20
+"""Bytes of models that wait where they were trained until they are added up there."""
+
+CheckedModel = dict[str, NDArray[np.generic]] | Elsewhere
+"""A model's values by name, each as one vector, that fit a `WeightedSum`; or a model that stayed where it is."""
 
 
 class WeightedSum:
     """``sum_k weight_k * model_k`` over models of one layout.
 
-    float32 arrays are summed in float32, all others in float64.
+    float32 arrays are summed in float32, all others in float64. Models that stayed where they were trained are
+    added up there, a few at a time.
 
     Attributes:
         weight: sum of the weights so far.
@@ -42,6 +47,7 @@ class WeightedSum:
         """Take names, shapes and dtypes from the model that was sent."""
         self._like = {name: view(array) for name, array in like.items()}
         self._sums: dict[str, NDArray[np.floating]] = {}
+        self._elsewhere: list[Part] = []
         self.weight = 0.0
         self.count = 0
 
@@ -51,9 +57,11 @@ class WeightedSum:
         Raises:
             Refused: if the model has another layout or a value that is not finite.
         """
+        if (model := elsewhere(arrays)) is not None:
+            return self._checked_elsewhere(model)
         if set(arrays.keys()) != set(self._like):
             raise Refused(f"model has arrays {sorted(arrays.keys())}, expected {sorted(self._like)}")
-        views: CheckedModel = {}
+        views: dict[str, NDArray[np.generic]] = {}
         for name, like in self._like.items():
             try:
                 values = view(arrays[name])
@@ -72,14 +80,46 @@ class WeightedSum:
 
     def add_checked(self, values: CheckedModel, weight: float) -> None:
         """Add one model that `check` returned."""
+        self.weight += weight
+        self.count += 1
+        if isinstance(values, Elsewhere):
+            self._elsewhere.append(Part(values, weight))
+            if sum(part.model.size for part in self._elsewhere) > FOLDED_AT_ONCE:
+                self._gather()
+            return
+        self._begin()
+        for name, own in values.items():
+            _multiply_add(self._sums[name], own, weight)
+
+    def _begin(self) -> None:
         if not self._sums:
             for name, like in self._like.items():
                 dtype = np.float32 if like.dtype == np.float32 else np.float64
                 self._sums[name] = np.zeros(like.size, dtype=dtype)
-        for name, own in values.items():
-            _multiply_add(self._sums[name], own, weight)
-        self.weight += weight
-        self.count += 1
+
+    def _checked_elsewhere(self, model: Elsewhere) -> Elsewhere:
+        if model.trouble:
+            raise (NotFinite if model.not_finite else Refused)(model.trouble)
+        if (own := {name: (like.shape, like.dtype.name) for name, like in self._like.items()}) != model.form:
+            raise Refused(f"model has arrays {dict(model.form)}, expected {own}")
+        return model
+
+    def _gather(self) -> None:
+        """Have the models that are elsewhere added up there, and add their sums."""
+        while self._elsewhere:
+            holder = self._elsewhere[0].model.holder
+            parts = [part for part in self._elsewhere if part.model.holder is holder]
+            self._elsewhere = [part for part in self._elsewhere if part.model.holder is not holder]
+            self._begin()
+            for partial in holder.fold(parts):
+                for name, total in self._sums.items():
+                    total += partial[name]
+
+    def totals(self) -> Sums:
+        """Return the sum as it stands, one vector an array."""
+        self._gather()
+        self._begin()
+        return self._sums
 
     def add(self, arrays: "ArrayRecord", weight: float) -> None:
         """Add one model.
@@ -91,6 +131,8 @@ class WeightedSum:
 
     def merge(self, other: "WeightedSum", factor: float) -> None:
         """Add ``factor`` times another sum over models of the same layout."""
+        self._gather()
+        other._gather()
         for name, total in other._sums.items():
             _multiply_add(self._sums.setdefault(name, np.zeros_like(total)), total, factor)
         self.weight += factor * other.weight
@@ -101,6 +143,7 @@ class WeightedSum:
 
         Arrays that are not floating point (counters of batch normalisation) are rounded.
         """
+        self._gather()
         out: dict[str, Array] = {}
         for name, like in self._like.items():
             # In place, because fresh memory costs more than the arithmetic.

@@ -20,7 +20,9 @@ from fedappeal.experiments.framework.plan import RESULT, Plan, Run
 from fedappeal.files import replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol.config import ConfigError
-from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job, share_threads
+from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job
+from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions
+from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
 from fedappeal.versions import recorded_versions
 
 LOCK = ".lock"
@@ -37,12 +39,14 @@ class Machine:
         threads: PyTorch threads a run; 0: the cores shared out.
         device: where data and models are.
         data_dir: folder of the data sets.
+        ray: the Ray cluster that has the runs; without an address: none.
     """
 
     at_once: int = 1
     threads: int = 0
     device: str = "cpu"
     data_dir: str = ""
+    ray: RayOptions = NO_CLUSTER
 
 
 def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False) -> tuple[Results, dict[str, str]]:
@@ -62,6 +66,7 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
             is at it.
     """
     check_at_once(machine.at_once)
+    check_on_ray(machine.ray, machine.at_once)
     for line in plan.skipped_lines():
         console.print(f"[yellow]skipped: {escape(line)}[/]", soft_wrap=True)
     # Folders that are only read are not locked: several pages draw on the same runs.
@@ -110,7 +115,7 @@ def _todo(runs: Sequence[Run], redo: bool, ours: set[Path]) -> list[Run]:
 
 def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> dict[str, str]:
     at_once = min(machine.at_once, len(todo))
-    threads = share_threads(machine.threads, at_once)
+    threads = threads_of_each(machine.threads, at_once, machine.ray)
     how = {"device": machine.device, "data_dir": machine.data_dir, "threads": threads, "resumable": False}
     failed: dict[str, str] = {}
     ended: set[int] = set()
@@ -138,7 +143,10 @@ def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> 
             progress.update(bar, completed=sum(done), runs=f"{len(ended)} {count}")
 
         work = [_work(run, plan.experiment.compute, how) for run in todo]
-        run_in_parallel(work, at_once, on_end, tick)
+        if machine.ray.address:
+            run_on_ray(work, machine.ray, on_end, tick)
+        else:
+            run_in_parallel(work, at_once, on_end, tick)
         tick()
     return failed
 

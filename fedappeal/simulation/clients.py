@@ -1,0 +1,89 @@
+"""The virtual clients of a run, in this process: their data, their participants, the grid that reaches them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from flwr.app import Context, RecordDict
+
+from client.app import client_app
+from client.data.cache import Cache
+from client.participants import Participants
+from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.simulation.choice import form_of
+from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
+from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects
+from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
+from fedappeal.simulation.threaded import ThreadedScheduler
+from fedappeal.tasks.task import Task
+from server.build import packages_named
+from server.given import Given
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Makes the contexts of a run's virtual clients.
+
+    Attributes:
+        config: the run's settings.
+        given: objects in place of names.
+        data_dir: folder with the data sets.
+        device: where data and models are.
+    """
+
+    config: RunConfig
+    given: Given
+    data_dir: str
+    device: str
+
+    @property
+    def clients(self) -> int:
+        """The number of clients, unseen ones among them."""
+        return self.config.clients + self.config.unseen_clients
+
+    @cached_property
+    def _node(self) -> dict[str, Scalar]:
+        return {
+            "num-partitions": self.clients,
+            "data-dir": self.data_dir,
+            "device": self.device,
+            "allow": ",".join(packages_named(self.config, self.given)),
+        }
+
+    @cached_property
+    def _told(self) -> dict[str, Scalar]:
+        return self.config.as_config()
+
+    def of(self, k: int) -> Context:
+        """Return the context of client k, without a record."""
+        return Context(RUN, FIRST_NODE + k, {"partition-id": k, **self._node}, RecordDict(), self._told)
+
+
+@contextmanager
+def clients_here(
+    contexts: Contexts, task: Task, pool: Pool, cache: Cache, mode: str, threads: int
+) -> Iterator[tuple[InProcessGrid, Participants]]:
+    """Run with virtual clients in this process.
+
+    Args:
+        contexts: makes theirs.
+        task: the run's task.
+        pool: their data.
+        cache: what they share.
+        mode: ``layers``, ``vmap`` or ``sequential``.
+        threads: PyTorch threads.
+
+    Yields:
+        The grid that reaches them, and their participants.
+    """
+    form = form_of(mode, task, cache.scratch_model(task, contexts.config.seed, pool.train.device))
+    with evaluation_workers(threads) as workers, frozen_objects():
+        scheduler: ClientQueue | None = None
+        if form:
+            scheduler = BatchScheduler(pool, form, workers)
+        elif workers:
+            scheduler = ThreadedScheduler(workers, threads)
+        participants = Participants(scheduler, pool.client, cache)
+        yield InProcessGrid(client_app(participants), contexts.clients, contexts.of, scheduler), participants

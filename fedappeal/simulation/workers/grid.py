@@ -1,0 +1,149 @@
+"""A Flower `Grid` whose virtual clients are shared out over workers."""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from flwr.app import Context, Error, Message
+
+from fedappeal.protocol.elsewhere import Elsewhere, Kept, Part, Sums, record_elsewhere
+from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
+from fedappeal.simulation.workers.crew import Crew
+from fedappeal.simulation.workers.worker import Answer, Key
+
+
+class WorkersGrid(VirtualClients):
+    """Virtual clients that workers have; their states are here as well, as their latest replies left them.
+
+    A worker that is lost takes no state with it. Its clients are given to others, and the messages of the round that
+    it had not answered, or whose models it had, are answered again: a client that is asked for a round again starts
+    from what it remembered before that round.
+    """
+
+    def __init__(self, crew: Crew, context: Callable[[int], Context]) -> None:
+        """Begin without contexts and messages.
+
+        Args:
+            crew: the workers, with their clients.
+            context: makes the context of client 0..clients-1.
+        """
+        super().__init__(crew.clients, context)
+        self._crew = crew
+        self._open: dict[str, Message] = {}
+        self._sent: dict[str, int] = {}
+        self._states: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._models: dict[Key, tuple[int, Message]] = {}
+        self._forgotten: dict[int, list[Key]] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Take messages; return their ids, empty for a node that is not there."""
+        ids = []
+        for message in messages:
+            ids.append(message_id := self._named(message))
+            if message_id:
+                self._open[message_id] = message
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Have workers answer these messages, side by side, and return the replies in the messages' order."""
+        wanted = [each for each in message_ids if each in self._open]
+        answers = self._answers(wanted)
+        return [self._reply(self._open.pop(each), answers[each]) for each in wanted]
+
+    # -- models that stay with the workers -----------------------------------------------------------
+
+    def fold(self, parts: Sequence[Part]) -> list[Sums]:
+        """Return the workers' partial sums of models; see `fedappeal.protocol.elsewhere.Holder`."""
+        sums: list[Sums] = []
+        left = list(parts)
+        while left:
+            at = [self._models[part.model.kept.key][0] for part in left]
+            if lost := set(at) - self._crew.workers.keys():
+                self._train_again([p.model.kept.key for p, number in zip(left, at, strict=True) if number in lost])
+                continue
+            given: dict[int, list[tuple[Key, float, float]]] = {}
+            for part, number in zip(left, at, strict=True):
+                given.setdefault(number, []).append((part.model.kept.key, part.model.factor, part.weight))
+            found = self._crew.ask("fold", {number: [given[number]] for number in sorted(given)})
+            sums += [found[number] for number in sorted(found)]
+            left = [part for part, number in zip(left, at, strict=True) if number not in found]
+        return sums
+
+    def _train_again(self, lost: Sequence[Key]) -> None:
+        """Have lost models trained again, by the workers that have the clients now."""
+        again = {name: self._models[name, record][1] for name, record in lost}
+        self._open |= again
+        answers = self._answers(list(again))
+        for name, message in again.items():
+            del self._open[name]
+            if not answers[name].kept:
+                raise RuntimeError(
+                    f"client {message.metadata.dst_node_id - FIRST_NODE} of a lost worker answered otherwise when it "
+                    "was asked again; all finished rounds are kept: fedappeal resume FOLDER"
+                )
+
+    def _forget(self, key: Key) -> None:
+        number, _ = self._models.pop(key)
+        self._forgotten.setdefault(number, []).append(key)
+
+    # -- messages and answers ------------------------------------------------------------------------
+
+    def _answers(self, wanted: Sequence[str]) -> dict[str, Answer]:
+        """Return the answers to open messages, each from a living worker."""
+        answers: dict[str, Answer] = {}
+        while left := [each for each in wanted if each not in answers]:
+            by_worker: dict[int, list[str]] = {}
+            for each in left:
+                by_worker.setdefault(self._worker_of(self._open[each]), []).append(each)
+            given = {number: self._given(number, by_worker[number]) for number in sorted(by_worker)}
+            for number, found in self._crew.ask("answer", given).items():
+                for answer in found:
+                    self._take_up(number, answer)
+                    answers[answer.message] = answer
+        return answers
+
+    def _worker_of(self, message: Message) -> int:
+        return self._crew.of_client[message.metadata.dst_node_id - FIRST_NODE]
+
+    def _given(self, number: int, wanted: Sequence[str]) -> list[Any]:
+        """Return what a worker is given: new messages, those to answer, states it does not know, models of no use."""
+        new = [
+            (name, message)
+            for name, message in self._open.items()
+            if self._worker_of(message) == number != self._sent.get(name)
+        ]
+        self._sent |= {name: number for name, _ in new}
+        states: dict[int, dict[str, Any]] = {}
+        for _, message in new:
+            node = message.metadata.dst_node_id
+            state, (has, known) = dict(self.context(node).state), self._states.get(node, (number, {}))
+            known = known if has == number else {}
+            changed: dict[str, Any] = dict.fromkeys(known.keys() - state.keys())
+            changed |= {name: record for name, record in state.items() if known.get(name) is not record}
+            if changed:
+                states[node] = changed
+            self._states[node] = number, state
+        return [new, list(wanted), states, self._forgotten.pop(number, [])]
+
+    def _take_up(self, number: int, answer: Answer) -> None:
+        """Take up what has changed of a client's state, and where its models are."""
+        message = self._open[answer.message]
+        del self._sent[answer.message]
+        node = message.metadata.dst_node_id
+        state = self.context(node).state
+        for name, record in answer.changes.items():
+            if record is None:
+                state.pop(name, None)
+            else:
+                state[name] = record
+        self._states[node] = number, dict(state)
+        self._models |= {(answer.message, name): (number, message) for name in answer.kept}
+
+    def _reply(self, message: Message, answer: Answer) -> Message:
+        if answer.content is None:
+            return Message(Error(*answer.error), reply_to=message)
+        for name, model in answer.kept.items():
+            kept = Kept((answer.message, name))
+            weakref.finalize(kept, self._forget, kept.key).atexit = False
+            answer.content[name] = record_elsewhere(Elsewhere(self, kept, **vars(model)))
+        return Message(answer.content, reply_to=message)

@@ -1,0 +1,249 @@
+"""An engine worker: a share of a run's clients, with their data and participants, in a process of its own."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+
+from client.data.cache import Cache, pick_device
+from fedappeal.protocol import keys
+from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.elsewhere import Form, Sums
+from fedappeal.protocol.packing import content_size, model_of, view
+from fedappeal.protocol.plugins import Allowed
+from fedappeal.simulation.clients import Contexts, clients_here
+from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
+from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.process_wide import torch_threads
+from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.task import Task
+from server.build import packages_named
+from server.given import Given
+from strategies.rounds.updates import log_norm, shortened
+from strategies.rounds.weighted_sum import NotFinite, Refused, WeightedSum
+
+Key = tuple[str, str]
+"""The message that a model answers, and the name of its record."""
+Changes = Mapping[str, Any]
+"""Records of a client's state that changed, by name; None: it has gone."""
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """What a worker is made of.
+
+    Attributes:
+        config: the run's settings.
+        given: objects in place of names.
+        mode: ``layers``, ``vmap`` or ``sequential``.
+        device: where data and models are.
+        data_dir: folder with the data sets, the same on each machine.
+        threads: PyTorch threads.
+        keeps: whether models stay here, and are added up here.
+        measures: whether the norms of updates are measured.
+        path: where the program that starts it finds its modules.
+    """
+
+    config: RunConfig
+    given: Given
+    mode: str
+    device: str
+    data_dir: str
+    threads: int
+    keeps: bool = False
+    measures: bool = False
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """What the server is told of a model that stays; see `fedappeal.protocol.elsewhere.Elsewhere`."""
+
+    form: Form
+    size: int
+    trouble: str
+    not_finite: bool
+    log_norm: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one message.
+
+    Attributes:
+        message: its id.
+        content: of the reply, without the models that stay here; None: an error.
+        error: code and reason.
+        kept: the models that stay here, by record, in the reply's order of names.
+        changes: of the client's state.
+    """
+
+    message: str
+    content: RecordDict | None
+    error: tuple[int, str]
+    kept: Mapping[str, KeptModel]
+    changes: Changes
+
+
+class Share:
+    """A task whose clients are those of one worker: all others have no examples.
+
+    So each client keeps its number, and its place among the rows follows from it.
+    """
+
+    def __init__(self, task: Task, clients: Sequence[int]) -> None:
+        self._task = task
+        self._clients = frozenset(clients)
+        empty = task.load(min(clients))
+        self._nothing = ClientData(empty.train.take(slice(0, 0)), empty.test.take(slice(0, 0)))
+
+    def load(self, client: int) -> ClientData:
+        """Return one client's data; nothing where it is another worker's."""
+        return self._task.load(client) if client in self._clients else self._nothing
+
+
+@dataclass
+class _Held:
+    """A model that stays, and the one that was sent."""
+
+    model: ArrayRecord
+    sent: ArrayRecord
+
+
+@dataclass
+class _Clients:
+    """Clients that were placed here together.
+
+    Attributes:
+        grid: reaches them, and gives messages names of its own.
+        asked: messages without an answer by these names, each with its id.
+        known: what the server knows of their states, by node.
+    """
+
+    grid: InProcessGrid
+    asked: dict[str, tuple[str, Message]] = field(default_factory=dict)
+    known: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def take(self, messages: Sequence[tuple[str, Message]]) -> None:
+        """Take messages, by id."""
+        names = self.grid.push_messages([message for _, message in messages])
+        self.asked |= dict(zip(names, messages, strict=True))
+
+    def change(self, node: int, changes: Changes) -> None:
+        """Take up what has changed of a client's state."""
+        state = self.grid.context(node).state
+        for name, record in changes.items():
+            if record is None:
+                state.pop(name, None)
+            else:
+                state[name] = record
+        self.known[node] = dict(state)
+
+    def changes(self, node: int) -> Changes:
+        """Return what has changed of a client's state since the server knew it."""
+        known, state = self.known.get(node, {}), dict(self.grid.context(node).state)
+        self.known[node] = state
+        gone = dict.fromkeys(known.keys() - state.keys())
+        return gone | {name: record for name, record in state.items() if known.get(name) is not record}
+
+
+class EngineWorker:
+    """A share of a run's clients; a Ray actor, or an object in a test."""
+
+    def __init__(self, job: WorkerJob) -> None:
+        """Begin without clients."""
+        sys.path += [each for each in job.path if each not in sys.path]
+        self._job = job
+        self._stack = ExitStack()
+        self._threads = self._stack.enter_context(torch_threads(job.threads))
+        self._cache = Cache(job.given.task, job.given.strategy_of)
+        self._clients: dict[int, _Clients] = {}
+        self._held: dict[Key, _Held] = {}
+
+    def place(self, clients: Sequence[int]) -> int:
+        """Take clients in, with their data; return how many there are now."""
+        job, device = self._job, pick_device(self._job.device)
+        allowed = Allowed.of(packages_named(job.config, job.given))
+        task = self._cache.task(job.config.task_settings(), job.data_dir, allowed)
+        contexts = Contexts(job.config, job.given, job.data_dir, str(device))
+        pool = Pool(cast(Task, Share(task, clients)), contexts.clients, device)
+        here = clients_here(contexts, task, pool, self._cache, job.mode, self._threads)
+        placed = _Clients(self._stack.enter_context(here)[0])
+        self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)
+        return len(self._clients)
+
+    def answer(
+        self,
+        messages: Sequence[tuple[str, Message]],
+        wanted: Sequence[str],
+        changes: Mapping[int, Changes],
+        forgotten: Sequence[Key] = (),
+    ) -> list[Answer]:
+        """Take messages, and answer some.
+
+        Args:
+            messages: new ones, by id.
+            wanted: ids of those that are answered now; the others may run as far as they train with these.
+            changes: of clients' states since they were last told of here, by node.
+            forgotten: models that are of no use any more.
+        """
+        for key in forgotten:
+            self._held.pop(key, None)
+        for node, changed in changes.items():
+            self._clients[node].change(node, changed)
+        groups: dict[int, list[tuple[str, Message]]] = {}
+        for name, message in messages:
+            groups.setdefault(id(self._clients[message.metadata.dst_node_id]), []).append((name, message))
+        answers = []
+        for clients in {id(each): each for each in self._clients.values()}.values():
+            clients.take(groups.get(id(clients), []))
+            answers += self._answers(clients, frozenset(wanted))
+        return answers
+
+    def _answers(self, clients: _Clients, wanted: frozenset[str]) -> list[Answer]:
+        left = [name for name, (message_id, _) in clients.asked.items() if message_id in wanted]
+        answers = []
+        while left:
+            for reply in clients.grid.pull_messages(left):
+                name = reply.metadata.reply_to_message_id
+                left.remove(name)
+                answers.append(self._answer(clients, *clients.asked.pop(name), reply))
+        return answers
+
+    def _answer(self, clients: _Clients, message_id: str, message: Message, reply: Message) -> Answer:
+        changes = clients.changes(message.metadata.dst_node_id)
+        if reply.has_error():
+            return Answer(message_id, None, (reply.error.code, reply.error.reason or ""), {}, changes)
+        if not self._job.keeps or message.metadata.message_type != MessageType.TRAIN:
+            return Answer(message_id, reply.content, (0, ""), {}, changes)
+        sent, kept = model_of(message.content), {}
+        for name, record in reply.content.items():
+            if isinstance(record, ArrayRecord):
+                self._held[message_id, name] = _Held(record, sent)
+                kept[name] = self._described(name, record, sent)
+        content = RecordDict({name: ArrayRecord() if name in kept else r for name, r in reply.content.items()})
+        return Answer(message_id, content, (0, ""), kept, changes)
+
+    def _described(self, name: str, record: ArrayRecord, sent: ArrayRecord) -> KeptModel:
+        size = content_size(RecordDict({"": record}))
+        try:
+            WeightedSum(sent).check(record)
+        except Refused as error:
+            return KeptModel({}, size, str(error), isinstance(error, NotFinite), 0.0)
+        form = {key: ((values := view(array)).shape, values.dtype.name) for key, array in sent.items()}
+        start = sent if name == keys.ARRAYS else None
+        return KeptModel(form, size, "", False, log_norm(record, start) if self._job.measures else 0.0)
+
+    def fold(self, parts: Sequence[tuple[Key, float, float]]) -> Sums:
+        """Return the sum of models that stay here: by key, shortened by a factor, times a weight."""
+        total: WeightedSum | None = None
+        for key, factor, weight in parts:
+            held = self._held[key]
+            start = held.sent if key[1] == keys.ARRAYS else None
+            model = held.model if factor == 1.0 else shortened(held.model, start, factor)
+            total = total or WeightedSum(held.sent)
+            total.add(model, weight)
+        return total.totals() if total is not None else {}
