@@ -28,7 +28,7 @@ from client.privacy import Protection, protected
 from client.training.measured import UNMEASURED, Measured
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
-from client.turn import Turn, run_rule, told_rule, told_strategy
+from client.turn import Turn, told_rule, told_strategy
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
@@ -63,7 +63,7 @@ def _config(message: Message) -> Mapping[str, Any]:
 def _check_sent(participant: Participant, rule: LocalRule, training: LocalTrainingSettings) -> None:
     """Check that the owner's limits let the result of a training be sent."""
     if participant.guard is not None:
-        examples, own = len(participant.data.train), bool(participant.node.data)
+        examples, own = participant.data.counts[0], bool(participant.node.data)
         participant.guard.check_sent(rule, training, examples, own)
 
 
@@ -137,16 +137,17 @@ class _Answers:
             info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
         check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
-        if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
+        own = participant.equipment.fingerprint
+        if (task := str(config.get(keys.FINGERPRINT, ""))) and task != own:
             raise ConfigError(
-                f"this client's task '{participant.config.task}' has fingerprint {participant.task.fingerprint}, "
-                f"the run's has {task}: task and partition settings must be the same"
+                f"this client's task '{participant.config.task}' has fingerprint {own}, the run's has "
+                f"{task}: task and partition settings must be the same"
             )
         participant.discloses.check_run(config)
         seen = participant.node.is_seen(participant.config.clients)
         if seen:
-            rule, asked = run_rule(participant), LocalTrainingSettings.of(participant.config.as_config())
-            _check_sent(participant, rule, asked)
+            rule = participant.equipment.run_rule
+            _check_sent(participant, rule, participant.equipment.run_training)
             if participant.node.clipping_norm:
                 Protection.of(participant.config, participant.node).check(rule, participant.layout)
         arrays, _ = self._model(message, participant)
@@ -160,13 +161,13 @@ class _Answers:
                 keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
                 keys.TASK: participant.config.task,
-                keys.FINGERPRINT: participant.task.fingerprint,
+                keys.FINGERPRINT: participant.equipment.fingerprint,
                 keys.PROTOCOL_VERSION: keys.PROTOCOL,
                 keys.VERSION: fedappeal.__version__,
                 **proof_of(config, client_id, folder, context.state, context.node_id),
             }
         )
-        metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
+        metrics = MetricRecord({keys.NUM_EXAMPLES: participant.data.counts[0]})
         reply = Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
         falsify_enrolment(participant.config, participant.node.partition_id, reply)
         return reply
@@ -178,7 +179,7 @@ class _Answers:
         algorithm, told = told_strategy(participant, config)
         participant.discloses.check_train(algorithm)
         server_round, run_key = int(config[keys.SERVER_ROUND]), str(config.get(keys.RUN_KEY, ""))
-        metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
+        metrics: Metrics = {keys.NUM_EXAMPLES: participant.data.counts[0]}
         if participant.memory(run_key).has_left(server_round):
             return _reply(message, metrics | {keys.DECISION: int(Decision.LEFT)})
 
@@ -240,7 +241,7 @@ class _Answers:
         if participant.store.durable:
             note_judged(context.state, on_test, requirement, keys.TEST_SPLIT)
         metrics: Metrics = {
-            keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
+            keys.NUM_EXAMPLES: participant.data.counts[split == keys.TEST_SPLIT],
             participant.task.metric.name: measured.score,
             keys.LOSS: measured.loss,
             keys.APPEALED: int(appealed),

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -36,6 +37,12 @@ class Record:
 
     values: Mapping[str, Scalar]
     arrays: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+
+    @cached_property
+    def as_flowers(self) -> tuple[ConfigRecord, ArrayRecord]:
+        """The same as Flower's records; not to be changed, as many simulated clients may remember one thing."""
+        arrays = {k: Array(np.asarray(a, order="C")) for k, a in self.arrays.items()}
+        return ConfigRecord(dict(self.values)), ArrayRecord(arrays)
 
 
 class Store(Protocol):
@@ -219,7 +226,7 @@ class ContextStore:
 
     def write(self, name: str, record: Record) -> None:
         """Replace the record of that name."""
-        self._state[name] = ConfigRecord(dict(record.values))
-        self._state[f"{name}.arrays"] = ArrayRecord(
-            {k: Array(np.asarray(a, order="C")) for k, a in record.arrays.items()}
-        )
+        values, arrays = record.as_flowers
+        self._state[name], self._state[f"{name}.arrays"] = values, arrays
+        if not record.arrays:
+            self._decoded[name] = values, arrays, record

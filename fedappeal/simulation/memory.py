@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Context
 
 from client.judgement import JudgedModel
-from client.memory import RunMemory
+from client.memory import RunMemory, client_of_partition
 from client.participants import Participants
 from client.requirement import read_requirement
 from client.state import ContextStore
@@ -197,12 +197,11 @@ class SavedMemory:
 
     def _write_requirements(self) -> None:
         lines = []
-        for context in self._grid.contexts.values():
+        for node, context in self._grid.contexts.items():
             store = ContextStore(context.state)
-            identity = store.read("identity")
             key = RunMemory(store, self._folder.run_key).requirement
-            if identity and (requirement := read_requirement(store, key)) is not None:
-                client = identity.values["client-id"]
+            if key and (requirement := read_requirement(store, key)) is not None:
+                client = client_of_partition(node - FIRST_NODE)
                 lines.append({"client-id": client, "requirement": requirement.rho, "of": requirement.of})
         replace_file(
             self._folder.path / REQUIREMENTS, "".join(json.dumps(line) + "\n" for line in lines).encode(), False
