@@ -136,7 +136,7 @@ class _Answers:
             proof = proof_of(config, error.client_id, folder, context.state, context.node_id)
             info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
-        check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
+        check_plugins(str(config.get(keys.PLUGINS, "")), participant.equipment.allowed)
         own = participant.equipment.fingerprint
         if (task := str(config.get(keys.FINGERPRINT, ""))) and task != own:
             raise ConfigError(
@@ -154,16 +154,13 @@ class _Answers:
         run_key = str(config.get(keys.RUN_KEY, ""))
         participant.begin_run(run_key, participant.complete(arrays, run_key))
         client_id, folder = participant.client_id, participant.node.state_dir
-        info = ConfigRecord(
+        info = participant.equipment.introduction.copy()
+        info.update(
             {
                 keys.CLIENT_ID: client_id,
                 keys.ROLE: keys.SEEN if seen else keys.UNSEEN,
                 keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
-                keys.TASK: participant.config.task,
-                keys.FINGERPRINT: participant.equipment.fingerprint,
-                keys.PROTOCOL_VERSION: keys.PROTOCOL,
-                keys.VERSION: fedappeal.__version__,
                 **proof_of(config, client_id, folder, context.state, context.node_id),
             }
         )

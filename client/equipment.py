@@ -3,7 +3,7 @@
 import copy
 from functools import cached_property, lru_cache
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
 from client.choices import policy_kind, requirement_kind_of, rule_of
 from client.data.cache import Cache, pick_device
@@ -15,6 +15,8 @@ from client.settings import NodeSettings
 from client.training.models import arrays_of
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
+from fedappeal import __version__
+from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.protocol.plugins import is_ours
@@ -35,6 +37,8 @@ class Equipment:
         model: a model of the task on the device, for its structure: its values do not last.
         layout: layout of what travels.
         fingerprint: the task's.
+        allowed: the packages whose code may run.
+        introduction: what each client's answer to the roll call says.
     """
 
     def __init__(self, config: RunConfig, node: NodeSettings, cache: Cache) -> None:
@@ -62,7 +66,9 @@ class Equipment:
         self.model = cache.scratch_model(self.task, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
         self.fingerprint = self.task.fingerprint
-        self._run_settings, self._allowed = config, node.allowed
+        self._run_settings, self.allowed = config, node.allowed
+        says = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint}
+        self.introduction = ConfigRecord({**says, keys.PROTOCOL_VERSION: keys.PROTOCOL, keys.VERSION: __version__})
         kind = self._requirement_kind
         self._requirement_key = lru_cache(maxsize=1)(
             lambda data, initial, client: requirement_key(
@@ -88,7 +94,7 @@ class Equipment:
         """
         named = self._run_settings.local_rule
         name = self._strategy.rule_name if named == "auto" else named
-        return rule_of(self._run_settings, self._strategy, name, {}, self._allowed)
+        return rule_of(self._run_settings, self._strategy, name, {}, self.allowed)
 
     @cached_property
     def run_training(self) -> LocalTrainingSettings:

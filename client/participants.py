@@ -81,7 +81,7 @@ class Participants:
         self._guards: dict[tuple[str, str], Guard] = {}
         self._known: dict[int, _Known] = {}
         self._latest: tuple[Mapping[str, Scalar], RunConfig] | None = None
-        self._shared: tuple[RunConfig, NodeSettings, Equipment] | None = None
+        self._shared: tuple[RunConfig, Mapping[str, Scalar], Equipment] | None = None
         self._equipment = lru_cache(maxsize=EQUIPMENTS)(partial(Equipment, cache=self.cache))
 
     def of(self, context: Context, message: Message | None = None) -> Participant:
@@ -128,9 +128,9 @@ class Participants:
         known = self._known.get(context.node_id)
         if known and known.participant.config == config and known.participant.node == node:
             return known.participant
-        anyone = node.of_any_client()
-        if self._shared is None or self._shared[0] is not config or self._shared[1] != anyone:
-            self._shared = config, anyone, self._equipment(config, anyone)
+        shared = {key: value for key, value in context.node_config.items() if key != "partition-id"}
+        if self._shared is None or self._shared[0] is not config or self._shared[1] != shared:
+            self._shared = config, shared, self._equipment(config, node.of_any_client())
         place, store = node.partition_id, _store(node, context)
         return Participant(config, node, store, self._arithmetic, data(place), self.cache, self._shared[2])
 

@@ -28,6 +28,8 @@ _FOLDER, _FILE = 0o700, 0o600
 
 log = logging.getLogger("fedappeal.client")
 
+_NO_ARRAYS = ArrayRecord()
+
 T = TypeVar("T")
 
 
@@ -215,7 +217,7 @@ class ContextStore:
     def read(self, name: str) -> Record | None:
         """Return the record of that name, or None."""
         # Not by `config_records`, which copies all that there is.
-        record, arrays = self._state.get(name), self._state.get(f"{name}.arrays")
+        record, arrays = self._state.get(name), self._state.get(f"{name}.arrays", _NO_ARRAYS)
         if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             return None
         if (known := self._decoded.get(name)) is None or known[0] is not record or known[1] is not arrays:
@@ -226,7 +228,9 @@ class ContextStore:
 
     def write(self, name: str, record: Record) -> None:
         """Replace the record of that name."""
-        values, arrays = record.as_flowers
-        self._state[name], self._state[f"{name}.arrays"] = values, arrays
-        if not record.arrays:
-            self._decoded[name] = values, arrays, record
+        self._state[name], arrays = record.as_flowers
+        if record.arrays:
+            self._state[f"{name}.arrays"] = arrays
+        else:
+            self._state.pop(f"{name}.arrays", None)
+            self._decoded[name] = self._state[name], _NO_ARRAYS, record

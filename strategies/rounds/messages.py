@@ -11,9 +11,13 @@ from strategies.rounds.members import Member
 from strategies.rounds.round import Instructions
 
 
-def roll_call_message(node_id: int, initial: ArrayRecord, config: ConfigRecord, ttl: float) -> Message:
-    """Return the roll call for one node; it carries w_0. ``ttl`` in seconds."""
-    content = RecordDict({keys.ARRAYS: initial, keys.CONFIG: config})
+def roll_call_content(initial: ArrayRecord, config: ConfigRecord) -> RecordDict:
+    """Return what the roll call says: it carries w_0."""
+    return RecordDict({keys.ARRAYS: initial, keys.CONFIG: config})
+
+
+def roll_call_message(node_id: int, content: RecordDict, ttl: float) -> Message:
+    """Return the roll call for one node; ``ttl`` in seconds."""
     return Message(content, node_id, MessageType.QUERY, ttl=ttl, group_id="0")
 
 
