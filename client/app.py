@@ -49,6 +49,15 @@ class _Received:
     hash: str
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """The latest message's config and the run's, and the local training that they ask for."""
+
+    config: Mapping[str, Any]
+    run: Mapping[str, Any]
+    training: LocalTrainingSettings
+
+
 def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord] | None = None) -> Message:
     return Message(RecordDict({keys.METRICS: MetricRecord(metrics), **(records or {})}), reply_to=message)
 
@@ -86,6 +95,7 @@ class _Answers:
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
         self._latest: _Received | None = None
+        self._asked: _Asked | None = None
 
     def __reduce__(self) -> "tuple[Callable[[], _Answers], tuple[()]]":
         """Pickle as the process's own app: Flower's simulation sends it with each message.
@@ -121,6 +131,13 @@ class _Answers:
         if participant.guard is not None:
             participant.guard.check_question(message, latest.hash)
         return latest.arrays, latest.hash
+
+    def _training_settings(self, config: Mapping[str, Any], run: Mapping[str, Any]) -> LocalTrainingSettings:
+        """Return a message's settings of local training: of the same message to many clients they are read once."""
+        asked = self._asked
+        if asked is None or asked.config is not config or asked.run is not run:
+            asked = self._asked = _Asked(config, run, LocalTrainingSettings.of(config, run))
+        return asked.training
 
     def roll_call(self, message: Message, context: Context) -> Message:
         """Tell the client's id and role, and make its requirement ready."""
@@ -203,7 +220,7 @@ class _Answers:
             return _reply(message, metrics)
 
         rule = told_rule(participant, algorithm, config)
-        training = LocalTrainingSettings.of(config, context.run_config)
+        training = self._training_settings(config, context.run_config)
         rule.check(training)
         _check_sent(participant, rule, training)
         measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)

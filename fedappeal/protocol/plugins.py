@@ -169,6 +169,8 @@ class Registry(Generic[P]):
 
     def find(self, name: str, allowed: Allowed = ALL) -> Any:
         """Return the object of a name, of whatever type; arguments and errors as `load`."""
+        if name in self.built_in:
+            return _built_in(self.built_in[name])
         path, distribution = self._path(name)
         module, _, attribute = path.partition(":")
         steps = attribute.split(".")
@@ -184,8 +186,6 @@ class Registry(Generic[P]):
                 if isinstance(found, ModuleType):  # else a module that is allowed leads to all that it imports
                     raise TypeError(f"'{step}' is a module of its own: write it before the colon")
         except Exception as error:
-            if name in self.built_in:
-                raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ConfigError(f"{self.kind} = '{name}' cannot be imported: {reason}") from error
         return found
@@ -217,6 +217,13 @@ class Registry(Generic[P]):
 
     def _entries(self) -> Iterable[EntryPoint]:
         return entry_points(group=self.group)
+
+
+@cache
+def _built_in(path: str) -> Any:
+    """Return what comes with fedappeal at ``module:Name``."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _search_plugin_path() -> None:

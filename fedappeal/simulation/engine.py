@@ -18,7 +18,7 @@ from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
-from fedappeal.simulation.process_wide import torch_threads
+from fedappeal.simulation.process_wide import freeze_more, torch_threads
 from fedappeal.simulation.workers.cluster import RayOptions
 from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
@@ -234,6 +234,7 @@ class _Watch(Hooks):
     def __init__(self, on_round: Callable[[RoundRecord], None], asked: Interrupts) -> None:
         self._on_round = on_round
         self._asked = asked
+        self._begun = False
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """All clients are this program: where one does not fit the run, none comes in its place."""
@@ -241,6 +242,9 @@ class _Watch(Hooks):
 
     def on_round_start(self, server_round: int) -> None:
         self._asked.check()
+        if not self._begun:  # all clients have answered the roll call: what belongs to them stays
+            freeze_more()
+        self._begun = True
 
     def on_checkpoint(self, server_round: int) -> None:
         self._asked.saved = server_round

@@ -149,7 +149,7 @@ class ClientData:
     train: Split
     test: Split
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, int]:
         """See `OneClientsData`."""
         return len(self.train), len(self.test)
