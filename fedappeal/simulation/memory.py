@@ -69,7 +69,7 @@ def read_memory(path: Path, server_round: int) -> _Remembered:
             name = first.partition("/")[2]
             records |= {f"{int(place)}/{name}": records[first] for place in others}
         return _Remembered(records, judged)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"file '{file}' cannot be read: {type(error).__name__}: {error}") from None
 
 

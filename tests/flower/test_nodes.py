@@ -52,3 +52,12 @@ def test_nodes_of_flowers_simulation_are_not_real(server: Server) -> None:
 def test_a_grid_that_knows_node_ids_alone_has_simulated_ones(ids: list[int]) -> None:
     grid = MemoryGrid({node: Volunteer(str(node)) for node in ids})
     assert ConnectedNodes(grid).now() == [ConnectedNode(node) for node in ids]
+
+
+def test_ids_that_stay_the_same_are_the_same_list() -> None:
+    grid = MemoryGrid({10: Volunteer("a"), 11: Volunteer("b")})
+    nodes = ConnectedNodes(grid)
+    first = nodes.now()
+    assert nodes.now() is first
+    del grid.nodes[11]
+    assert nodes.now() == [ConnectedNode(10)]
