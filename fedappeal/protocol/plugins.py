@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -223,7 +224,7 @@ class Registry(Generic[P]):
 def _built_in(path: str) -> Any:
     """Return what comes with fedappeal at ``module:Name``."""
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return attrgetter(name)(importlib.import_module(module))
 
 
 def _search_plugin_path() -> None:
