@@ -47,7 +47,10 @@ ARMS: dict[str, dict[str, dict[str, Any]]] = {
 
 @contextmanager
 def timed(owner: Any, name: str, spent: list[float]) -> Iterator[None]:
-    """Add the CPU seconds that a function or method uses to ``spent``."""
+    """Add the CPU seconds that a function or method uses to ``spent``; an earlier checkout may not have it."""
+    if not hasattr(owner, name):
+        yield
+        return
     whole = getattr(owner, name)
 
     def measured(*given: Any, **named: Any) -> Any:
@@ -80,8 +83,11 @@ def simulated(settings: dict[str, Any]) -> dict[str, Any]:
     config = RunConfig.parse({**settings, "rounds": ROUNDS})
     batches, sums, drawn, generated = list[float](), list[float](), list[float](), list[float]()
     marks: list[tuple[float, float, float]] = []
+    generated_by, resident = list[float](), list[float]()
 
     def mark(record: object = None) -> None:
+        generated_by.append(sum(generated))
+        resident.append(resident_bytes())
         marks.append((time.process_time(), sum(batches), sum(sums)))
 
     with tempfile.TemporaryDirectory() as folder:
@@ -92,19 +98,21 @@ def simulated(settings: dict[str, Any]) -> dict[str, Any]:
             timed(WeightedSum, "add", sums),
             timed(partitioned, "assign", drawn),
             timed(Synth, "read", generated),
+            timed(Synth, "read_client", generated),
         ):
             mark()
             simulate(config, run, Simulation("layers", threads=1), mark)
     rounds = [[b - a for a, b in zip(one, two, strict=True)] for one, two in pairwise(marks)]
     whole, training, adding = (statistics.median(each) for each in zip(*rounds[1:-1], strict=True))
     return {
-        "start": rounds[0][0] - whole - sum(generated),
+        "start": rounds[0][0] - whole - generated_by[1],
         "partition": sum(drawn),
         "data": sum(generated),
         "round": whole,
         "training": training,
         "adding": adding,
         "resident MiB": peak_mib(),
+        "bytes a client": (resident[1] - resident[0]) / config.clients,
         "decisions a round": config.clients_per_round or config.clients,
     }
 
@@ -114,6 +122,12 @@ def peak_mib() -> float:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def resident_bytes() -> float:
+    """Return the memory that this process has resident now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
 def files() -> dict[str, dict[str, float]]:
@@ -187,7 +201,8 @@ def _messages(row: dict[str, float]) -> str:
 def _start(row: dict[str, float]) -> str:
     return (
         f"start {row['start']:.1f} CPU-s, of them partition {row['partition']:.1f}; the data's generation besides "
-        f"{row['data']:.1f}; round {row['round']:.3f}; resident {row['resident MiB']:.0f} MiB"
+        f"{row['data']:.1f}; round {row['round']:.3f}; resident {row['resident MiB']:.0f} MiB, "
+        f"{row['bytes a client'] / 1024:.1f} KiB a client by the end of round 1, data and libraries in it"
     )
 
 

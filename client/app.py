@@ -28,7 +28,7 @@ from client.privacy import Protection, protected
 from client.training.measured import UNMEASURED, Measured
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
-from client.turn import Turn, run_rule, told_rule, told_strategy
+from client.turn import Turn, told_rule, told_strategy
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
@@ -49,6 +49,15 @@ class _Received:
     hash: str
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """The latest message's config and the run's, and the local training that they ask for."""
+
+    config: Mapping[str, Any]
+    run: Mapping[str, Any]
+    training: LocalTrainingSettings
+
+
 def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord] | None = None) -> Message:
     return Message(RecordDict({keys.METRICS: MetricRecord(metrics), **(records or {})}), reply_to=message)
 
@@ -63,7 +72,7 @@ def _config(message: Message) -> Mapping[str, Any]:
 def _check_sent(participant: Participant, rule: LocalRule, training: LocalTrainingSettings) -> None:
     """Check that the owner's limits let the result of a training be sent."""
     if participant.guard is not None:
-        examples, own = len(participant.data.train), bool(participant.node.data)
+        examples, own = participant.data.counts[0], bool(participant.node.data)
         participant.guard.check_sent(rule, training, examples, own)
 
 
@@ -86,6 +95,7 @@ class _Answers:
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
         self._latest: _Received | None = None
+        self._asked: _Asked | None = None
 
     def __reduce__(self) -> "tuple[Callable[[], _Answers], tuple[()]]":
         """Pickle as the process's own app: Flower's simulation sends it with each message.
@@ -122,6 +132,13 @@ class _Answers:
             participant.guard.check_question(message, latest.hash)
         return latest.arrays, latest.hash
 
+    def _training_settings(self, config: Mapping[str, Any], run: Mapping[str, Any]) -> LocalTrainingSettings:
+        """Return a message's settings of local training: of the same message to many clients they are read once."""
+        asked = self._asked
+        if asked is None or asked.config is not config or asked.run is not run:
+            asked = self._asked = _Asked(config, run, LocalTrainingSettings.of(config, run))
+        return asked.training
+
     def roll_call(self, message: Message, context: Context) -> Message:
         """Tell the client's id and role, and make its requirement ready."""
         config = _config(message)
@@ -136,37 +153,35 @@ class _Answers:
             proof = proof_of(config, error.client_id, folder, context.state, context.node_id)
             info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
-        check_plugins(str(config.get(keys.PLUGINS, "")), participant.node.allowed)
-        if (task := str(config.get(keys.FINGERPRINT, ""))) and task != participant.task.fingerprint:
+        check_plugins(str(config.get(keys.PLUGINS, "")), participant.equipment.allowed)
+        own = participant.equipment.fingerprint
+        if (task := str(config.get(keys.FINGERPRINT, ""))) and task != own:
             raise ConfigError(
-                f"this client's task '{participant.config.task}' has fingerprint {participant.task.fingerprint}, "
-                f"the run's has {task}: task and partition settings must be the same"
+                f"this client's task '{participant.config.task}' has fingerprint {own}, the run's has "
+                f"{task}: task and partition settings must be the same"
             )
         participant.discloses.check_run(config)
         seen = participant.node.is_seen(participant.config.clients)
         if seen:
-            rule, asked = run_rule(participant), LocalTrainingSettings.of(participant.config.as_config())
-            _check_sent(participant, rule, asked)
+            rule = participant.equipment.run_rule
+            _check_sent(participant, rule, participant.equipment.run_training)
             if participant.node.clipping_norm:
                 Protection.of(participant.config, participant.node).check(rule, participant.layout)
         arrays, _ = self._model(message, participant)
         run_key = str(config.get(keys.RUN_KEY, ""))
         participant.begin_run(run_key, participant.complete(arrays, run_key))
         client_id, folder = participant.client_id, participant.node.state_dir
-        info = ConfigRecord(
+        info = participant.equipment.introduction.copy()
+        info.update(
             {
                 keys.CLIENT_ID: client_id,
                 keys.ROLE: keys.SEEN if seen else keys.UNSEEN,
                 keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
-                keys.TASK: participant.config.task,
-                keys.FINGERPRINT: participant.task.fingerprint,
-                keys.PROTOCOL_VERSION: keys.PROTOCOL,
-                keys.VERSION: fedappeal.__version__,
                 **proof_of(config, client_id, folder, context.state, context.node_id),
             }
         )
-        metrics = MetricRecord({keys.NUM_EXAMPLES: len(participant.data.train)})
+        metrics = MetricRecord({keys.NUM_EXAMPLES: participant.data.counts[0]})
         reply = Message(RecordDict({keys.INFO: info, keys.METRICS: metrics}), reply_to=message)
         falsify_enrolment(participant.config, participant.node.partition_id, reply)
         return reply
@@ -178,7 +193,7 @@ class _Answers:
         algorithm, told = told_strategy(participant, config)
         participant.discloses.check_train(algorithm)
         server_round, run_key = int(config[keys.SERVER_ROUND]), str(config.get(keys.RUN_KEY, ""))
-        metrics: Metrics = {keys.NUM_EXAMPLES: len(participant.data.train)}
+        metrics: Metrics = {keys.NUM_EXAMPLES: participant.data.counts[0]}
         if participant.memory(run_key).has_left(server_round):
             return _reply(message, metrics | {keys.DECISION: int(Decision.LEFT)})
 
@@ -205,7 +220,7 @@ class _Answers:
             return _reply(message, metrics)
 
         rule = told_rule(participant, algorithm, config)
-        training = LocalTrainingSettings.of(config, context.run_config)
+        training = self._training_settings(config, context.run_config)
         rule.check(training)
         _check_sent(participant, rule, training)
         measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
@@ -240,7 +255,7 @@ class _Answers:
         if participant.store.durable:
             note_judged(context.state, on_test, requirement, keys.TEST_SPLIT)
         metrics: Metrics = {
-            keys.NUM_EXAMPLES: len(participant.data.test if split == keys.TEST_SPLIT else participant.data.train),
+            keys.NUM_EXAMPLES: participant.data.counts[split == keys.TEST_SPLIT],
             participant.task.metric.name: measured.score,
             keys.LOSS: measured.loss,
             keys.APPEALED: int(appealed),

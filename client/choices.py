@@ -1,11 +1,15 @@
-"""What owner and run both may choose: a client's policy and requirement."""
+"""What owner and run both may choose: a client's policy, requirement and local rule."""
+
+from collections.abc import Mapping
 
 from client.participation.policy import Policy
 from client.requirement import Fixed, RequirementKind
 from client.settings import NodeSettings
-from fedappeal.protocol.config import RunConfig
-from fedappeal.protocol.plugins import PluginSettings, parse_section
-from strategies.registry import POLICIES, REQUIREMENTS
+from client.training.rule import LocalRule
+from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, section
+from fedappeal.protocol.plugins import Allowed, PluginSettings, parse_section
+from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS
+from strategies.rounds.algorithm import Algorithm
 
 
 def policy_kind(config: RunConfig, node: NodeSettings, name: str) -> tuple[type[Policy], PluginSettings]:
@@ -36,3 +40,28 @@ def requirement_kind_of(config: RunConfig, node: NodeSettings) -> RequirementKin
         return Fixed(Fixed.Settings.parse({"loss": node.fixed_requirement}))
     kind = REQUIREMENTS.load(config.requirement, node.allowed)
     return kind(parse_section(kind, config.section(kind.name)))
+
+
+def rule_of(
+    config: RunConfig, algorithm: Algorithm, name: str, told: Mapping[str, Scalar], allowed: Allowed
+) -> LocalRule:
+    """Return a local rule, with its settings.
+
+    Args:
+        config: the run's settings.
+        algorithm: the strategy, whose own rule none may replace.
+        name: the rule.
+        told: settings of a message, which count before the run's.
+        allowed: what the owner allows.
+
+    Raises:
+        ConfigError: for an unknown rule, one that the owner does not allow, or another than the strategy's own.
+    """
+    own = algorithm.LocalRule
+    if own is not None and name == own.name:
+        return own(algorithm.settings)
+    if own is not None:
+        raise ConfigError(f"local-rule = '{name}' is not allowed with strategy = '{algorithm.name}': '{own.name}'")
+    kind = LOCAL_RULES.load(name, allowed)
+    stands_under = kind.settings_name()
+    return kind(parse_section(kind, {**config.section(stands_under), **section(told, stands_under)}))

@@ -1,21 +1,26 @@
 """What clients of a run share whose owners' settings are the same: all but data, memory and id."""
 
 import copy
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
-from client.choices import policy_kind, requirement_kind_of
+from client.choices import policy_kind, requirement_kind_of, rule_of
 from client.data.cache import Cache, pick_device
 from client.disclosure import Disclosure
 from client.participation.mixture import Mixture
 from client.participation.policy import Policy
-from client.requirement import RequirementKind
+from client.requirement import RequirementKind, is_a_number, requirement_key
 from client.settings import NodeSettings
 from client.training.models import arrays_of
+from client.training.rule import LocalRule
+from client.training.settings import LocalTrainingSettings
+from fedappeal import __version__
+from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.protocol.plugins import is_ours
+from fedappeal.tasks.examples import OneClientsData
 from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 
@@ -31,6 +36,9 @@ class Equipment:
         parts: which of the model's arrays travel, and which stay.
         model: a model of the task on the device, for its structure: its values do not last.
         layout: layout of what travels.
+        fingerprint: the task's.
+        allowed: the packages whose code may run.
+        introduction: what each client's answer to the roll call says.
     """
 
     def __init__(self, config: RunConfig, node: NodeSettings, cache: Cache) -> None:
@@ -57,6 +65,16 @@ class Equipment:
         self.initial, self.parts = cache.initial(self.task, config.seed), cache.parts(self.task, config.seed)
         self.model = cache.scratch_model(self.task, config.seed, self.device)
         self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
+        self.fingerprint = self.task.fingerprint
+        self._run_settings, self.allowed = config, node.allowed
+        says = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint}
+        self.introduction = ConfigRecord({**says, keys.PROTOCOL_VERSION: keys.PROTOCOL, keys.VERSION: __version__})
+        kind = self._requirement_kind
+        self._requirement_key = lru_cache(maxsize=1)(
+            lambda data, initial, client: requirement_key(
+                kind, config, self.fingerprint, data, self.layout.hash, initial, client
+            )
+        )
         self._latest: tuple[Arrays, ArrayRecord, str] | None = None
 
     def packed(self, arrays: Arrays) -> tuple[ArrayRecord, str]:
@@ -66,6 +84,33 @@ class Equipment:
             record = self.layout.pack({name: arrays[name] for name in self.layout.names})
             latest = self._latest = arrays, record, content_hash(record)
         return latest[1:]
+
+    @cached_property
+    def run_rule(self) -> LocalRule:
+        """The local rule that the run's own settings name; for checks: a client that trains has one of its own.
+
+        Raises:
+            ConfigError: as `client.choices.rule_of`.
+        """
+        named = self._run_settings.local_rule
+        name = self._strategy.rule_name if named == "auto" else named
+        return rule_of(self._run_settings, self._strategy, name, {}, self.allowed)
+
+    @cached_property
+    def run_training(self) -> LocalTrainingSettings:
+        """The run's own settings of local training."""
+        return LocalTrainingSettings.of(self._run_settings.as_config())
+
+    def requirement_key(self, data: OneClientsData, initial: str, client: str) -> str:
+        """Return the name under which a client's requirement is stored; a number's is found once for all clients.
+
+        Args:
+            data: the client's.
+            initial: content hash of w_0.
+            client: the client-id.
+        """
+        fixed = ("", "", "") if is_a_number(self._requirement_kind) else (data.fingerprint, initial, client)
+        return self._requirement_key(*fixed)
 
     def strategy(self) -> Algorithm:
         """Return a client's strategy; a copy of one that does not come with fedappeal: it may remember in itself."""

@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,30 @@ from fedappeal.protocol.keys import Decision, is_run_key
 
 
 def client_identity(node: NodeSettings, store: Store) -> str:
-    """Return the client-id: the owner's (or the key's), else the state's, made on first use."""
+    """Return the client-id: the owner's (or the key's), else the state's, made on first use.
+
+    A simulated client's follows from its number, and is not kept.
+    """
     if node.client_id:
         return node.client_id
+    if node.partition_id >= 0 and not store.durable:
+        return client_of_partition(node.partition_id)
     if (record := store.read("identity")) is not None:
         return str(record.values["client-id"])
-    fresh = f"client-{node.partition_id:04d}" if node.partition_id >= 0 else f"client-{uuid.uuid4().hex[:12]}"
+    fresh = client_of_partition(node.partition_id) if node.partition_id >= 0 else f"client-{uuid.uuid4().hex[:12]}"
     store.write("identity", Record({"client-id": fresh}))
     return fresh
+
+
+def client_of_partition(number: int) -> str:
+    """Return the client-id of the client that plays a task's client of a number."""
+    return f"client-{number:04d}"
+
+
+@lru_cache(maxsize=1024)
+def _run_record(values: tuple[tuple[str, Scalar], ...]) -> Record:
+    """Return the record of a run; clients that remember the same share it."""
+    return Record(dict(values))
 
 
 class RunMemory:
@@ -102,4 +119,4 @@ class RunMemory:
     def _remember(self, key: str, value: Scalar) -> None:
         values = self._values()
         if values[key] != value:
-            self._store.write(f"run-{self._run_key}", Record({**values, key: value}))
+            self._store.write(f"run-{self._run_key}", _run_record(tuple({**values, key: value}.items())))

@@ -16,7 +16,7 @@ from client.guard import Guard
 from client.judgement import Adaptation, JudgedModel
 from client.memory import RunMemory, client_identity
 from client.participation.policy import Past, Situation
-from client.requirement import Requirement, made, read_requirement, requirement_key, stored_requirement
+from client.requirement import Requirement, made, read_requirement, stored_requirement
 from client.settings import NodeSettings
 from client.state import Store
 from client.training.measured import Evaluation
@@ -31,7 +31,7 @@ from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash
-from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.examples import OneClientsData
 from fedappeal.tasks.share import ALL
 from fedappeal.trained.card import ModelCard
 
@@ -42,6 +42,7 @@ class Participant:
     Attributes:
         store: where this client remembers; a simulator hands in another one with each message.
         client_id: stable id.
+        equipment: what it shares with others.
         model: a model of the task on this client's device, for its structure: its values do not last.
         judged: what it measured of the latest model.
         discloses: what its owner lets replies tell.
@@ -56,7 +57,7 @@ class Participant:
         node: NodeSettings,
         store: Store,
         arithmetic: Arithmetic | None = None,
-        data: ClientData | None = None,
+        data: OneClientsData | None = None,
         cache: Cache | None = None,
         equipment: Equipment | None = None,
     ) -> None:
@@ -92,7 +93,7 @@ class Participant:
         self.client_id = client_identity(node, store)
         cache = cache or Cache()
         equipment = equipment or Equipment(config, node.of_any_client(), cache)
-        self._equipment, self.strategy = equipment, equipment.strategy()
+        self.equipment, self.strategy = equipment, equipment.strategy()
         self.discloses = equipment.discloses
         self.policy = equipment.policy(self.client_id)
         self._required = equipment.requirement_kind()
@@ -151,19 +152,11 @@ class Participant:
             packed = self.pack(initial)
             initial_hash = content_hash(packed)
         else:
-            packed, initial_hash = self._equipment.packed(initial)
+            packed, initial_hash = self.equipment.packed(initial)
         if self.guard is not None:
             self.guard.make_room(self.store, run_key, packed)
             self.guard.begin_run(run_key, packed)
-        key = requirement_key(
-            self._required,
-            self.config,
-            self.task.fingerprint,
-            self.data.fingerprint,
-            self.layout.hash,
-            initial_hash,
-            self.client_id,
-        )
+        key = self.equipment.requirement_key(self.data, initial_hash, self.client_id)
         warm_up = _WarmUp(self, initial)
         requirement = stored_requirement(self.store, key, lambda: made(self._required, warm_up))
         self.memory(run_key).requirement = key

@@ -16,7 +16,7 @@ from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore, Store
 from client.training.requests import Arithmetic
 from fedappeal.protocol.config import RunConfig, Scalar
-from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.examples import OneClientsData
 
 KEPT = 256
 """Participants with loaded data that are kept; those used longest ago are made again when they are needed."""
@@ -63,7 +63,7 @@ class Participants:
     def __init__(
         self,
         arithmetic: Arithmetic | None = None,
-        data: Callable[[int], ClientData] | None = None,
+        data: Callable[[int], OneClientsData] | None = None,
         cache: Cache | None = None,
     ) -> None:
         """Begin with none.
@@ -80,6 +80,8 @@ class Participants:
         self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
         self._guards: dict[tuple[str, str], Guard] = {}
         self._known: dict[int, _Known] = {}
+        self._latest: tuple[Mapping[str, Scalar], RunConfig] | None = None
+        self._shared: tuple[RunConfig, Mapping[str, Scalar], Equipment] | None = None
         self._equipment = lru_cache(maxsize=EQUIPMENTS)(partial(Equipment, cache=self.cache))
 
     def of(self, context: Context, message: Message | None = None) -> Participant:
@@ -91,8 +93,12 @@ class Participants:
         known = self._known.get(context.node_id)
         if known and known.run_config is context.run_config and known.node_config is context.node_config:
             return self._with_store_of(known.participant, context)
-        config, node = _run_config(_items(context.run_config)), _node_of(context.node_config)
+        config, node = self._run_of(context), _node_of(context.node_config)
         guard = self._guard(node)
+        if self._data and guard is None:
+            participant = self._simulated(config, node, context, self._data)
+            self._known[context.node_id] = _Known(context.run_config, context.node_config, participant)
+            return self._with_store_of(participant, context)
         if guard is not None and message is not None:
             guard.begin(message)
         key = (config, node)
@@ -105,9 +111,28 @@ class Participants:
         self._participants.move_to_end(key)
         participant = self._participants[key]
         participant.guard = guard
-        if self._data and guard is None:
-            self._known[context.node_id] = _Known(context.run_config, context.node_config, participant)
         return self._with_store_of(participant, context)
+
+    def _run_of(self, context: Context) -> RunConfig:
+        """Return a run's settings; those of simulated clients are one object, and checked once."""
+        if not self._data:
+            return _run_config(_items(context.run_config))
+        if self._latest is None or self._latest[0] is not context.run_config:
+            self._latest = context.run_config, _run_config(_items(context.run_config))
+        return self._latest[1]
+
+    def _simulated(
+        self, config: RunConfig, node: NodeSettings, context: Context, data: Callable[[int], OneClientsData]
+    ) -> Participant:
+        """Return the participant of a simulated node, made where it is not known or its settings are others now."""
+        known = self._known.get(context.node_id)
+        if known and known.participant.config == config and known.participant.node == node:
+            return known.participant
+        shared = {key: value for key, value in context.node_config.items() if key != "partition-id"}
+        if self._shared is None or self._shared[0] is not config or self._shared[1] != shared:
+            self._shared = config, shared, self._equipment(config, node.of_any_client())
+        place, store = node.partition_id, _store(node, context)
+        return Participant(config, node, store, self._arithmetic, data(place), self.cache, self._shared[2])
 
     def _with_store_of(self, participant: Participant, context: Context) -> Participant:
         """Return a participant whose store is a context's."""
@@ -127,7 +152,7 @@ class Participants:
 
     def kept(self) -> list[Participant]:
         """Return the participants that are kept, the one used longest ago first."""
-        return list(self._participants.values())
+        return [*self._participants.values(), *(known.participant for known in self._known.values())]
 
     def clear(self) -> None:
         """Let go of all participants, as a restart does."""

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from fedappeal.protocol.config import ConfigError, Count, Positive, RunConfig, S
 from fedappeal.protocol.plugins import Plugin, PluginSettings
 
 if TYPE_CHECKING:
-    from client.state import Store
+    from client.state import Record, Store
     from fedappeal.protocol.packing import Arrays
 
 LOSS, METRIC = "loss", "metric"
@@ -126,6 +127,11 @@ class MetricReached(RequirementKind):
         return Requirement(self.settings.reach, of=METRIC)
 
 
+def is_a_number(kind: RequirementKind) -> bool:
+    """Whether a requirement is a number that its settings give, whatever the client holds."""
+    return type(kind).make in (Fixed.make, MetricReached.make)
+
+
 def made(kind: RequirementKind, client: WarmUp) -> Requirement:
     """Return the requirement that a kind makes, checked.
 
@@ -154,12 +160,14 @@ def requirement_key(
         kind: the kind, with its settings.
         config: the run's settings.
         task: the task's fingerprint.
-        data: fingerprint of the client's own data.
+        data: fingerprint of the client's own data; it does not matter to a number.
         layout: hash of the model's layout.
         initial: hash of the initial model w_0.
         client: the client-id, on which the warm-up's minibatches depend.
     """
     training: Mapping[str, object] = {}
+    if is_a_number(kind):
+        data = ""
     if kind.trains:
         general = ("batch-size", "momentum", "weight-decay", "seed", "loss-mode")
         given = config.as_config()
@@ -186,15 +194,29 @@ def stored_requirement(store: "Store", key: str, compute: Callable[[], Requireme
     Raises:
         ConfigError: as `made`.
     """
-    from client.state import Record
-
     if (stored := read_requirement(store, key)) is not None:
         return stored
     requirement = compute()
+    store.write(
+        key,
+        _record_of(requirement)
+        if requirement.solo
+        else _shared_record(requirement.rho, requirement.solo_score, requirement.of),
+    )
+    return requirement
+
+
+def _record_of(requirement: Requirement) -> "Record":
+    from client.state import Record
+
     values: dict[str, Scalar] = {
         "rho": requirement.rho,
         "solo-score": requirement.solo_score,
         "of": requirement.of,
     }
-    store.write(key, Record(values, dict(requirement.solo)))
-    return requirement
+    return Record(values, dict(requirement.solo))
+
+
+@lru_cache(maxsize=64)
+def _shared_record(rho: float, solo_score: float, of: str) -> "Record":
+    return _record_of(Requirement(rho, {}, solo_score, of))

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -27,6 +28,8 @@ _FOLDER, _FILE = 0o700, 0o600
 
 log = logging.getLogger("fedappeal.client")
 
+_NO_ARRAYS = ArrayRecord()
+
 T = TypeVar("T")
 
 
@@ -36,6 +39,12 @@ class Record:
 
     values: Mapping[str, Scalar]
     arrays: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+
+    @cached_property
+    def as_flowers(self) -> tuple[ConfigRecord, ArrayRecord]:
+        """The same as Flower's records; not to be changed, as many simulated clients may remember one thing."""
+        arrays = {k: Array(np.asarray(a, order="C")) for k, a in self.arrays.items()}
+        return ConfigRecord(dict(self.values)), ArrayRecord(arrays)
 
 
 class Store(Protocol):
@@ -208,7 +217,7 @@ class ContextStore:
     def read(self, name: str) -> Record | None:
         """Return the record of that name, or None."""
         # Not by `config_records`, which copies all that there is.
-        record, arrays = self._state.get(name), self._state.get(f"{name}.arrays")
+        record, arrays = self._state.get(name), self._state.get(f"{name}.arrays", _NO_ARRAYS)
         if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             return None
         if (known := self._decoded.get(name)) is None or known[0] is not record or known[1] is not arrays:
@@ -219,7 +228,9 @@ class ContextStore:
 
     def write(self, name: str, record: Record) -> None:
         """Replace the record of that name."""
-        self._state[name] = ConfigRecord(dict(record.values))
-        self._state[f"{name}.arrays"] = ArrayRecord(
-            {k: Array(np.asarray(a, order="C")) for k, a in record.arrays.items()}
-        )
+        self._state[name], arrays = record.as_flowers
+        if record.arrays:
+            self._state[f"{name}.arrays"] = arrays
+        else:
+            self._state.pop(f"{name}.arrays", None)
+            self._decoded[name] = self._state[name], _NO_ARRAYS, record

@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
+from client.choices import rule_of
 from client.participant import Participant
 from client.training.measured import Measured
 from client.training.rule import LocalRule
@@ -16,7 +17,7 @@ from fedappeal.protocol.config import ConfigError, Scalar, section
 from fedappeal.protocol.packing import Arrays, model_of
 from fedappeal.protocol.plugins import parse_section
 from fedappeal.tasks.share import share_of
-from strategies.registry import LOCAL_RULES, STRATEGIES
+from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 
 _NO_STRATEGY = Algorithm()
@@ -66,21 +67,7 @@ def told_rule(participant: Participant, algorithm: Algorithm, config: Mapping[st
         ConfigError: for an unknown rule, one that the owner does not allow, or another than the strategy's own.
     """
     name = str(config.get(keys.LOCAL_RULE, algorithm.rule_name))
-    own = algorithm.LocalRule
-    if own is not None and name == own.name:
-        return own(algorithm.settings)
-    if own is not None:
-        raise ConfigError(f"local-rule = '{name}' is not allowed with strategy = '{algorithm.name}': '{own.name}'")
-    kind = LOCAL_RULES.load(name, participant.node.allowed)
-    stands_under = kind.settings_name()
-    given = {**participant.config.section(stands_under), **section(config, stands_under)}
-    return kind(parse_section(kind, given))
-
-
-def run_rule(participant: Participant) -> LocalRule:
-    """Return the local rule that the run's own settings name."""
-    named = participant.config.local_rule
-    return told_rule(participant, participant.strategy, {} if named == "auto" else {keys.LOCAL_RULE: named})
+    return rule_of(participant.config, algorithm, name, config, participant.node.allowed)
 
 
 @dataclass
@@ -104,7 +91,7 @@ class Turn:
     def __post_init__(self) -> None:
         client = self.participant
         self.seed, self.client_id, self.store = client.config.seed, client.client_id, client.store
-        self.examples, self.device, self.model = len(client.data.train), client.device, client.model
+        self.examples, self.device, self.model = client.data.counts[0], client.device, client.model
 
     @property
     def trainable(self) -> list[str]:

@@ -33,10 +33,28 @@ class ConnectedNode:
         return bool(self.public_key)
 
 
-def connected_nodes(grid: Grid) -> list[ConnectedNode]:
-    """Return the nodes that are online now, the one registered first in front."""
-    if type(grid).get_nodes is Grid.get_nodes:  # it knows ids alone
-        return [ConnectedNode(node) for node in grid.get_node_ids()]
+class ConnectedNodes:
+    """The nodes that are online; of a grid that knows ids alone the same list, for as long as these are the same.
+
+    Args:
+        grid: knows them.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._ids: list[int] | None = None
+        self._nodes: list[ConnectedNode] = []
+
+    def now(self) -> list[ConnectedNode]:
+        """Return the nodes that are online now, the one registered first in front; the list is not to be changed."""
+        if type(self._grid).get_nodes is not Grid.get_nodes:
+            return _registered(self._grid)
+        if (ids := list(self._grid.get_node_ids())) != self._ids:
+            self._ids, self._nodes = ids, [ConnectedNode(node) for node in ids]
+        return self._nodes
+
+
+def _registered(grid: Grid) -> list[ConnectedNode]:
     nodes = []
     for info in grid.get_nodes():
         if info.public_key.startswith(_PEM):

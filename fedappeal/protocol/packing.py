@@ -19,10 +19,13 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.elsewhere import elsewhere
 
 if TYPE_CHECKING:
-    from flwr.app import Array, ArrayRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 FLAT = "flat"
 """Name of the packed array that holds all float32 values."""
+
+MOST_METRICS, LONGEST_KEY = 32, 80
+"""Metrics of a record, and characters of their keys, whose size is remembered: a client wrote them."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -46,7 +49,7 @@ class Layout:
         """Describe the given named arrays."""
         return cls(tuple((n, tuple(int(s) for s in a.shape), a.dtype.name) for n, a in sorted(arrays.items())))
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Names of the arrays, in order."""
         return [name for name, _, _ in self.entries]
@@ -56,7 +59,18 @@ class Layout:
         """Hash of names, shapes and dtypes: equal exactly where two models can be averaged."""
         return hashlib.sha256(repr(self.entries).encode()).hexdigest()[:16]
 
+    @cached_property
+    def _forms(self) -> Sequence[tuple[str, tuple[int, ...], np.dtype[np.generic], str]]:
+        """Name, shape and dtype of each array, and the name of the packed array that holds it."""
+        kinds = [(name, shape, np.dtype(dtype)) for name, shape, dtype in self.entries]
+        return [(name, shape, dtype, _packed_name(dtype)) for name, shape, dtype in kinds]
+
     def _check(self, arrays: Arrays) -> None:
+        if len(arrays) == len(self._forms) and all(
+            (array := arrays.get(name)) is not None and array.shape == shape and array.dtype == dtype
+            for name, shape, dtype, _ in self._forms
+        ):
+            return
         if (other := Layout.of(arrays)) != self:
             raise ValueError(f"model layout {other.hash} does not match the run's layout {self.hash}")
 
@@ -68,9 +82,8 @@ class Layout:
         """
         self._check(arrays)
         groups: dict[str, list[NDArray[np.generic]]] = {}
-        for name, _, _ in self.entries:
-            array = arrays[name]
-            groups.setdefault(_packed_name(array.dtype), []).append(np.ascontiguousarray(array).reshape(-1))
+        for name, _, _, packed in self._forms:
+            groups.setdefault(packed, []).append(np.ascontiguousarray(arrays[name]).reshape(-1))
         return record_of_arrays({name: _joined(parts) for name, parts in groups.items()})
 
     def named(self, arrays: Arrays) -> "ArrayRecord":
@@ -171,13 +184,19 @@ def _joined(parts: Sequence[NDArray[np.generic]]) -> "Array":
 
 
 def _array_of(dtype: np.dtype[np.generic], shape: tuple[int, ...], parts: Sequence[NDArray[np.generic]]) -> "Array":
+    from flwr.app import Array
+
+    data = b"".join((_npy_head(dtype, shape), *(part.view(np.uint8).data for part in parts)))
+    return Array(str(dtype), shape, "numpy.ndarray", data)
+
+
+@lru_cache(maxsize=256)
+def _npy_head(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
+    """Return what stands before the values in NumPy's format."""
     head = BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(head, described)
-    data = b"".join((head.getvalue(), *(part.view(np.uint8).data for part in parts)))
-    from flwr.app import Array
-
-    return Array(str(dtype), shape, "numpy.ndarray", data)
+    return head.getvalue()
 
 
 def _npy_header(data: memoryview) -> tuple[tuple[int, ...], np.dtype[np.generic], int]:
@@ -223,7 +242,7 @@ def content_size(content: "RecordDict", known: dict[int, int] | None = None) -> 
         content: the records.
         known: sizes of records already measured, by identity (one model goes to many clients).
     """
-    from flwr.app import ArrayRecord
+    from flwr.app import ArrayRecord, MetricRecord
 
     known = {} if known is None else known
     total = 0
@@ -235,7 +254,23 @@ def content_size(content: "RecordDict", known: dict[int, int] | None = None) -> 
                 known[id(record)] = content_bytes(record) + sum(
                     len(key) + len(array.dtype) for key, array in record.items()
                 )
+            elif isinstance(record, MetricRecord):
+                known[id(record)] = _metrics_size(record)
             else:
                 known[id(record)] = len(record.deflate())
         total += len(name) + known[id(record)]
     return total
+
+
+def _metrics_size(record: "MetricRecord") -> int:
+    """Return the serialized size of metrics; floats take as much whatever they are, other numbers by their value."""
+    if len(record) > MOST_METRICS or any(isinstance(v, list) or len(k) > LONGEST_KEY for k, v in record.items()):
+        return len(record.deflate())
+    return _size_of_form(tuple((k, type(v), 0 if type(v) is float else v) for k, v in record.items()))
+
+
+@lru_cache(maxsize=4096)
+def _size_of_form(form: tuple[tuple[str, type, float], ...]) -> int:
+    from flwr.app import MetricRecord
+
+    return len(MetricRecord({key: kind(value) for key, kind, value in form}).deflate())

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -169,6 +170,8 @@ class Registry(Generic[P]):
 
     def find(self, name: str, allowed: Allowed = ALL) -> Any:
         """Return the object of a name, of whatever type; arguments and errors as `load`."""
+        if name in self.built_in:
+            return _built_in(self.built_in[name])
         path, distribution = self._path(name)
         module, _, attribute = path.partition(":")
         steps = attribute.split(".")
@@ -184,8 +187,6 @@ class Registry(Generic[P]):
                 if isinstance(found, ModuleType):  # else a module that is allowed leads to all that it imports
                     raise TypeError(f"'{step}' is a module of its own: write it before the colon")
         except Exception as error:
-            if name in self.built_in:
-                raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ConfigError(f"{self.kind} = '{name}' cannot be imported: {reason}") from error
         return found
@@ -217,6 +218,13 @@ class Registry(Generic[P]):
 
     def _entries(self) -> Iterable[EntryPoint]:
         return entry_points(group=self.group)
+
+
+@cache
+def _built_in(path: str) -> Any:
+    """Return what comes with fedappeal at ``module:Name``."""
+    module, _, name = path.partition(":")
+    return attrgetter(name)(importlib.import_module(module))
 
 
 def _search_plugin_path() -> None:

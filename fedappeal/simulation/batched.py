@@ -90,11 +90,13 @@ class Examples:
         x: inputs: a tensor of shape ``(n, *input_shape)``, or a structure of tensors.
         y: labels, in the same way.
         start: where each client's examples begin, shape ``(clients + 1,)``; the last is n.
+        places: by client, which of these examples are its own; None: those of client k are the k-th.
     """
 
     x: Structure
     y: Structure
     start: Sequence[int]
+    places: Mapping[int, int] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -107,7 +109,12 @@ class Examples:
 
     def of_client(self, k: int) -> Split:
         """Return one client's examples, as views."""
-        return self.take(slice(self.start[k], self.start[k + 1]))
+        return self.take(slice(*self.span(k)))
+
+    def span(self, k: int) -> tuple[int, int]:
+        """Return where a client's examples begin and end."""
+        place = k if self.places is None else self.places[k]
+        return self.start[place], self.start[place + 1]
 
 
 @dataclass(frozen=True)

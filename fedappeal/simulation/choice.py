@@ -14,7 +14,7 @@ from fedappeal.simulation.batched import BatchedForm, NotBatchable
 from fedappeal.simulation.dry_run import check_form, short_reason
 from fedappeal.simulation.layered import LayeredForm
 from fedappeal.simulation.measurement import TooSlow, measured_gain
-from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.vectorised import VmapForm
 from fedappeal.tasks.task import Task
 
@@ -68,7 +68,7 @@ class Problem(NamedTuple):
     task: Task
     module: nn.Module
     rule: type[LocalRule]
-    pool: Callable[[], Pool]
+    pool: Callable[[], ClientsData]
 
     @property
     def at_once(self) -> int:

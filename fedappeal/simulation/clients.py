@@ -13,7 +13,7 @@ from client.participants import Participants
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.simulation.choice import form_of
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
-from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects
 from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
 from fedappeal.simulation.threaded import ThreadedScheduler
@@ -63,7 +63,7 @@ class Contexts:
 
 @contextmanager
 def clients_here(
-    contexts: Contexts, task: Task, pool: Pool, cache: Cache, mode: str, threads: int
+    contexts: Contexts, task: Task, pool: ClientsData, cache: Cache, mode: str, threads: int
 ) -> Iterator[tuple[InProcessGrid, Participants]]:
     """Run with virtual clients in this process.
 
@@ -78,7 +78,7 @@ def clients_here(
     Yields:
         The grid that reaches them, and their participants.
     """
-    form = form_of(mode, task, cache.scratch_model(task, contexts.config.seed, pool.train.device))
+    form = form_of(mode, task, cache.scratch_model(task, contexts.config.seed, pool.device))
     with evaluation_workers(threads) as workers, frozen_objects():
         scheduler: ClientQueue | None = None
         if form:

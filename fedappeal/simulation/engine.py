@@ -17,8 +17,8 @@ from fedappeal.simulation.clients import Contexts, clients_here
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
-from fedappeal.simulation.pool import Pool
-from fedappeal.simulation.process_wide import torch_threads
+from fedappeal.simulation.pool import ClientsData, Pool, clients_data
+from fedappeal.simulation.process_wide import freeze_more, torch_threads
 from fedappeal.simulation.workers.cluster import RayOptions
 from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
@@ -116,7 +116,7 @@ def choose_mode(
     config: RunConfig,
     simulation: Simulation,
     cache: Cache | None = None,
-    pool: Pool | None = None,
+    pool: ClientsData | None = None,
     given: Given = NOTHING_GIVEN,
 ) -> Choice:
     """Return the mode of a run, ``layers``, ``vmap`` or ``sequential``, and why.
@@ -134,7 +134,7 @@ def choose_mode(
     cache, device = cache or Cache(given.task), pick_device(simulation.device)
     task = _task(config, simulation, cache, given)
 
-    def some_data() -> Pool:
+    def some_data() -> ClientsData:
         return pool or Pool(task, min(problem.at_once, MOST_CLIENTS), device)
 
     with torch_threads(simulation.threads):
@@ -208,7 +208,8 @@ def _clients(
     """Run with a run's clients: the grid that reaches them, what this process has of them, and how they train."""
     contexts = Contexts(config, given, simulation.data_dir, simulation.device)
     task = _task(config, simulation, cache, given)
-    pool = None if simulation.shared_out else Pool(task, contexts.clients, pick_device(simulation.device))
+    device = pick_device(simulation.device)
+    pool = None if simulation.shared_out else clients_data(config, task, contexts.clients, device)
     mode, why = choose_mode(config, simulation, cache, pool, given)
     threads_here = simulation.threads if simulation.shared_out else threads
     taken = replace(simulation, mode=mode, threads=threads_here, why=why or simulation.why)
@@ -233,6 +234,7 @@ class _Watch(Hooks):
     def __init__(self, on_round: Callable[[RoundRecord], None], asked: Interrupts) -> None:
         self._on_round = on_round
         self._asked = asked
+        self._begun = False
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """All clients are this program: where one does not fit the run, none comes in its place."""
@@ -240,6 +242,9 @@ class _Watch(Hooks):
 
     def on_round_start(self, server_round: int) -> None:
         self._asked.check()
+        if not self._begun:  # all clients have answered the roll call: what belongs to them stays
+            freeze_more()
+        self._begun = True
 
     def on_checkpoint(self, server_round: int) -> None:
         self._asked.saved = server_round

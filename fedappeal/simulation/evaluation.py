@@ -47,7 +47,7 @@ class ClientsEvaluation:
             model: holds the model; its values are replaced.
             arrays: the model's values by name.
             examples: all clients' examples.
-            clients: indices into ``examples.start``, without repetition.
+            clients: whose examples, without repetition.
 
         Returns:
             By client: mean loss and metrics, in evaluation mode.
@@ -59,7 +59,7 @@ class ClientsEvaluation:
             fast = self._for_inference(model)
             return {k: evaluate(task, fast, examples.of_client(k)) for k in clients}
         on_cpu = all(p.device.type == "cpu" for p in model.parameters())
-        rows = [(examples.start[k], examples.start[k + 1]) for k in clients]
+        rows = [examples.span(k) for k in clients]
         workers = self._workers if on_cpu and is_pytorchs_own(model) else None
         losses, right = _measured(task, self._for_inference(model), inputs, labels, rows, workers)
         counts = np.array([stop - start for start, stop in rows])

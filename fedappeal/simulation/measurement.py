@@ -14,7 +14,7 @@ from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.batched import BatchedForm
-from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.scheduler import BatchScheduler
 from fedappeal.tasks.task import Task
 
@@ -35,7 +35,7 @@ def measured_gain(
     config: RunConfig,
     task: Task,
     module: nn.Module,
-    pool: Pool,
+    pool: ClientsData,
     clients: int,
     clock: Callable[[], float],
 ) -> float:
@@ -107,7 +107,7 @@ def _seconds(work: Callable[[], None], clock: Callable[[], float]) -> float:
 
 
 def _requests(
-    task: Task, module: nn.Module, pool: Pool, training: LocalTrainingSettings, clients: int, steps: int
+    task: Task, module: nn.Module, pool: ClientsData, training: LocalTrainingSettings, clients: int, steps: int
 ) -> list[TrainRequest]:
     """Return the local training of the first clients, with SGD: what a rule adds costs both forms little."""
     arrays, draws = arrays_of(module), np.random.default_rng(0)

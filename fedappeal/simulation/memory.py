@@ -18,7 +18,7 @@ import numpy as np
 from flwr.app import Context
 
 from client.judgement import JudgedModel
-from client.memory import RunMemory
+from client.memory import RunMemory, client_of_partition
 from client.participants import Participants
 from client.requirement import read_requirement
 from client.state import ContextStore
@@ -64,8 +64,12 @@ def read_memory(path: Path, server_round: int) -> _Remembered:
     try:
         text = parse_json(arrays.pop(_TEXT).tobytes())
         judged = [(int(place), str(model), int(noise), dict(e)) for place, model, noise, e in text["judged"]]
-        return _Remembered(restored(arrays, text["records"]), judged)
-    except (KeyError, TypeError, ValueError) as error:
+        records = restored(arrays, text["records"])
+        for first, others in text.get("alike", {}).items():  # records that clients share are in the file once
+            name = first.partition("/")[2]
+            records |= {f"{int(place)}/{name}": records[first] for place in others}
+        return _Remembered(records, judged)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"file '{file}' cannot be read: {type(error).__name__}: {error}") from None
 
 
@@ -143,17 +147,24 @@ class SavedMemory:
     def save(self, server_round: int) -> None:
         """Write what the clients remember after a round."""
         held: dict[str, Record] = {}
+        alike: dict[tuple[str, int], list[int]] = {}
         for node, context in self._grid.contexts.items():
-            known = self._first.get(node, {})
-            changed = ((name, record) for name, record in context.state.items() if known.get(name) is not record)
-            held |= {f"{node - FIRST_NODE}/{name}": record for name, record in changed}
+            known, place = self._first.get(node, {}), node - FIRST_NODE
+            for name, record in context.state.items():
+                if known.get(name) is record:
+                    continue
+                places = alike.setdefault((name, id(record)), [])
+                if not places:
+                    held[f"{place}/{name}"] = record
+                places.append(place)
         arrays, records = flattened(held)
+        several = {f"{first}/{name}": others for (name, _), (first, *others) in alike.items() if others}
         judged = [
             [each.node.partition_id, each.judged.model, each.judged.server_round, _values(each.judged.evaluations)]
             for each in (self._participants.kept() if self._participants is not None else ())
             if each.judged.evaluations
         ]
-        text = json.dumps({"records": records, "judged": judged}).encode()
+        text = json.dumps({"records": records, "alike": several, "judged": judged}).encode()
         arrays[_TEXT] = np.frombuffer(text, np.uint8)
         write_safetensors(_file(self._folder.path, server_round), arrays, {"round": server_round}, durable=False)
 
@@ -197,12 +208,11 @@ class SavedMemory:
 
     def _write_requirements(self) -> None:
         lines = []
-        for context in self._grid.contexts.values():
+        for node, context in self._grid.contexts.items():
             store = ContextStore(context.state)
-            identity = store.read("identity")
             key = RunMemory(store, self._folder.run_key).requirement
-            if identity and (requirement := read_requirement(store, key)) is not None:
-                client = identity.values["client-id"]
+            if key and (requirement := read_requirement(store, key)) is not None:
+                client = client_of_partition(node - FIRST_NODE)
                 lines.append({"client-id": client, "requirement": requirement.rho, "of": requirement.of})
         replace_file(
             self._folder.path / REQUIREMENTS, "".join(json.dumps(line) + "\n" for line in lines).encode(), False

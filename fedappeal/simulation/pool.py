@@ -1,21 +1,74 @@
-"""The data of all virtual clients: loaded once, on one device, one client after another."""
+"""The data of all virtual clients on one device: all loaded at the start, or each when it is first needed."""
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.simulation.batched import Examples
-from fedappeal.tasks.examples import ClientData, Split, map_parts
+from fedappeal.tasks.examples import ClientData, OneClientsData, Split, map_parts, tensors_of
 from fedappeal.tasks.task import Task
+
+KEPT = 4096
+"""Clients whose data are kept, at most, where each is loaded when it is needed."""
+KEPT_BYTES = 1 << 30
+"""Bytes that these data may take."""
+MANY = 1000
+"""Clients of a run up to which all are loaded at the start: a batch of clients then needs no copy of their data."""
+FEW = 4
+"""With more, each is loaded when it is needed where at most one in this many is asked a round."""
+
+
+class ClientsData(Protocol):
+    """The data of all virtual clients.
+
+    Attributes:
+        device: where they are.
+    """
+
+    device: torch.device
+
+    def client(self, k: int) -> OneClientsData:
+        """Return one client's data."""
+
+    def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
+        """Return examples among which those of several clients are.
+
+        Args:
+            split: ``train`` or ``test``.
+            of_clients: the examples of this split, by client, as `client` gave them.
+        """
+
+
+def clients_data(config: RunConfig, task: Task, clients: int, device: torch.device) -> ClientsData:
+    """Return the data of clients 0..clients-1; loaded when they are needed, where few clients are needed each round.
+
+    Raises:
+        ConfigError: if the data set cannot be had or shared out.
+    """
+    few = 0 < config.clients_per_round * FEW <= config.clients and config.evaluate_every != 1
+    if clients > MANY and few and _tells_counts(task) and task.counts(0) is not None:
+        return LazyPool(task, device)
+    return Pool(task, clients, device)
+
+
+def _tells_counts(task: Task) -> bool:
+    """Whether a task's `counts` belongs to its `load`, which a subclass may have overridden alone."""
+    classes = type(task).__mro__
+    counts, load = (next(k for k, each in enumerate(classes) if name in vars(each)) for name in ("counts", "load"))
+    return counts <= load
 
 
 class Pool:
-    """All clients' examples.
+    """All clients' examples, loaded at the start.
 
     Attributes:
+        device: where they are.
         train: the training examples of all clients.
         test: their test examples.
     """
@@ -27,6 +80,7 @@ class Pool:
             ConfigError: if the data set cannot be had or shared out.
         """
         loaded = [task.load(k) for k in range(clients)]
+        self.device = device
         self.train = _joined([data.train for data in loaded], device)
         self.test = _joined([data.test for data in loaded], device)
 
@@ -34,21 +88,108 @@ class Pool:
         """Return one client's data, as views of the pool."""
         return ClientData(self.train.of_client(k), self.test.of_client(k))
 
+    def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
+        """Return all clients' examples; see `ClientsData`."""
+        return self.train if split == TRAIN_SPLIT else self.test
 
-def _joined(splits: list[Split], device: torch.device) -> Examples:
-    """Return the clients' examples, one after another.
+
+class LazyPool:
+    """Clients' examples, each loaded when it is needed; of those used last some are kept.
+
+    Attributes:
+        device: where they are.
+        task: loads them.
+    """
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        """Begin with none; the task tells `counts`."""
+        self.device, self.task = device, task
+        self._kept: OrderedDict[int, ClientData] = OrderedDict()
+        self._bytes = 0
+
+    def client(self, k: int) -> OneClientsData:
+        """Return one client's data, not loaded yet."""
+        return _Later(self, k)
+
+    def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
+        """Return the clients' examples, one client after another; see `ClientsData`."""
+        return _joined(list(of_clients.values()), self.device, list(of_clients))
+
+    def loaded(self, k: int) -> ClientData:
+        """Return one client's data.
+
+        Raises:
+            ConfigError: they cannot be read, or are not as many as the task tells.
+        """
+        if (data := self._kept.get(k)) is not None:
+            self._kept.move_to_end(k)
+            return data
+        data = self.task.load(k).to(self.device)
+        if data.counts != (told := self.task.counts(k)):
+            raise ConfigError(
+                f"task = '{self.task.settings.task}': client {k} has {data.counts} examples to train and test, its "
+                f"counts tell {told}"
+            )
+        self._kept[k] = data
+        self._bytes += _bytes(data)
+        while len(self._kept) > KEPT or (self._bytes > KEPT_BYTES and len(self._kept) > 1):
+            self._bytes -= _bytes(self._kept.popitem(last=False)[1])
+        return data
+
+
+class _Later:
+    """One client's data, loaded when they are asked for; see `OneClientsData`."""
+
+    __slots__ = ("_client", "_pool")
+
+    def __init__(self, pool: LazyPool, client: int) -> None:
+        self._pool, self._client = pool, client
+
+    @property
+    def train(self) -> Split:
+        return self._pool.loaded(self._client).train
+
+    @property
+    def test(self) -> Split:
+        return self._pool.loaded(self._client).test
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        told = self._pool.task.counts(self._client)
+        return self._pool.loaded(self._client).counts if told is None else told
+
+    @property
+    def fingerprint(self) -> str:
+        return self._pool.loaded(self._client).fingerprint
+
+
+def _bytes(data: ClientData) -> int:
+    """Return the size of a client's tensors."""
+    structures = (data.train.x, data.train.y, data.test.x, data.test.y)
+    return sum(tensor.nbytes for each in structures for _, tensor in tensors_of(each))
+
+
+def _joined(splits: list[Split], device: torch.device, clients: Sequence[int] | None = None) -> Examples:
+    """Return clients' examples, one client after another.
+
+    Args:
+        splits: the examples of each.
+        device: where they go.
+        clients: whose they are; None: of clients 0, 1, 2 and so on.
 
     Raises:
         ConfigError: clients whose examples differ in form, shape or type.
     """
+    numbers = range(len(splits)) if clients is None else clients
+    places = None if clients is None else {client: place for place, client in enumerate(clients)}
     start = [0, *accumulate(len(split) for split in splits)]
 
     def merged(parts: Sequence[Tensor]) -> Tensor:
         if len({_kind(part) for part in parts}) > 1:
             k, other = next((k, p) for k, p in enumerate(parts) if _kind(p) != _kind(parts[0]))
             raise ValueError(
-                f"client 0 has {parts[0].dtype} of shape {tuple(parts[0].shape[1:])} an example, client {k} has "
-                f"{other.dtype} of shape {tuple(other.shape[1:])}"
+                f"client {numbers[0]} has {parts[0].dtype} of shape {tuple(parts[0].shape[1:])} an example, client "
+                f"{numbers[k]} has {other.dtype} of shape {tuple(other.shape[1:])}"
             )
         whole = torch.empty((start[-1], *parts[0].shape[1:]), dtype=parts[0].dtype, device=device)
         for part, first, after in zip(parts, start, start[1:], strict=False):
@@ -56,7 +197,8 @@ def _joined(splits: list[Split], device: torch.device) -> Examples:
         return whole
 
     try:
-        return Examples(map_parts(merged, [s.x for s in splits]), map_parts(merged, [s.y for s in splits]), start)
+        x, y = (map_parts(merged, list(parts)) for parts in ([s.x for s in splits], [s.y for s in splits]))
+        return Examples(x, y, start, places)
     except ValueError as error:
         raise ConfigError(f"the clients' data cannot be used together: {error}") from None
 

@@ -106,6 +106,13 @@ def frozen_objects() -> Iterator[None]:
                     gc.unfreeze()  # else a process that runs many would keep what belonged to each
 
 
+def freeze_more() -> None:
+    """Keep the garbage collector from what has come since as well, where `frozen_objects` did so and is not over."""
+    with _CHANGING:
+        if _freezing:
+            gc.freeze()
+
+
 def _leave_later_threads_alone(change: Callable[[], None]) -> None:
     """Make a change of a thread's number, and put back the number that later threads take."""
     numbers: list[int] = []

@@ -22,7 +22,7 @@ from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.batched import BatchedForm, gradients, line_up, train, whole
 from fedappeal.simulation.evaluation import ClientsEvaluation
-from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.stacking import ModelParts, each
 
 Request = TrainRequest | GradientRequest | EvaluateRequest
@@ -133,7 +133,7 @@ class BatchScheduler(ClientQueue):
         workers: share the forward passes of evaluations; None: one pass after another.
     """
 
-    def __init__(self, pool: Pool, form: BatchedForm, workers: Executor | None = None) -> None:
+    def __init__(self, pool: ClientsData, form: BatchedForm, workers: Executor | None = None) -> None:
         super().__init__(form.largest_batch)
         self._pool = pool
         self._form = form
@@ -201,17 +201,17 @@ class BatchScheduler(ClientQueue):
 
     def _evaluate(self, requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
         first = requests[0]
-        examples = self._pool.train if first.split == TRAIN_SPLIT else self._pool.test
-        clients = sorted({request.place for request in requests})
+        of_clients = {request.place: request.data for request in sorted(requests, key=lambda each: each.place)}
+        examples, clients = self._pool.examples(first.split, of_clients), list(of_clients)
         measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients)
         return [measured[request.place] for request in requests]
 
     @torch.no_grad()
     def _train(self, requests: Sequence[TrainRequest]) -> list[Arrays]:
         first = requests[0]
-        examples = self._pool.train
+        examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
         device = examples.device
-        rows = [torch.from_numpy(np.asarray(r.batches)) + examples.start[r.place] for r in requests]
+        rows = [torch.from_numpy(np.asarray(r.batches)) + examples.span(r.place)[0] for r in requests]
         batches, places = line_up(rows, device)
         lined_up = [requests[k] for k in places]
         parts = self._model_parts(first.model)
@@ -225,8 +225,8 @@ class BatchScheduler(ClientQueue):
 
     @torch.no_grad()
     def _gradients(self, requests: Sequence[GradientRequest]) -> list[Arrays]:
-        examples = self._pool.train
-        spans = [(examples.start[r.place], examples.start[r.place + 1]) for r in requests]
+        examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
+        spans = [examples.span(r.place) for r in requests]
         batched = [
             whole(*span, EVALUATED) if r.batch is None else _one_step(torch.from_numpy(r.batch) + span[0])
             for r, span in zip(requests, spans, strict=True)

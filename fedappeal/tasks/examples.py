@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Protocol, Union
 
 if TYPE_CHECKING:
     import torch
@@ -122,12 +122,37 @@ class Split:
         return Split(map_tensors(lambda t: t.to(device), self.x), map_tensors(lambda t: t.to(device), self.y))
 
 
+class OneClientsData(Protocol):
+    """One client's data, here or to be loaded: what it trains on, and what it keeps for testing."""
+
+    @property
+    def train(self) -> Split:
+        """What it trains on."""
+
+    @property
+    def test(self) -> Split:
+        """What it keeps for testing."""
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many examples these are."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of forms, shapes and bytes, 16 hex digits: equal data, equal fingerprint."""
+
+
 @dataclass(frozen=True)
 class ClientData:
-    """One client's data: what it trains on and what it keeps for testing."""
+    """One client's data that are here; see `OneClientsData`."""
 
     train: Split
     test: Split
+
+    @cached_property
+    def counts(self) -> tuple[int, int]:
+        """See `OneClientsData`."""
+        return len(self.train), len(self.test)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -13,7 +13,7 @@ from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Features, Labels
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.partitions.checks import check_client
-from fedappeal.tasks.partitions.split import flipped, split
+from fedappeal.tasks.partitions.split import flipped, sizes, split
 from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -57,6 +57,14 @@ class NaturalTask(Task):
             ConfigError: the data cannot be read, or is not enough.
         """
 
+    def size_of(self, client: int) -> int | None:
+        """Return how many examples a client has, where `read_client` reads its own alone; None: it reads all."""
+        return None
+
+    def read_client(self, client: int) -> tuple[Features, Labels]:
+        """Return one client's inputs and labels, as `read` does."""
+        return self.clients[client]
+
     @cached_property
     def clients(self) -> list[tuple[Features, Labels]]:
         """Inputs and labels of each client, as `read` returned them."""
@@ -87,13 +95,19 @@ class NaturalTask(Task):
             ConfigError: no such client, or the data cannot be read.
         """
         check_client(self.settings, client)
-        x, y = self.clients[client]
+        x, y = self.read_client(client)
         train, test = split(self.settings, client, np.arange(len(y)))
         flip = client in self.flipped
         on_test = flip and self.settings.flip_on == "both"
         return ClientData(
             train=self._examples(x[train], y[train], flip), test=self._examples(x[test], y[test], on_test)
         )
+
+    def counts(self, client: int) -> tuple[int, int] | None:
+        """Return how many training and test examples a client has; None: only reading all clients' tells."""
+        check_client(self.settings, client)
+        size = self.size_of(client)
+        return None if size is None else sizes(self.settings, size)
 
     def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
         """Return a client's own inputs unchanged: word vectors' means, or features."""

@@ -13,7 +13,7 @@ from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.partitions.assign import assign
 from fedappeal.tasks.partitions.cache import kept_rows
 from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check, check_client
-from fedappeal.tasks.partitions.split import flipped, split
+from fedappeal.tasks.partitions.split import flipped, sizes, split
 from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -111,6 +111,11 @@ class PartitionedTask(Task):
             train=self._examples(train, flip),
             test=self._examples(test, flip and self.settings.flip_on == "both"),
         )
+
+    def counts(self, client: int) -> tuple[int, int]:
+        """Return how many training and test examples a client has."""
+        check_client(self.settings, client)
+        return sizes(self.settings, len(self.rows[client]))
 
     def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
         """Return a client's own pixels as `load` gives the data set's, scaled and normalised alike.

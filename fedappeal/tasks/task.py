@@ -96,6 +96,14 @@ class Task(Plugin, ABC):
             ConfigError: there is no such client, or the data set cannot be read.
         """
 
+    def counts(self, client: int) -> tuple[int, int] | None:
+        """Return how many training and test examples `load` gives a client, without reading them; None: not known.
+
+        Where it is known, a simulation in which few clients train each round loads a client when it is first needed.
+        A class that overrides `load` has to override this as well.
+        """
+        return None
+
     def inputs(self, raw: NDArray[np.generic]) -> Structure:
         """Return a client's own inputs as `load` would give them, on the CPU.
 

@@ -63,6 +63,10 @@ class Calls:
             fresh = fresh[: max(0, max(self.places, FEW) - unanswered)]
         return [Call(node, now, now + ttl, secrets.token_hex(16) if node.real else "") for node in fresh]
 
+    def waiting(self, online: Iterable[ConnectedNode]) -> bool:
+        """Whether some node that is online has not been called."""
+        return any(node.node_id not in self._called for node in online)
+
     def sent(self, message_id: str, call: Call) -> None:
         """Take note of a call that was sent."""
         self.pending[message_id] = call

@@ -55,6 +55,7 @@ class Members:
     def __init__(self, left: Iterable[str] = ()) -> None:
         self._by_client: dict[str, Member] = {}
         self._online: set[int] = set()
+        self._in_order: list[Member] | None = None
         self.left: set[str] = set(left)
         self.bare = False
 
@@ -62,6 +63,7 @@ class Members:
         """Add a client, or give it a new node id; return the member that it replaces."""
         previous = self._by_client.get(member.client_id)
         self._by_client[member.client_id] = member
+        self._in_order = None
         self._online.add(member.node_id)
         return previous
 
@@ -80,14 +82,18 @@ class Members:
 
     def online(self, role: str | None = None) -> list[Member]:
         """Return the connected clients (of one role), sorted by client-id."""
-        return sorted(
-            (m for m in self._by_client.values() if m.node_id in self._online and (role is None or m.role == role)),
-            key=lambda m: m.client_id,
-        )
+        online = self._online
+        return [m for m in self._sorted() if m.node_id in online and (role is None or m.role == role)]
 
     def of_role(self, role: str) -> list[str]:
         """Return the client-ids of a role, connected or not, sorted."""
-        return sorted(m.client_id for m in self._by_client.values() if m.role == role)
+        return [m.client_id for m in self._sorted() if m.role == role]
+
+    def _sorted(self) -> list[Member]:
+        """Return all clients, sorted by client-id."""
+        if self._in_order is None:
+            self._in_order = sorted(self._by_client.values(), key=lambda m: m.client_id)
+        return self._in_order
 
     def remaining(self) -> list[Member]:
         """Return the seen clients that have not left, connected or not, sorted by client-id."""

@@ -11,9 +11,13 @@ from strategies.rounds.members import Member
 from strategies.rounds.round import Instructions
 
 
-def roll_call_message(node_id: int, initial: ArrayRecord, config: ConfigRecord, ttl: float) -> Message:
-    """Return the roll call for one node; it carries w_0. ``ttl`` in seconds."""
-    content = RecordDict({keys.ARRAYS: initial, keys.CONFIG: config})
+def roll_call_content(initial: ArrayRecord, config: ConfigRecord) -> RecordDict:
+    """Return what the roll call says: it carries w_0."""
+    return RecordDict({keys.ARRAYS: initial, keys.CONFIG: config})
+
+
+def roll_call_message(node_id: int, content: RecordDict, ttl: float) -> Message:
+    """Return the roll call for one node; ``ttl`` in seconds."""
     return Message(content, node_id, MessageType.QUERY, ttl=ttl, group_id="0")
 
 
@@ -35,13 +39,14 @@ def train_messages(
     """
     last = {key: told[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
     to_all = {**told, **instructions.all, **last}
-    shared = ConfigRecord(dict(to_all))
-    records = {keys.ARRAYS: arrays, **instructions.records}
+    shared = RecordDict({keys.ARRAYS: arrays, **instructions.records, keys.CONFIG: ConfigRecord(dict(to_all))})
     messages = []
     for member in members:
         own = instructions.each.get(member.client_id)
-        config = ConfigRecord({**to_all, **own}) if own else shared
-        messages.append((member, _message(member, MessageType.TRAIN, records, config, ttl)))
+        content = shared.copy()
+        if own:
+            content[keys.CONFIG] = ConfigRecord({**to_all, **own})
+        messages.append((member, _message(member, MessageType.TRAIN, content, to_all, ttl)))
     return messages
 
 
@@ -49,13 +54,10 @@ def evaluate_messages(
     members: Sequence[Member], arrays: ArrayRecord, told: Mapping[str, Scalar], ttl: float
 ) -> list[Addressed]:
     """Return one EVALUATE message for each client; ``told``: their config, ``ttl``: seconds."""
-    config = ConfigRecord(dict(told))
-    return [(m, _message(m, MessageType.EVALUATE, {keys.ARRAYS: arrays}, config, ttl)) for m in members]
+    content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: ConfigRecord(dict(told))})
+    return [(m, _message(m, MessageType.EVALUATE, content.copy(), told, ttl)) for m in members]
 
 
-def _message(
-    member: Member, kind: str, records: Mapping[str, ArrayRecord], config: ConfigRecord, ttl: float
-) -> Message:
-    content = RecordDict({**records, keys.CONFIG: config})
-    group = str(config[keys.SERVER_ROUND])
+def _message(member: Member, kind: str, content: RecordDict, told: Mapping[str, Scalar], ttl: float) -> Message:
+    group = str(told[keys.SERVER_ROUND])
     return Message(content, member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)

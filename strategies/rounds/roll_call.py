@@ -4,14 +4,14 @@ The call carries the run's initial model w_0, from which a client warms up its r
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from fedappeal.flower.messages import has_no_handler, is_from_superlink
-from fedappeal.flower.nodes import ConnectedNode, connected_nodes
+from fedappeal.flower.nodes import ConnectedNode, ConnectedNodes
 from fedappeal.protocol import keys, proof
 from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import printable
@@ -19,7 +19,7 @@ from strategies.rounds.calls import Call, Calls
 from strategies.rounds.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.members import Member, Members
-from strategies.rounds.messages import roll_call_message
+from strategies.rounds.messages import roll_call_content, roll_call_message
 from strategies.rounds.ownership import Identities, IdentitiesInMemory, Owners, ProvenKey
 from strategies.rounds.replies import DataRefused, read_client_id, read_proof, read_roll_call
 from strategies.rounds.weighted_sum import Refused
@@ -69,6 +69,9 @@ class RollCall:
 
     def __post_init__(self) -> None:
         self._calls = Calls(self.max_clients)
+        self._content = roll_call_content(self.initial, self.config)
+        self._connected = ConnectedNodes(self.channel.grid)
+        self._settled: Sequence[ConnectedNode] | None = None
 
     def update(self) -> bool:
         """Call nodes not called yet and enrol those that answered; return whether anything changed.
@@ -76,8 +79,10 @@ class RollCall:
         A node that did not answer in time (a paused client) is called again.
         """
         grid, now, calls = self.channel.grid, self.channel.clock(), self._calls
+        nodes = self._connected.now()
+        if nodes is self._settled and not (calls.pending or self.refused):
+            return False
         calls.expire(now)
-        nodes = connected_nodes(grid)
         online = {node.node_id for node in nodes}
         self.members.set_online(online)
         self._warn(nodes)
@@ -93,11 +98,15 @@ class RollCall:
         asked = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
         known = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
         self._take(known, online)
+        all_called = not due and not calls.waiting(nodes)
+        self._settled = nodes if all_called else None
         return bool(due or answers)
 
     def _message(self, call: Call) -> Message:
-        told = ConfigRecord({**self.config, keys.NONCE: call.nonce}) if call.nonce else self.config
-        return roll_call_message(call.node.node_id, self.initial, told, self.timeout)
+        content = self._content.copy()
+        if call.nonce:
+            content[keys.CONFIG] = ConfigRecord({**self.config, keys.NONCE: call.nonce})
+        return roll_call_message(call.node.node_id, content, self.timeout)
 
     def _warn(self, nodes: Iterable[ConnectedNode]) -> None:
         """Say once that the run has a node whose key no operator registered."""
@@ -143,7 +152,8 @@ class RollCall:
             if member.enrolled:
                 owners.claim(member.client_id, key)
             member = replace(member, key_id=key.key_id)
-        member = replace(member, node_id=node.node_id)
+        if member.node_id != node.node_id:
+            member = replace(member, node_id=node.node_id)
         before = self.members.enrol(member)
         if before is not None and before.node_id != node.node_id and before.node_id in online:
             # A client that was killed and came back; or two with the same key, or of a simulation with the same id.

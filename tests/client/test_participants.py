@@ -65,3 +65,13 @@ def test_a_strategy_of_ones_own_is_each_clients_own() -> None:
     one, other = (participants.of(each).strategy for each in contexts)
     assert type(one) is type(other) is Counting
     assert one is not other
+
+
+def test_what_clients_of_a_run_have_in_common_is_one_object() -> None:
+    participants = Participants(data=Pool(load_task(CONFIG.task_settings()), 2, pick_device("cpu")).client)
+    first, second = (participants.of(context(k)) for k in range(2))
+    assert first.equipment is second.equipment
+    again = context(0)
+    assert participants.of(again) is first  # equal settings in other objects
+    again.node_config = {**again.node_config, "participation": "defect"}
+    assert participants.of(again).equipment is not first.equipment

@@ -2,16 +2,17 @@
 
 from contextlib import suppress
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import Layout, content_bytes, content_hash, view
+from fedappeal.protocol.packing import Layout, content_bytes, content_hash, content_size, view
 
 DTYPES = [np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8, np.bool_]
 any_array = st.sampled_from(DTYPES).flatmap(
@@ -181,3 +182,22 @@ def test_content_hash_follows_values_and_names() -> None:
     assert content_hash(record) != content_hash(Layout.of(BASE).pack({k: v + 1 for k, v in BASE.items()}))
     assert content_hash(record) != content_hash(ArrayRecord({"other": record["flat"]}))
     assert content_bytes(record) == 128 + 10 * 4
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {},
+        {"loss": 0.0, "num-examples": 0},
+        {"loss": float("nan"), "num-examples": 1},
+        {"loss": -1e300, "num-examples": 2**40, "decision": -1},
+        {"losses": [0.5, 1.5], "num-examples": 3},
+        {"a" * 500: 1},
+        {f"metric-{k}": k for k in range(40)},
+    ],
+    ids=str,
+)
+def test_the_size_of_metrics_is_that_of_what_flower_sends(metrics: dict[str, Any]) -> None:
+    record = MetricRecord(metrics)
+    for _ in range(2):
+        assert content_size(RecordDict({"metrics": record})) == len("metrics") + len(record.deflate())

@@ -12,6 +12,7 @@ import torch
 
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.process_wide import freeze_more, frozen_objects
 from server.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
 from tests.run_models import learned
 
@@ -167,3 +168,14 @@ def test_another_number_of_threads_while_a_simulation_runs_is_refused_in_one_lin
     ]
     assert settings_of_the_process()[:2] == (1, 1)
     outcome(tmp_path / "later", "sequential", {"rounds": 1}, 3, lambda record: None)
+
+
+def test_what_comes_later_is_frozen_with_what_was_there_and_put_back() -> None:
+    freeze_more()
+    assert gc.get_freeze_count() == 0  # nothing is frozen: there is nothing to add to
+    with frozen_objects():
+        before = gc.get_freeze_count()
+        made = [[k] for k in range(1000)]
+        freeze_more()
+        assert gc.get_freeze_count() >= before + len(made)
+    assert gc.get_freeze_count() == 0

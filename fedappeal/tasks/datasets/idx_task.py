@@ -4,6 +4,9 @@ Every client splits its own data into train and test (MaxFL, appendix D.1), so a
 images are pooled, in the order of its parts.
 """
 
+from functools import cached_property
+from pathlib import Path
+
 from fedappeal.tasks.arrays import Labels, Pixels
 from fedappeal.tasks.files.data_files import DataFiles
 from fedappeal.tasks.files.idx_images import SIDE, Part, pooled
@@ -30,5 +33,9 @@ class IdxTask(PartitionedTask):
 
     def read(self) -> tuple[Pixels, Labels]:
         """Return all images and labels; read once a process."""
-        folder = self.files.find_or_download(self.data_dir).resolve()
-        return pooled(self.files, self.parts, self.num_classes, folder)
+        return pooled(self.files, self.parts, self.num_classes, self._folder)
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Where the files are: each client's data are read from there."""
+        return self.files.find_or_download(self.data_dir).resolve()

@@ -107,14 +107,31 @@ class Synth(NaturalTask):
         self.check()
         clean = self.settings.clients - self.own.noisy
         sizes = [self.size(k) for k in range(total_clients(self.settings))]
-        data = [
-            self.law(f"client-{k}").examples(generator(self.settings.seed, "synth-examples", client=str(k)), size)
-            for k, size in enumerate(sizes)
-        ]
+        data = [self._clean(k, size) for k, size in enumerate(sizes)]
         laws = [self.law(f"client-{k}") for k in range(clean)] if self.own.noisy else []
         for k, level in enumerate(self.noise_levels(), start=clean):
             data[k] = self._noisy(k, float(level), laws, sizes[:clean], sizes[k])
         return data
+
+    def size_of(self, client: int) -> int | None:
+        """Return how many examples a client has; None where some are noisy, and hold others' kind of data."""
+        return None if self.own.noisy else self.size(client)
+
+    def read_client(self, client: int) -> tuple[Features, Labels]:
+        """Draw one client's examples; where some are noisy, all clients' at once.
+
+        Raises:
+            ConfigError: as `check`.
+        """
+        if self.own.noisy:
+            return super().read_client(client)
+        self.check()
+        return self._clean(client, self.size(client))
+
+    def _clean(self, client: int, count: int) -> tuple[Features, Labels]:
+        """Return a client's examples from its own law."""
+        rng = generator(self.settings.seed, "synth-examples", client=str(client))
+        return self.law(f"client-{client}").examples(rng, count)
 
     def noise_levels(self) -> NDArray[np.float64]:
         """Return nu of each noisy client, shape ``(noisy,)``, rising; their mean is ``noise``."""

@@ -17,8 +17,14 @@ def split(settings: TaskSettings, client: int | str, rows: Rows) -> tuple[Rows, 
         rows: the client's rows, at least two.
     """
     shuffled = generator(settings.seed, "split", client=str(client)).permutation(rows)
-    cut = min(max(round(settings.train_share * len(rows)), 1), len(rows) - 1)
-    return shuffled[: min(cut, settings.max_train_examples or cut)], shuffled[cut:]
+    train, test = sizes(settings, len(rows))
+    return shuffled[:train], shuffled[len(rows) - test :]
+
+
+def sizes(settings: TaskSettings, rows: int) -> tuple[int, int]:
+    """Return how many of a client's rows `split` gives to train and test."""
+    cut = min(max(round(settings.train_share * rows), 1), rows - 1)
+    return min(cut, settings.max_train_examples or cut), rows - cut
 
 
 def flipped(settings: TaskSettings) -> frozenset[int]:

@@ -1,0 +1,65 @@
+"""What simulated clients remember: one record of what many of them share, in memory and in the run's folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedappeal.files import read_safetensors, write_safetensors
+from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.memory import REQUIREMENTS, read_memory
+from server.run_folder import RunFolder, read_lines
+
+CLIENTS = 6
+SETTINGS: dict[str, Any] = {
+    **{"task": "digits", "model": "logistic", "clients": CLIENTS, "rounds": 1, "local-steps": 2, "solo.steps": 2},
+}
+
+
+def written(folder: Path, **settings: Any) -> tuple[RunFolder, dict[str, Any]]:
+    """Run one round; return the folder, and the text of what clients remembered before it."""
+    config = RunConfig.parse({**SETTINGS, **{key.replace("_", "-"): value for key, value in settings.items()}})
+    run = RunFolder.create(folder, config)
+    simulate(config, run, Simulation("layers"))
+    arrays, _ = read_safetensors(run.path / "memory-0.safetensors")
+    return run, parse_json(arrays["text"].tobytes())
+
+
+def test_what_clients_share_is_written_once_and_read_for_each(tmp_path: Path) -> None:
+    run, text = written(tmp_path / "run", requirement="fixed", **{"fixed.loss": 0.75})
+    others = list(range(1, CLIENTS))
+    assert list(text["alike"].values()) == [others, others]  # the requirement, and which it is in this run
+    assert len(parse_json(text["records"])) == 2
+    records = read_memory(run.path, 0).records
+    assert len(records) == 2 * CLIENTS
+    for name in (path.partition("/")[2] for path in text["alike"]):
+        assert len({id(records[f"{k}/{name}"]) for k in range(CLIENTS)}) == 1
+    lines = read_lines(run.path / REQUIREMENTS)
+    assert [(line["client-id"], line["requirement"]) for line in lines] == [
+        (f"client-{k:04d}", 0.75) for k in range(CLIENTS)
+    ]
+
+
+def test_what_differs_is_written_for_each(tmp_path: Path) -> None:
+    run, text = written(tmp_path / "run", requirement="solo")
+    assert text["alike"] == {}
+    records = read_memory(run.path, 0).records
+    assert len(records) == 3 * CLIENTS  # the requirement, its solo model, and which it is in this run
+    rho = {record["rho"] for path, record in records.items() if "/requirement-" in path and ".arrays" not in path}
+    assert len(rho) == CLIENTS
+
+
+@pytest.mark.parametrize("requirement", ["fixed", "solo"])
+def test_a_file_without_what_is_shared_is_one_of_an_earlier_version(tmp_path: Path, requirement: str) -> None:
+    run, text = written(tmp_path / "run", requirement=requirement)
+    file = run.path / "memory-0.safetensors"
+    arrays, values = read_safetensors(file)
+    own = {path: record for path, record in parse_json(text["records"]).items() if path.startswith("0/")}
+    del text["alike"]
+    arrays["text"] = np.frombuffer(json.dumps({**text, "records": json.dumps(own)}).encode(), np.uint8)
+    write_safetensors(file, arrays, values)
+    assert read_memory(run.path, 0).records.keys() == own.keys()
