@@ -138,12 +138,15 @@ def _simulate(
     threads: Annotated[int, typer.Option(help="PyTorch threads a run; 0: the cores shared out")] = 0,
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="where data and models are: auto, cpu, cuda, cuda:N")] = "auto",
+    evaluation_precision: Annotated[
+        str, typer.Option(help="of the evaluation of models that clients are sent (float32 | bfloat16)")
+    ] = "float32",
 ) -> None:
     """Run a federation inside this process: the same apps, many virtual clients."""
     from fedappeal.cli.simulate import plan, start_simulations
 
     runs = plan(settings, sweep or [], str(settings.get("out", "")))
-    start_simulations(runs, jobs, mode, device, data_dir, threads)
+    start_simulations(runs, jobs, mode, device, data_dir, threads, evaluation_precision)
 
 
 cli.command("simulate")(with_run_options(_simulate))

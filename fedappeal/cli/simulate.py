@@ -111,7 +111,13 @@ def _check_distinct(configs: list[RunConfig], labels: list[str], sweep: list[str
 
 
 def start_simulations(
-    jobs: list[SimulationJob], at_once: int, mode: str, device: str, data_dir: str, threads: int
+    jobs: list[SimulationJob],
+    at_once: int,
+    mode: str,
+    device: str,
+    data_dir: str,
+    threads: int,
+    evaluation_precision: str,
 ) -> None:
     """Run all jobs, show how far they are, and print a table of each.
 
@@ -123,6 +129,7 @@ def start_simulations(
     check_at_once(at_once)
     at_once = min(at_once, len(jobs))
     simulation = Simulation(mode, device, data_dir, share_threads(threads, at_once))
+    simulation = replace(simulation, evaluation_precision=evaluation_precision)
     check_device(device)
     check_out(_root(jobs))
     for job in jobs:
@@ -134,6 +141,8 @@ def start_simulations(
     for config in {_training(job.config): job.config for job in jobs}.values():
         choices[_training(config)] = choose_mode(config, simulation)
     for line in dict.fromkeys(f"{key[0]}: clients train {choice}" for key, choice in choices.items()):
+        say(console, line)
+    for line in simulation.notes():
         say(console, line)
     # Each run keeps to what was said of it: another measurement could come out otherwise.
     found = [choices[_training(job.config)] for job in jobs]
@@ -164,8 +173,11 @@ def resume_simulation(config: RunConfig, path: Path, simulation: Any, usable: Us
     check_task(config.task_settings(), Path(simulation.data_dir) if simulation.data_dir else None)
     with mended_folder(path, usable):
         pass  # the run takes it again
+    console = Console(highlight=False)
+    for line in simulation.notes():
+        say(console, line)
     try:
-        _one(SimulationJob(config, path, "run"), simulation, Console(highlight=False))
+        _one(SimulationJob(config, path, "run"), simulation, console)
     except KeyboardInterrupt:
         _interrupted(str(path))
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ from flwr.app import Context, RecordDict
 
 from client.app import client_app
 from client.data.cache import Cache, pick_device
+from client.participant import Participant
 from client.participants import Participants
+from client.training.precision import BFLOAT16, FLOAT32, PRECISIONS
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.simulation.choice import AUTO, MODES, Choice, Problem, choose, form_of
@@ -19,6 +21,7 @@ from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.pool import Pool
+from fedappeal.simulation.precision import BFloat16Participant, Flips, missing_bfloat16
 from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects, torch_threads
 from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
 from fedappeal.simulation.threaded import ThreadedScheduler
@@ -34,6 +37,8 @@ from strategies.rounds.strategy import Strategy
 _DAY = 86_400.0
 MOST_CLIENTS = 32
 """Clients whose data are loaded, at most, for the question how all of them train."""
+_PRECISION = "evaluation-precision"
+"""Missing in the folders of runs that began before there was a choice."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Simulation:
         threads: PyTorch threads; 0: as PyTorch has it.
         resumable: whether what the clients remember is kept in the run's folder, so that the run can be continued.
         why: what made `choose_mode` take the mode, where it did; for the run's folder.
+        evaluation_precision: in which clients evaluate the models that they are sent, ``float32`` or ``bfloat16``.
     """
 
     mode: str = AUTO
@@ -56,12 +62,23 @@ class Simulation:
     threads: int = 0
     resumable: bool = True
     why: str = ""
+    evaluation_precision: str = FLOAT32
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"mode = '{self.mode}' is not allowed: {', '.join(MODES)}")
         if self.threads < 0:
             raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
+        if self.evaluation_precision not in PRECISIONS:
+            raise ConfigError(
+                f"evaluation-precision = '{self.evaluation_precision}' is not allowed: {', '.join(PRECISIONS)}"
+            )
+
+    def notes(self) -> list[str]:
+        """Return what a user should know of how the run is simulated."""
+        in_bfloat16 = self.evaluation_precision == BFLOAT16
+        note = missing_bfloat16(str(pick_device(self.device))) if in_bfloat16 else ""
+        return [note] if note else []
 
     @classmethod
     def of_runtime(cls, runtime: Mapping[str, Any]) -> "Simulation":
@@ -73,6 +90,8 @@ class Simulation:
         found: dict[str, Any] = {}
         for field in fields(cls):
             key, kind = field.name.replace("_", "-"), type(field.default)
+            if key == _PRECISION and key not in runtime:
+                continue
             if type(found.setdefault(field.name, runtime.get(key))) is not kind:
                 raise ConfigError(f"runtime: {key} = {runtime.get(key)!r} is not allowed: a value of {kind.__name__}")
         return cls(**found)
@@ -88,6 +107,7 @@ class Simulation:
             "threads": self.threads,
             "resumable": self.resumable,
             "why": self.why,
+            _PRECISION: self.evaluation_precision,
         }
 
 
@@ -180,13 +200,16 @@ def simulate(
             scheduler: ClientQueue | None = ThreadedScheduler(workers, threads) if workers else None
             if form:
                 scheduler = BatchScheduler(pool, form, workers)
-            participants = Participants(scheduler, pool.client, cache)
+            flips = Flips()
+            in_bfloat16 = simulation.evaluation_precision == BFLOAT16
+            kind = partial(BFloat16Participant, flips) if in_bfloat16 else Participant
+            participants = Participants(scheduler, pool.client, cache, kind)
             grid = InProcessGrid(client_app(participants), clients, context, scheduler)
             memory = (
                 SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
             )
             with interrupts() as asked:
-                watch = _Watch(on_round, asked)
+                watch = _Watch(on_round, asked, flips)
                 try:
                     run(
                         *(grid, settings, watch, False, memory),
@@ -208,9 +231,10 @@ def _task(config: RunConfig, simulation: Simulation, cache: Cache, given: Given)
 
 
 class _Watch(Hooks):
-    def __init__(self, on_round: Callable[[RoundRecord], None], asked: Interrupts) -> None:
+    def __init__(self, on_round: Callable[[RoundRecord], None], asked: Interrupts, flips: Flips) -> None:
         self._on_round = on_round
         self._asked = asked
+        self._flips = flips
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """All clients are this program: where one does not fit the run, none comes in its place."""
@@ -221,6 +245,9 @@ class _Watch(Hooks):
 
     def on_checkpoint(self, server_round: int) -> None:
         self._asked.saved = server_round
+
+    def on_round_over(self, record: RoundRecord) -> None:
+        record.metrics |= self._flips.taken()
 
     def on_round_end(self, record: RoundRecord, arrays: object) -> None:
         self._asked.finished = record.server_round

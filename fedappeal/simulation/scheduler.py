@@ -203,7 +203,7 @@ class BatchScheduler(ClientQueue):
         first = requests[0]
         examples = self._pool.train if first.split == TRAIN_SPLIT else self._pool.test
         clients = sorted({request.place for request in requests})
-        measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients)
+        measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients, first.precision)
         return [measured[request.place] for request in requests]
 
     @torch.no_grad()
