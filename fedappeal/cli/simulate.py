@@ -117,7 +117,7 @@ def start_simulations(
     device: str,
     data_dir: str,
     threads: int,
-    evaluation_precision: str,
+    evaluation_precision: str = "float32",
 ) -> None:
     """Run all jobs, show how far they are, and print a table of each.
 
