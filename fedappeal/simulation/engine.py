@@ -22,7 +22,7 @@ from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.precision import BFloat16Participant, Flips, missing_bfloat16
-from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects, torch_threads
+from fedappeal.simulation.process_wide import frozen_objects, single_threaded_workers, torch_threads
 from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
 from fedappeal.simulation.threaded import ThreadedScheduler
 from fedappeal.tasks.task import Task
@@ -196,7 +196,7 @@ def simulate(
         def context(k: int) -> Context:
             return Context(RUN, FIRST_NODE + k, {"partition-id": k, **node}, RecordDict(), told)
 
-        with evaluation_workers(threads) as workers, frozen_objects():
+        with single_threaded_workers(threads) as workers, frozen_objects():
             scheduler: ClientQueue | None = ThreadedScheduler(workers, threads) if workers else None
             if form:
                 scheduler = BatchScheduler(pool, form, workers)

@@ -61,7 +61,7 @@ class MaxPool2d:
 
 
 def _channels_last(x: Tensor) -> bool:
-    """Return whether the images of ``(clients, batch, channels, height, width)`` on a CPU have their channels last."""
+    """Return whether ``(clients, batch, channels, height, width)`` on a CPU has its channels last in memory."""
     return x.device.type == "cpu" and x.ndim == 5 and x.stride(2) == 1 and x.shape[2] > 1
 
 

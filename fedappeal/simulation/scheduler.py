@@ -135,6 +135,7 @@ class BatchScheduler(ClientQueue):
 
     def __init__(self, pool: Pool, form: BatchedForm, workers: Executor | None = None) -> None:
         super().__init__(form.largest_batch)
+        self.smallest_batch = form.smallest_batch
         self._pool = pool
         self._form = form
         self._evaluated = ClientsEvaluation(workers)

@@ -1,4 +1,4 @@
-"""Max pooling: the values and gradients of PyTorch's, also of equal values and cut edges, in either order in memory."""
+"""Max pooling: PyTorch's values and gradients, also of equal values and cut edges, in either order in memory."""
 
 from typing import Any
 
