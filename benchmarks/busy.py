@@ -44,7 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=8, help="of each run")
+    parser.add_argument("--arms", default=";".join(ARMS), help="which, by semicolons; one thread among them")
+    parser.add_argument("--rounds", type=int, default=6, help="of each run")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.arm:
@@ -52,11 +53,12 @@ def main() -> None:
         return
     loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
     try:
-        cpu: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        cpu: dict[str, list[float]] = {arm: [] for arm in arguments.arms.split(";")}
         for repetition in range(arguments.repetitions):
             for arm, found in cpu.items():
                 if arm != SPINNING or not repetition:
                     found.append(measured(arm, arguments.rounds))
+                    print(f"{arm:<28}{1e3 * found[-1]:>8.1f} CPU ms a round", flush=True)
     finally:
         for loop in loops:
             loop.kill()
