@@ -34,7 +34,8 @@ class MaxPool2d:
         self._indices: Tensor | None = None
         if _channels_last(x):
             pooled, self._indices = torch.ops.aten.max_pool2d_with_indices(x.flatten(0, 1), self._size)
-            return pooled.unflatten(0, x.shape[:2])  # type: ignore[no-any-return]
+            found: Tensor = pooled.view(*x.shape[:2], *pooled.shape[1:])
+            return found
         y = torch.maximum(first, others[0])
         for other in others[1:]:
             torch.maximum(y, other, out=y)
@@ -50,7 +51,7 @@ class MaxPool2d:
                 grad.flatten(0, 1), x.flatten(0, 1), self._size, self._size, (0, 0), (1, 1), False, self._indices
             )
             self._indices = None
-            return flat.unflatten(0, x.shape[:2])
+            return flat.view(x.shape)
         below = torch.zeros_like(x)
         rest = grad.clone()
         for values, target in zip(self._views(x), self._views(below), strict=True):
