@@ -1,8 +1,8 @@
 """CPU of a simulated round on a busy machine: PyTorch's default threads against one thread.
 
 The multi-layer perceptron, 100 Fashion-MNIST clients, 5 a round, all evaluated, beside as many busy loops as there
-are cores. *Spinning* is the same without what the command sets before it loads PyTorch (``OMP_WAIT_POLICY``). A
-process of its own for each arm, in turn; medians of the CPU of both threads.
+are cores. *Spinning* is the same without what the command sets before it loads PyTorch (``OMP_WAIT_POLICY``); it is
+measured once, because it takes long. A process of its own for each arm, in turn; medians of the CPU of both threads.
 ``python benchmarks/busy.py --json FILE``
 """
 
@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 ROW = "mlp, all evaluated"
-ARMS = {"one thread": 1, "default threads": 0, "default threads, spinning": 0}
+SPINNING = "default threads, spinning"
+ARMS = {"one thread": 1, "default threads": 0, SPINNING: 0}
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 
@@ -31,7 +32,7 @@ def alone(arm: str, rounds: int) -> None:
     """Print the CPU seconds of a round, as a command of its own measures them."""
     from fedappeal.waiting_threads import sleep_while_waiting
 
-    if not arm.endswith("spinning"):
+    if arm != SPINNING:
         sleep_while_waiting()
     from simulation import ours
 
@@ -43,7 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--arms", default=";".join(ARMS), help="which, by semicolons; one thread among them")
+    parser.add_argument("--rounds", type=int, default=6, help="of each run")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.arm:
@@ -51,15 +53,17 @@ def main() -> None:
         return
     loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
     try:
-        cpu: dict[str, list[float]] = {arm: [] for arm in ARMS}
-        for _ in range(arguments.repetitions):
+        cpu: dict[str, list[float]] = {arm: [] for arm in arguments.arms.split(";")}
+        for repetition in range(arguments.repetitions):
             for arm, found in cpu.items():
-                found.append(measured(arm, arguments.rounds))
+                if arm != SPINNING or not repetition:
+                    found.append(measured(arm, arguments.rounds))
+                    print(f"{arm:<28}{1e3 * found[-1]:>8.1f} CPU ms a round", flush=True)
     finally:
         for loop in loops:
             loop.kill()
     for arm, found in cpu.items():
-        over = [a / b for a, b in zip(found, cpu["one thread"], strict=True)]
+        over = [a / b for a, b in zip(found, cpu["one thread"], strict=False)]
         print(
             f"{arm:<28}{1e3 * statistics.median(found):>8.1f} CPU ms a round, {statistics.median(over):.2f} times "
             f"one thread ({min(over):.2f} to {max(over):.2f})"

@@ -12,7 +12,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from client.training.sgd import SGD
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.batched import NotBatchable
 from fedappeal.simulation.choice import LAYERS, SEQUENTIAL, VMAP, Choice, Problem, choose, form_of
+from fedappeal.simulation.measurement import train_all
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.scheduler import BatchScheduler
 from fedappeal.tasks.examples import ClientData, Split
@@ -255,13 +255,7 @@ class Round:
         assert form is not None
 
         def work() -> None:
-            scheduler = BatchScheduler(self.pool, form)
-            left = [str(request.place) for request in self.requests]
-            for name, request in zip(left, self.requests, strict=True):
-                scheduler.start(name, partial(scheduler.train, request))
-            while left:
-                came = scheduler.results(left)
-                left = [name for name in left if name not in came]
+            train_all(BatchScheduler(self.pool, form), self.requests)
 
         work()
         return work

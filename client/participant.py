@@ -22,6 +22,7 @@ from client.state import Store
 from client.training.measured import Evaluation
 from client.training.models import arrays_of
 from client.training.noise import Noise
+from client.training.precision import FLOAT32
 from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
@@ -49,7 +50,10 @@ class Participant:
         parts: which of the model's arrays travel, and which stay.
         layout: layout of what travels.
         guard: its owner's limits; None: there are none.
+        precision: in which it judges models.
     """
+
+    precision = FLOAT32
 
     def __init__(
         self,
@@ -184,6 +188,7 @@ class Participant:
         tuning_steps: int = 0,
         adaptation: Adaptation | None = None,
         server_round: int = 0,
+        precision: str = "",
     ) -> Evaluation:
         """Evaluate a model on this client's data, after local training where asked.
 
@@ -194,18 +199,21 @@ class Participant:
             tuning_steps: steps of the run's SGD before the measurement.
             adaptation: any other local training before it.
             server_round: whose noise it is, where ``loss-mode = training`` measures with dropout on.
+            precision: of the forward passes; empty: this client's.
         """
         if adaptation is None and tuning_steps:
             adaptation = Adaptation.of(SGD(), self.plain_training({"local-steps": tuning_steps}), "tuning")
         if (latest := (model, server_round if self.config.loss_mode == "training" else 0)) != self.judged[:2]:
             self.judged = JudgedModel(*latest, {})
-        key = split if adaptation is None else f"{split} {adaptation}"
+        precision = precision or self.precision
+        how = () if precision == FLOAT32 else (precision,)
+        key = " ".join(map(str, (split, *how, *(() if adaptation is None else (adaptation,)))))
         if key not in (known := self.judged.evaluations):
             shared = "" if self.parts.personal else model
             if adaptation is not None:
                 kind, own = adaptation.rule
                 arrays, shared = self.trained(arrays, kind(own), adaptation.training, 0, adaptation.purpose), ""
-            known[key] = self.measured(arrays, split, shared, server_round)
+            known[key] = self.measured(arrays, split, shared, server_round, precision=precision)
         return known[key]
 
     def plain_training(self, told: Mapping[str, Scalar]) -> LocalTrainingSettings:
@@ -242,7 +250,7 @@ class Participant:
         """
         memory = self.memory(run_key)
         past = memory.past(server_round) if self.policy.needs_history else ()
-        decision = self.policy.decide(
+        decision = self.decision(
             Situation(
                 server_round=server_round,
                 evaluation=evaluation,
@@ -252,13 +260,27 @@ class Participant:
                 priority=priority,
                 told=told,
                 history=past,
-            )
+            ),
+            requirement,
         )
+        if self.policy.needs_history:
+            memory.keep_past((*past, Past(server_round, decision, evaluation.loss)))
+        return decision
+
+    def decision(self, situation: Situation, requirement: Requirement) -> Decision:
+        """Return what this client's policy decides.
+
+        Args:
+            situation: what the policy reads.
+            requirement: what this client requires.
+
+        Raises:
+            ConfigError: the policy returned something else.
+        """
+        decision = self.policy.decide(situation)
         if not isinstance(decision, Decision):
             name = type(self.policy).__name__
             raise ConfigError(f"policy {name} returned {decision!r}: Decision.JOINED, SAT_OUT or LEFT is allowed")
-        if self.policy.needs_history:
-            memory.keep_past((*past, Past(server_round, decision, evaluation.loss)))
         return decision
 
     def trained(
@@ -304,7 +326,13 @@ class Participant:
         return self._arithmetic.gradient(GradientRequest(self.task, self.model, place, data, arrays, batch))
 
     def measured(
-        self, arrays: Arrays, split: str, shared: str = "", server_round: int = 0, purpose: str = "loss"
+        self,
+        arrays: Arrays,
+        split: str,
+        shared: str = "",
+        server_round: int = 0,
+        purpose: str = "loss",
+        precision: str = FLOAT32,
     ) -> Evaluation:
         """Return a model's loss and metrics on a split.
 
@@ -314,13 +342,14 @@ class Participant:
             shared: its content hash, where other clients may be measuring the same one; else empty.
             server_round: the round of the noise, where ``loss-mode = training`` measures with dropout on.
             purpose: what the noise is drawn for.
+            precision: of the forward pass, where there is no noise.
         """
         data = self.data.train if split == keys.TRAIN_SPLIT else self.data.test
         place, noise = self.node.partition_id, None
         if self.config.loss_mode == "training" and split == keys.TRAIN_SPLIT:
             # With noise of its own a client's measurement is like no other's, though the model is the same.
             shared, noise = "", Noise(self.config.seed, f"{self.client_id}/{purpose}", server_round)
-        request = EvaluateRequest(self.task, self.model, place, data, arrays, split, shared, noise)
+        request = EvaluateRequest(self.task, self.model, place, data, arrays, split, shared, noise, precision)
         return self._arithmetic.evaluate(request)
 
     # -- memory --------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class Participants:
         arithmetic: Arithmetic | None = None,
         data: Callable[[int], OneClientsData] | None = None,
         cache: Cache | None = None,
+        kind: Callable[..., Participant] = Participant,
     ) -> None:
         """Begin with none.
 
@@ -73,10 +74,11 @@ class Participants:
             data: a simulator's, a client's data by its number: they are held anyway, so that no participant is let
                 go; None: loaded for this client.
             cache: what the clients share; None: one of their own.
+            kind: makes a participant.
         """
         self.cache = cache or Cache()
         self._arithmetic = arithmetic or Arithmetic()
-        self._data = data
+        self._data, self._kind = data, kind
         self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
         self._guards: dict[tuple[str, str], Guard] = {}
         self._known: dict[int, _Known] = {}
@@ -105,7 +107,7 @@ class Participants:
         if key not in self._participants:
             data = self._data(node.partition_id) if self._data else None
             store, equipment = _store(node, context), self._equipment(config, node.of_any_client())
-            self._participants[key] = Participant(config, node, store, self._arithmetic, data, self.cache, equipment)
+            self._participants[key] = self._kind(config, node, store, self._arithmetic, data, self.cache, equipment)
             while not self._data and len(self._participants) > (KEPT_WITH_OWN_DATA if node.data else KEPT):
                 self._participants.popitem(last=False)
         self._participants.move_to_end(key)

@@ -144,6 +144,7 @@ class Recorder(Hooks):
 
     def on_round_end(self, record: RoundRecord, arrays: ArrayRecord) -> None:
         """Write the round's lines, then the checkpoint that makes them count."""
+        self.watch.on_round_over(record)
         if record.decisions:
             self.folder.append(PARTICIPATION, packed(record.server_round, record.decisions))
         if record.measured:

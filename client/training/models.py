@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.training.measured import Evaluation
+from client.training.precision import FLOAT32, forward
 from fedappeal.protocol.config import ConfigError
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.share import names_of, tied_names
@@ -46,7 +47,9 @@ def _batches(task: Task, data: Split) -> Iterator[Split]:
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, data: Split, training: bool = False) -> Evaluation:
+def evaluate(
+    task: Task, model: nn.Module, data: Split, training: bool = False, precision: str = FLOAT32
+) -> Evaluation:
     """Return a model's mean loss and metrics; ``training``: with dropout on."""
     model.eval()
     if training:  # dropout alone: a normalisation by batches would make the loss no mean over examples
@@ -55,7 +58,7 @@ def evaluate(task: Task, model: nn.Module, data: Split, training: bool = False) 
                 module.train()
     measured = Sums(task)
     for batch in _batches(task, data):
-        measured.add(task.forward(model, batch.x), batch)
+        measured.add(forward(task, model, batch.x, precision), batch)
     return measured.evaluation()
 
 

@@ -15,6 +15,7 @@ from client.deadline import Deadline
 from client.training.measured import Evaluation
 from client.training.models import arrays_of, evaluate, load_arrays, mean_gradient
 from client.training.noise import Noise, seeded_noise
+from client.training.precision import FLOAT32
 from client.training.rule import LocalProblem, LocalRule
 from client.training.settings import LocalTrainingSettings
 from fedappeal.protocol.draws import Minibatches
@@ -82,16 +83,18 @@ class EvaluateRequest(Request):
         split: which of the client's splits the examples are.
         shared: content hash of the model where others may be measuring the same one; else empty.
         noise: measures in training mode, with this noise in the model's dropout; None: in evaluation mode.
+        precision: of the forward pass without noise.
     """
 
     split: str
     shared: str
     noise: Noise | None = None
+    precision: str = FLOAT32
 
     @property
     def group(self) -> object:
         """Grouping key: requests with equal keys are for the same model on the same split."""
-        return ("evaluate", id(self.task), self.shared, self.split)
+        return ("evaluate", id(self.task), self.shared, self.split, self.precision)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +127,7 @@ class Arithmetic:
         """Return the model's loss and metrics, in evaluation mode where no noise is given."""
         load_arrays(request.model, request.arrays)
         if request.noise is None:
-            return evaluate(request.task, request.model, request.data)
+            return evaluate(request.task, request.model, request.data, precision=request.precision)
         with seeded_noise(*request.noise, request.data.device):
             return evaluate(request.task, request.model, request.data, training=True)
 

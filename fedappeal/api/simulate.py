@@ -38,6 +38,7 @@ def simulate(
     mode: str = "auto",
     device: str = "cpu",
     threads: int = 0,
+    evaluation_precision: str = "float32",
     data_dir: str = "",
     quiet: bool = False,
     **settings: Any,
@@ -64,6 +65,7 @@ def simulate(
         mode: ``batched``, ``sequential`` or ``auto``.
         device: ``cpu``, ``cuda`` or ``auto``.
         threads: PyTorch threads; 0: as PyTorch has it.
+        evaluation_precision: of the evaluation of models that clients are sent: ``float32`` or ``bfloat16``.
         data_dir: folder of the task's data set.
         quiet: show no progress.
         settings: all other settings of a run, in snake case (``clients=100``, ``rounds=200``).
@@ -72,11 +74,12 @@ def simulate(
         ConfigError: one line for what is not allowed, before anything is written.
     """
     plan = planned(strategy, task, Own.of(locals()), settings, set or {}, data_dir)
-    how, watching = Simulation(mode, device, data_dir, threads), Watching(evaluate, on_round, quiet)
+    how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
+    watching = Watching(evaluate, on_round, quiet)
     if out:
         check_new(Path(out))
     checked(plan, how, watching)
-    warn_of(plan.unused)
+    warn_of([*plan.unused, *how.notes()])
     config = plan.config
     path = Path(out).absolute() if out else new_folder(f"{config.strategy}-{config.task}")
     with shown(quiet) as show:
@@ -123,7 +126,7 @@ def load(
 
 
 def warn_of(lines: Iterable[str]) -> None:
-    """Warn of each plug-in setting that no run uses."""
+    """Warn in a line each: of plug-in settings that no run uses, and of how runs are simulated."""
     for line in lines:
         warnings.warn(line, stacklevel=3)
 

@@ -48,6 +48,7 @@ def sweep(
     mode: str = "auto",
     device: str = "cpu",
     threads: int = 0,
+    evaluation_precision: str = "float32",
     data_dir: str = "",
     quiet: bool = False,
     **settings: Any,
@@ -72,7 +73,8 @@ def sweep(
     combinations = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
     labels = _labels(combinations)
     makers = _makers([given | combination for combination in combinations], own, data_dir)
-    how = Simulation(mode, device, data_dir, share_threads(threads, jobs) if jobs > 1 else threads)
+    threads = share_threads(threads, jobs) if jobs > 1 else threads
+    how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
     names = [re.sub(r"[^\w.,=-]+", "-", "-".join(f"{k}-{v}" for k, v in each.items())).strip("-") for each in labels]
     for name in names if out else ():
         check_new(Path(out, name))
@@ -83,7 +85,7 @@ def sweep(
         if jobs > 1:
             check_sendable(plan, watching)
         unused.update(plan.unused)
-    warn_of(line for line, count in unused.items() if count == len(makers))
+    warn_of([*(line for line, count in unused.items() if count == len(makers)), *how.notes()])
     root = Path(out).absolute() if out else new_folder("sweep")
     paths = [root / (name or "run") for name in names]
     if jobs > 1:

@@ -145,6 +145,9 @@ def _simulate(
     threads: Annotated[int, typer.Option(help="PyTorch threads a run; 0: the cores shared out")] = 0,
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="where data and models are: auto, cpu, cuda, cuda:N")] = "auto",
+    evaluation_precision: Annotated[
+        str, typer.Option(help="of the evaluation of models that clients are sent (float32 | bfloat16)")
+    ] = "float32",
     workers: Annotated[int, typer.Option(help="processes that share the clients out; 0: this one alone")] = 0,
     ray: RayAddress = "",
     ray_cpus: RayCpus = 1.0,
@@ -155,7 +158,8 @@ def _simulate(
     from fedappeal.simulation.workers.cluster import RayOptions
 
     runs = plan(settings, sweep or [], str(settings.get("out", "")))
-    start_simulations(runs, jobs, mode, device, data_dir, threads, workers, RayOptions(ray, ray_cpus, ray_gpus))
+    options = RayOptions(ray, ray_cpus, ray_gpus)
+    start_simulations(runs, jobs, mode, device, data_dir, threads, evaluation_precision, workers, options)
 
 
 cli.command("simulate")(with_run_options(_simulate))

@@ -120,6 +120,7 @@ def start_simulations(
     device: str,
     data_dir: str,
     threads: int,
+    evaluation_precision: str = "float32",
     workers: int = 0,
     ray: RayOptions = NO_CLUSTER,
 ) -> None:
@@ -138,6 +139,7 @@ def start_simulations(
         check_workers(workers, jobs[0].config)
         simulation = Simulation(
             *(mode, device, data_dir, threads),
+            evaluation_precision=evaluation_precision,
             workers=workers,
             ray=ray.address,
             ray_cpus=ray.cpus,
@@ -147,7 +149,8 @@ def start_simulations(
         if workers:
             raise ConfigError(f"workers = {workers} is not allowed with several runs: --jobs, or --ray ADDRESS")
         check_on_ray(ray, at_once)
-        simulation = Simulation(mode, device, data_dir, threads_of_each(threads, at_once, ray))
+        each = threads_of_each(threads, at_once, ray)
+        simulation = Simulation(mode, device, data_dir, each, evaluation_precision=evaluation_precision)
     check_device(device)
     check_out(_root(jobs))
     for job in jobs:
@@ -167,6 +170,8 @@ def _start(jobs: list[SimulationJob], at_once: int, simulation: Any, ray: RayOpt
     for config in {_training(job.config): job.config for job in jobs}.values():
         choices[_training(config)] = choose_mode(config, simulation)
     for line in dict.fromkeys(f"{key[0]}: clients train {choice}" for key, choice in choices.items()):
+        say(console, line)
+    for line in simulation.notes():
         say(console, line)
     # Each run keeps to what was said of it: another measurement could come out otherwise.
     found = [choices[_training(job.config)] for job in jobs]
@@ -197,8 +202,11 @@ def resume_simulation(config: RunConfig, path: Path, simulation: Any, usable: Us
     check_task(config.task_settings(), Path(simulation.data_dir) if simulation.data_dir else None)
     with mended_folder(path, usable):
         pass  # the run takes it again
+    console = Console(highlight=False)
+    for line in simulation.notes():
+        say(console, line)
     try:
-        _one(SimulationJob(config, path, "run"), simulation, Console(highlight=False))
+        _one(SimulationJob(config, path, "run"), simulation, console)
     except KeyboardInterrupt:
         _interrupted(str(path))
 

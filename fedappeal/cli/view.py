@@ -156,6 +156,9 @@ class RunView:
             f"median {seconds[len(seconds) // 2]:.2f} s a round; {self._seconds():.1f} s in all",
             soft_wrap=False,
         )
+        if compared := sum(int(r.get("compared_decisions", 0)) for r in self.rounds):
+            flipped = sum(int(r.get("flipped_decisions", 0)) for r in self.rounds)
+            self._say(f"evaluation in bfloat16: {flipped} of {compared} decisions were others in float32")
         self._say("the run's folder: ", (str(self.path), "bold"))
 
     def _waiting(self, line: dict[str, Any]) -> None:

@@ -90,8 +90,7 @@ def form_of(mode: str, task: Task, module: nn.Module) -> BatchedForm | None:
 def choose(mode: str, problem: Problem, clock: Callable[[], float] = time.perf_counter) -> Choice:
     """Return how a run's clients train.
 
-    Batched layers are taken wherever a model has them: on a CPU convolutions gain nothing by them and lose nothing,
-    and all else gains. Vmap is measured.
+    Batched layers are taken wherever a model has them: all that was measured gains by them. Vmap is measured.
 
     Args:
         mode: one of `MODES`.

@@ -1,6 +1,6 @@
 """The virtual clients of a run, in this process: their data, their participants, the grid that reaches them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +9,13 @@ from flwr.app import Context, RecordDict
 
 from client.app import client_app
 from client.data.cache import Cache
+from client.participant import Participant
 from client.participants import Participants
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.simulation.choice import form_of
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.pool import ClientsData
-from fedappeal.simulation.process_wide import evaluation_workers, frozen_objects
+from fedappeal.simulation.process_wide import frozen_objects, single_threaded_workers
 from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
 from fedappeal.simulation.threaded import ThreadedScheduler
 from fedappeal.tasks.task import Task
@@ -63,7 +64,13 @@ class Contexts:
 
 @contextmanager
 def clients_here(
-    contexts: Contexts, task: Task, pool: ClientsData, cache: Cache, mode: str, threads: int
+    contexts: Contexts,
+    task: Task,
+    pool: ClientsData,
+    cache: Cache,
+    mode: str,
+    threads: int,
+    kind: Callable[..., Participant] = Participant,
 ) -> Iterator[tuple[InProcessGrid, Participants]]:
     """Run with virtual clients in this process.
 
@@ -74,16 +81,17 @@ def clients_here(
         cache: what they share.
         mode: ``layers``, ``vmap`` or ``sequential``.
         threads: PyTorch threads.
+        kind: makes a participant.
 
     Yields:
         The grid that reaches them, and their participants.
     """
     form = form_of(mode, task, cache.scratch_model(task, contexts.config.seed, pool.device))
-    with evaluation_workers(threads) as workers, frozen_objects():
+    with single_threaded_workers(threads) as workers, frozen_objects():
         scheduler: ClientQueue | None = None
         if form:
             scheduler = BatchScheduler(pool, form, workers)
         elif workers:
             scheduler = ThreadedScheduler(workers, threads)
-        participants = Participants(scheduler, pool.client, cache)
+        participants = Participants(scheduler, pool.client, cache, kind)
         yield InProcessGrid(client_app(participants), contexts.clients, contexts.of, scheduler), participants

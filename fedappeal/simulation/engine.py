@@ -4,12 +4,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from client.data.cache import Cache, pick_device
+from client.participant import Participant
 from client.participants import Participants
+from client.training.precision import BFLOAT16, FLOAT32, PRECISIONS
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.simulation.choice import AUTO, MODES, Choice, Problem, choose
@@ -18,6 +20,7 @@ from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
+from fedappeal.simulation.precision import BFloat16Participant, Flips, missing_bfloat16
 from fedappeal.simulation.process_wide import freeze_more, torch_threads
 from fedappeal.simulation.workers.cluster import RayOptions
 from fedappeal.tasks.task import Task
@@ -34,6 +37,8 @@ MOST_CLIENTS = 32
 """Clients whose data are loaded, at most, for the question how all of them train."""
 _OF_WORKERS = ("workers", "ray", "ray_cpus", "ray_gpus")
 """What a run's folder records only where workers had its clients."""
+_PRECISION = "evaluation-precision"
+"""Missing in the folders of runs that began before there was a choice."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Simulation:
         workers: processes that have the clients; 0: this one, or one a node of a Ray cluster.
         ray: address of a Ray cluster that has the workers; empty: this machine.
         ray_cpus: CPUs that a worker asks of Ray; ``ray_gpus`` in the same way.
+        evaluation_precision: in which clients evaluate the models that they are sent, ``float32`` or ``bfloat16``.
     """
 
     mode: str = AUTO
@@ -63,12 +69,27 @@ class Simulation:
     ray: str = ""
     ray_cpus: float = 1.0
     ray_gpus: float = 0.0
+    evaluation_precision: str = FLOAT32
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"mode = '{self.mode}' is not allowed: {', '.join(MODES)}")
         if self.threads < 0:
             raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
+        if self.evaluation_precision not in PRECISIONS:
+            raise ConfigError(
+                f"evaluation-precision = '{self.evaluation_precision}' is not allowed: {', '.join(PRECISIONS)}"
+            )
+        if self.evaluation_precision != FLOAT32 and self.shared_out:
+            raise ConfigError(
+                f"evaluation-precision = '{self.evaluation_precision}' is not allowed with workers: {FLOAT32}"
+            )
+
+    def notes(self) -> list[str]:
+        """Return what a user should know of how the run is simulated."""
+        in_bfloat16 = self.evaluation_precision == BFLOAT16
+        note = missing_bfloat16(str(pick_device(self.device))) if in_bfloat16 else ""
+        return [note] if note else []
 
     @property
     def shared_out(self) -> bool:
@@ -92,6 +113,8 @@ class Simulation:
             if field.name in _OF_WORKERS and not runtime.get("workers") and not runtime.get("ray"):
                 continue
             key, kind = field.name.replace("_", "-"), type(field.default)
+            if key == _PRECISION and key not in runtime:
+                continue
             if type(found.setdefault(field.name, runtime.get(key))) is not kind:
                 raise ConfigError(f"runtime: {key} = {runtime.get(key)!r} is not allowed: a value of {kind.__name__}")
         return cls(**found)
@@ -109,6 +132,7 @@ class Simulation:
             "resumable": self.resumable,
             "why": self.why,
             **shared,
+            _PRECISION: self.evaluation_precision,
         }
 
 
@@ -179,13 +203,14 @@ def simulate(
     )
     device, cache = pick_device(simulation.device), Cache(task, given.strategy_of)
     simulation = replace(simulation, device=str(device))
+    flips = Flips()
     with (
         torch_threads(simulation.threads) as threads,
-        _clients(settings, simulation, cache, given, threads, folder) as (grid, participants, taken),
+        _clients(settings, simulation, cache, given, threads, folder, flips) as (grid, participants, taken),
     ):
         memory = SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
         with interrupts() as asked:
-            watch = _Watch(on_round, asked)
+            watch = _Watch(on_round, asked, flips)
             try:
                 run(
                     *(grid, settings, watch, False, memory),
@@ -203,7 +228,13 @@ def simulate(
 
 @contextmanager
 def _clients(
-    config: RunConfig, simulation: Simulation, cache: Cache, given: Given, threads: int, folder: RunFolder
+    config: RunConfig,
+    simulation: Simulation,
+    cache: Cache,
+    given: Given,
+    threads: int,
+    folder: RunFolder,
+    flips: Flips,
 ) -> Iterator[tuple[VirtualClients, Participants | None, Simulation]]:
     """Run with a run's clients: the grid that reaches them, what this process has of them, and how they train."""
     contexts = Contexts(config, given, simulation.data_dir, simulation.device)
@@ -214,7 +245,8 @@ def _clients(
     threads_here = simulation.threads if simulation.shared_out else threads
     taken = replace(simulation, mode=mode, threads=threads_here, why=why or simulation.why)
     if pool is not None:
-        with clients_here(contexts, task, pool, cache, mode, threads) as (grid, participants):
+        kind = partial(BFloat16Participant, flips) if simulation.evaluation_precision == BFLOAT16 else Participant
+        with clients_here(contexts, task, pool, cache, mode, threads, kind) as (grid, participants):
             yield grid, participants, taken
         return
     from fedappeal.simulation.workers import start
@@ -231,10 +263,11 @@ def _task(config: RunConfig, simulation: Simulation, cache: Cache, given: Given)
 
 
 class _Watch(Hooks):
-    def __init__(self, on_round: Callable[[RoundRecord], None], asked: Interrupts) -> None:
+    def __init__(self, on_round: Callable[[RoundRecord], None], asked: Interrupts, flips: Flips) -> None:
         self._on_round = on_round
         self._asked = asked
         self._begun = False
+        self._flips = flips
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """All clients are this program: where one does not fit the run, none comes in its place."""
@@ -248,6 +281,9 @@ class _Watch(Hooks):
 
     def on_checkpoint(self, server_round: int) -> None:
         self._asked.saved = server_round
+
+    def on_round_over(self, record: RoundRecord) -> None:
+        record.metrics |= self._flips.taken()
 
     def on_round_end(self, record: RoundRecord, arrays: object) -> None:
         self._asked.finished = record.server_round

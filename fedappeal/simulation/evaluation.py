@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from client.training.measured import Evaluation
 from client.training.models import evaluate, load_arrays
+from client.training.precision import FLOAT32, forward
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.batched import Examples
 from fedappeal.simulation.inference import for_inference, is_pytorchs_own
@@ -38,7 +39,13 @@ class ClientsEvaluation:
 
     @torch.no_grad()
     def of(
-        self, task: Task, model: nn.Module, arrays: Arrays, examples: Examples, clients: Sequence[int]
+        self,
+        task: Task,
+        model: nn.Module,
+        arrays: Arrays,
+        examples: Examples,
+        clients: Sequence[int],
+        precision: str = FLOAT32,
     ) -> Mapping[int, Evaluation]:
         """Evaluate one model on several clients' data, as `client.training.models.evaluate` does for one.
 
@@ -48,6 +55,7 @@ class ClientsEvaluation:
             arrays: the model's values by name.
             examples: all clients' examples.
             clients: whose examples, without repetition.
+            precision: of the forward passes.
 
         Returns:
             By client: mean loss and metrics, in evaluation mode.
@@ -55,13 +63,13 @@ class ClientsEvaluation:
         load_arrays(model, arrays)
         model.eval()
         inputs, labels = only_tensor(examples.x), only_tensor(examples.y)
+        fast = self._for_inference(model) if precision == FLOAT32 else model
         if inputs is None or labels is None or not task.is_plain():
-            fast = self._for_inference(model)
-            return {k: evaluate(task, fast, examples.of_client(k)) for k in clients}
+            return {k: evaluate(task, fast, examples.of_client(k), precision=precision) for k in clients}
         on_cpu = all(p.device.type == "cpu" for p in model.parameters())
         rows = [examples.span(k) for k in clients]
         workers = self._workers if on_cpu and is_pytorchs_own(model) else None
-        losses, right = _measured(task, self._for_inference(model), inputs, labels, rows, workers)
+        losses, right = _measured(task, fast, inputs, labels, rows, workers, precision)
         counts = np.array([stop - start for start, stop in rows])
         first = np.cumsum(counts) - counts
         loss, correct = (
@@ -88,6 +96,7 @@ def _measured(
     labels: Tensor,
     rows: Sequence[tuple[int, int]],
     workers: Executor | None,
+    precision: str,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of each of the clients' examples, and whether it is labelled rightly."""
     count = sum(stop - start for start, stop in rows)
@@ -101,7 +110,7 @@ def _measured(
     def measure(piece: tuple[int, int, int]) -> None:
         start, stop, at = piece
         x, y = inputs[start:stop], labels[start:stop]
-        logits = model(x)
+        logits = forward(task, model, x, precision)
         losses[at : at + len(y)] = task.loss(logits, y, reduction="none")
         torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
 

@@ -6,25 +6,23 @@ layers takes about half as long again. Layers without parameters that have no wr
 themselves alone.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedappeal.simulation.batched import Parameters
+from fedappeal.simulation.convolution import Conv2d
 from fedappeal.simulation.pooling import max_pool2d
-
-ONE_BY_ONE = {"cpu"}
-"""Devices on which clients' convolutions are done one after another."""
-SMALL_PATCH = 32
-"""Most inputs of one output for which all patches, laid out, and one product beat a convolution on a CPU."""
 
 
 class Layer(Protocol):
-    """One layer of all clients. ``backward`` belongs to the latest ``forward``."""
+    """One layer of all clients. ``backward`` belongs to the latest ``forward``.
+
+    Activations of images may have their channels last in memory: their shape is the same, and each layer leaves the
+    order to those before it.
+    """
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
         """Return activations of shape ``(clients, batch, ...)``; ``x`` stays as it is."""
@@ -67,131 +65,6 @@ class Linear:
             into[self._bias].add_(grad.sum(1), alpha=alpha)
         del self._x
         return below
-
-
-class Conv2d:
-    """Convolution: one after another on a CPU, as one grouped convolution elsewhere.
-
-    PyTorch's grouped convolutions take three times as long on a CPU as the same convolutions one by one.
-    """
-
-    def __init__(self, name: str, module: nn.Conv2d) -> None:
-        self._weight, self._bias = f"{name}weight", f"{name}bias" if module.bias is not None else ""
-        self._groups = module.groups
-        self._how = (list(module.stride), [int(p) for p in module.padding], list(module.dilation))
-        plain = module.groups == 1 and tuple(module.dilation) == (1, 1)
-        self._by_patches = plain and math.prod(module.weight.shape[1:]) <= SMALL_PATCH
-
-    def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
-        """See `Layer`."""
-        self._x = x
-        weight, bias = parameters[self._weight], parameters.get(self._bias)
-        stride, padding, dilation = self._how
-        if x.device.type in ONE_BY_ONE and self._by_patches:
-            patches, shape = _patches(x, weight.shape[3:], stride, padding)
-            self._patches = patches
-            each = weight.flatten(2).unsqueeze(1).expand(-1, x.shape[1], -1, -1).flatten(0, 1)
-            y = torch.bmm(each, patches).view(*x.shape[:2], weight.shape[1], *shape)
-            return y if bias is None else y.add_(bias.view(len(x), 1, -1, 1, 1))
-        if x.device.type in ONE_BY_ONE:
-            biases = [None] * len(x) if bias is None else list(bias)
-            return torch.stack(
-                [
-                    functional.conv2d(a, w, b, stride, padding, dilation, self._groups)
-                    for a, w, b in zip(x, weight, biases, strict=True)
-                ]
-            )
-        side_by_side = functional.conv2d(
-            _channels(x),
-            weight.flatten(0, 1),
-            None if bias is None else bias.flatten(),
-            stride,
-            padding,
-            dilation,
-            len(x) * self._groups,
-        )
-        return _clients(side_by_side, len(x))
-
-    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
-        """See `Layer`."""
-        weight, x = parameters[self._weight], self._x
-        clients, outputs = weight.shape[:2]
-        del self._x
-        below: Tensor | None
-        of_weight: Tensor | None
-        of_bias: Tensor | None
-        if x.device.type in ONE_BY_ONE and self._by_patches:
-            below, of_weight, of_bias = self._backward_by_patches(grad, x, weight, first)
-        elif x.device.type in ONE_BY_ONE:
-            wanted = [not first, True, bool(self._bias)]
-            parts = [self._backward(g, a, w, 1, wanted) for g, a, w in zip(grad, x, weight, strict=True)]
-            below, of_weight, of_bias = (
-                None if part[0] is None else torch.stack(part) for part in zip(*parts, strict=True)
-            )
-        else:
-            below, of_weight, of_bias = self._backward(
-                _channels(grad), _channels(x), weight.flatten(0, 1), clients, [not first, True, bool(self._bias)]
-            )
-            below = None if below is None else _clients(below, clients)
-        assert of_weight is not None
-        into[self._weight].add_(of_weight.view_as(weight), alpha=alpha)
-        if of_bias is not None:
-            into[self._bias].add_(of_bias.view(clients, outputs), alpha=alpha)
-        return grad if below is None else below
-
-    def _backward_by_patches(
-        self, grad: Tensor, x: Tensor, weight: Tensor, first: bool
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        of_output = grad.reshape(-1, weight.shape[1], grad.shape[-2] * grad.shape[-1])
-        products = torch.bmm(of_output, self._patches.transpose(1, 2))
-        del self._patches
-        of_weight = products.view(len(x), -1, *products.shape[1:]).sum(1)
-        of_bias = grad.sum((1, 3, 4)) if self._bias else None
-        if first:
-            return None, of_weight, of_bias
-        below = [self._backward(*each, 1, [True, False, False])[0] for each in zip(grad, x, weight, strict=True)]
-        return torch.stack([of_client for of_client in below if of_client is not None]), of_weight, of_bias
-
-    def _backward(
-        self, grad: Tensor, x: Tensor, weight: Tensor, clients: int, wanted: Sequence[bool]
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        stride, padding, dilation = self._how
-        found: tuple[Tensor | None, Tensor | None, Tensor | None] = torch.ops.aten.convolution_backward(
-            grad,
-            x,
-            weight,
-            [len(weight)],
-            stride,
-            padding,
-            dilation,
-            False,
-            [0, 0],
-            clients * self._groups,
-            wanted,
-        )
-        return found
-
-
-def _patches(
-    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
-) -> tuple[Tensor, tuple[int, int]]:
-    """Return the inputs of each output, ``(clients * batch, inputs, outputs)``, and the outputs' height and width."""
-    x = functional.pad(x.flatten(0, 1), (padding[1], padding[1], padding[0], padding[0])).contiguous()
-    height, width = ((x.shape[2 + i] - kernel[i]) // stride[i] + 1 for i in range(2))
-    n, c, row, column = x.stride()
-    windows = x.as_strided(
-        (len(x), x.shape[1], *kernel, height, width), (n, c, row, column, row * stride[0], column * stride[1])
-    )
-    return windows.reshape(len(x), -1, height * width), (height, width)
-
-
-def _channels(x: Tensor) -> Tensor:
-    """Return the clients' channels after one another: ``(batch, clients * channels, height, width)``."""
-    return x.transpose(0, 1).flatten(1, 2)
-
-
-def _clients(x: Tensor, clients: int) -> Tensor:
-    return x.reshape(len(x), clients, -1, *x.shape[2:]).transpose(0, 1)
 
 
 class LayerNorm:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import torch
 from torch import nn
 
 from client.training.models import arrays_of
@@ -15,7 +16,9 @@ from client.training.sgd import SGD
 from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.batched import BatchedForm
 from fedappeal.simulation.pool import ClientsData
-from fedappeal.simulation.scheduler import BatchScheduler
+from fedappeal.simulation.process_wide import single_threaded_workers
+from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
+from fedappeal.simulation.threaded import ThreadedScheduler
 from fedappeal.tasks.task import Task
 
 BUDGET = 1.0
@@ -41,6 +44,8 @@ def measured_gain(
 ) -> float:
     """Return how many times faster clients train side by side than one after another.
 
+    One after another is what a run would do: with several PyTorch threads as many clients at a time, each on one.
+
     Args:
         form: how they train side by side.
         config: says how much and with which settings.
@@ -53,25 +58,38 @@ def measured_gain(
     Raises:
         TooSlow: there is no time for a comparison.
     """
+    threads = torch.get_num_threads()
+    with single_threaded_workers(threads) as workers:
+        alone = Arithmetic() if workers is None else ThreadedScheduler(workers, threads)
+        return _gain(alone, BatchScheduler(pool, form), config, task, module, pool, clients, clock)
+
+
+def _gain(
+    alone: Arithmetic,
+    together: BatchScheduler,
+    config: RunConfig,
+    task: Task,
+    module: nn.Module,
+    pool: ClientsData,
+    clients: int,
+    clock: Callable[[], float],
+) -> float:
+    """Return how many times faster ``together`` trains clients than ``alone``; see `measured_gain`."""
     training = LocalTrainingSettings.of(config.as_config())
-    alone = Arithmetic()
 
     def one_after_another(requests: Sequence[TrainRequest]) -> None:
+        if isinstance(alone, ClientQueue):
+            train_all(alone, requests)
+            return
         for request in requests:
             alone.train(request)
 
     def side_by_side(requests: Sequence[TrainRequest]) -> None:
-        scheduler = BatchScheduler(pool, form)
-        left = [str(request.place) for request in requests]
-        for name, request in zip(left, requests, strict=True):
-            scheduler.start(name, partial(scheduler.train, request))
-        while left:
-            came = scheduler.results(left)
-            left = [name for name in left if name not in came]
+        train_all(together, requests)
 
     (warm_up,) = _requests(task, module, pool, training, 1, 1)
     one_after_another([warm_up])
-    longest = BUDGET / (2 * REPETITIONS[0] * form.smallest_batch)
+    longest = BUDGET / (2 * REPETITIONS[0] * together.smallest_batch)
     step = math.inf
     for _ in range(REPETITIONS[0]):
         step = min(step, _seconds(partial(one_after_another, [warm_up]), clock))
@@ -85,6 +103,16 @@ def measured_gain(
     requests = _requests(task, module, pool, training, clients, steps)
     side_by_side(_requests(task, module, pool, training, clients, 1))
     return median_gain(partial(one_after_another, requests), partial(side_by_side, requests), clock)
+
+
+def train_all(queue: ClientQueue, requests: Sequence[TrainRequest]) -> None:
+    """Train clients by a queue, without what they do besides."""
+    left = [str(request.place) for request in requests]
+    for name, request in zip(left, requests, strict=True):
+        queue.start(name, partial(queue.train, request))
+    while left:
+        came = queue.results(left)
+        left = [name for name in left if name not in came]
 
 
 def median_gain(

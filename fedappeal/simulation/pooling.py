@@ -1,4 +1,4 @@
-"""Max pooling over windows that lie side by side, as maxima of strided views."""
+"""Max pooling over windows that lie side by side."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from fedappeal.simulation.batched import Parameters
 class MaxPool2d:
     """Max pooling whose windows do not overlap.
 
-    PyTorch's own goes through each window element by element on a CPU: several times as long, and a quarter to a
-    third of a small convolutional network's step.
+    PyTorch's own goes through each window element by element on a CPU, unless the channels are last in memory. With
+    channels in front, maxima of strided views take a fraction of that time.
     """
 
     def __init__(self, height: int, width: int) -> None:
@@ -31,6 +31,11 @@ class MaxPool2d:
         first, *others = self._views(x)
         if not first.numel():
             raise ValueError(f"windows of {self._size} do not fit into inputs of {tuple(x.shape[-2:])}")
+        self._indices: Tensor | None = None
+        if _channels_last(x):
+            pooled, self._indices = torch.ops.aten.max_pool2d_with_indices(x.flatten(0, 1), self._size)
+            found: Tensor = pooled.view(*x.shape[:2], *pooled.shape[1:])
+            return found
         y = torch.maximum(first, others[0])
         for other in others[1:]:
             torch.maximum(y, other, out=y)
@@ -39,13 +44,26 @@ class MaxPool2d:
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
         """See `Layer`. As in PyTorch the first of equal values has the gradient."""
-        below = torch.zeros_like(self._x)
+        x = self._x
+        del self._x
+        if self._indices is not None:
+            flat: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
+                grad.flatten(0, 1), x.flatten(0, 1), self._size, self._size, (0, 0), (1, 1), False, self._indices
+            )
+            self._indices = None
+            return flat.view(x.shape)
+        below = torch.zeros_like(x)
         rest = grad.clone()
-        for values, target in zip(self._views(self._x), self._views(below), strict=True):
+        for values, target in zip(self._views(x), self._views(below), strict=True):
             torch.mul(rest, values == self._y, out=target)
             rest -= target
-        del self._x, self._y
+        del self._y
         return below
+
+
+def _channels_last(x: Tensor) -> bool:
+    """Return whether ``(clients, batch, channels, height, width)`` on a CPU has its channels last in memory."""
+    return x.device.type == "cpu" and x.ndim == 5 and x.stride(2) == 1 and x.shape[2] > 1
 
 
 def max_pool2d(

@@ -56,7 +56,7 @@ def torch_threads(wanted: int) -> Iterator[int]:
 
 
 @contextmanager
-def evaluation_workers(threads: int) -> Iterator[ThreadPoolExecutor | None]:
+def single_threaded_workers(threads: int) -> Iterator[ThreadPoolExecutor | None]:
     """Run with workers that calculate on one thread each, as many as there are PyTorch threads; None where that is 1.
 
     Several threads for one product wait for each other at its end: where other programs run too, two take longer
@@ -72,7 +72,7 @@ def evaluation_workers(threads: int) -> Iterator[ThreadPoolExecutor | None]:
         torch.set_num_threads(1)
         started.wait()
 
-    workers = ThreadPoolExecutor(threads, "evaluation", begin)
+    workers = ThreadPoolExecutor(threads, "one-thread", begin)
 
     def start() -> None:
         for _ in range(threads):

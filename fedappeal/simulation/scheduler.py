@@ -135,6 +135,7 @@ class BatchScheduler(ClientQueue):
 
     def __init__(self, pool: ClientsData, form: BatchedForm, workers: Executor | None = None) -> None:
         super().__init__(form.largest_batch)
+        self.smallest_batch = form.smallest_batch
         self._pool = pool
         self._form = form
         self._evaluated = ClientsEvaluation(workers)
@@ -203,7 +204,7 @@ class BatchScheduler(ClientQueue):
         first = requests[0]
         of_clients = {request.place: request.data for request in sorted(requests, key=lambda each: each.place)}
         examples, clients = self._pool.examples(first.split, of_clients), list(of_clients)
-        measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients)
+        measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients, first.precision)
         return [measured[request.place] for request in requests]
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedappeal.simulation.batched import Clients, NotBatchable, Parameters
-from fedappeal.simulation.layers import ONE_BY_ONE
+from fedappeal.simulation.convolution import ONE_BY_ONE
 from fedappeal.tasks.examples import Split, Structure
 from fedappeal.tasks.task import Task
 

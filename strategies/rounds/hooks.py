@@ -129,6 +129,9 @@ class Hooks:
     def on_round_start(self, server_round: int) -> None:
         """A round begins."""
 
+    def on_round_over(self, record: RoundRecord) -> None:
+        """A round is over and not recorded yet; ``record.metrics`` takes further numbers for the history."""
+
     def on_round_end(self, record: RoundRecord, arrays: "ArrayRecord") -> None:
         """A round is over; ``arrays`` is the new global model."""
 

@@ -128,7 +128,7 @@ def test_resume_continues_a_simulation_as_one(tmp_path: Path, capsys: pytest.Cap
     assert "after round 4" in shown
     assert [line["round"] for line in read_lines(path / HISTORY)] == [1, 2, 3, 4]
     how = {"mode": "sequential", "device": "cpu", "data-dir": "", "threads": 1, "resumable": True, "why": ""}
-    assert read_config(path)["runtime"] == {"kind": "simulation", **how}
+    assert read_config(path)["runtime"] == {"kind": "simulation", **how, "evaluation-precision": "float32"}
     assert "clients" not in {file.name for file in path.iterdir()}, "no process of a client was started"
     before, _ = read_config(path), capsys.readouterr()
     with pytest.raises(ConfigError, match="device = 'tpu' is not allowed"):

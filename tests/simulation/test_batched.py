@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from client.training.rule import BatchedTerms
 from client.training.settings import LocalTrainingSettings
-from fedappeal.simulation import layers
+from fedappeal.simulation import convolution
 from fedappeal.simulation.batched import Clients, Examples, NotBatchable, line_up, train
 from fedappeal.simulation.layered import BatchedModel, LayeredForm
 from fedappeal.tasks.models import cnn, logistic, mlp
@@ -146,10 +146,10 @@ def test_grouped_convolutions_give_the_same(name: str, monkeypatch: pytest.Monke
     model, examples, rows = problem(name)
     batches, _ = line_up(rows, CPU)
     training, found = LocalTrainingSettings(learning_rate=0.2, batch_size=8, local_steps=6), []
-    grouped = Mock(side_effect=layers._channels)
-    monkeypatch.setattr(layers, "_channels", grouped)
+    grouped = Mock(side_effect=convolution._channels)
+    monkeypatch.setattr(convolution, "_channels", grouped)
     for devices in ({"cpu"}, set[str]()):
-        monkeypatch.setattr(layers, "ONE_BY_ONE", devices)
+        monkeypatch.setattr(convolution, "ONE_BY_ONE", devices)
         parameters = {n: p.detach().expand(4, *p.shape).clone() for n, p in model.named_parameters()}
         with torch.no_grad():
             train(LayeredForm(CLASSIFICATION, model), Clients(parameters), examples, batches, training)

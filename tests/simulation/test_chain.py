@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from torch.nn import functional as F
 from fedappeal.simulation.batched import NotBatchable
 from fedappeal.simulation.dry_run import check_form
 from fedappeal.simulation.layered import BatchedModel, LayeredForm
+from fedappeal.simulation.layers import ReLU
+from fedappeal.simulation.pooling import MaxPool2d
 from fedappeal.tasks.examples import Split
 from tests.problems import Classification
 
@@ -27,6 +30,27 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self._forward(self, x)
+
+
+class PoolingModel(nn.Module):
+    """Convolutions with what a user puts around them; images of 12 by 12."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.second = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 3, 3, padding=1)
+        self.norm, self.last = nn.LayerNorm([4, 6, 6]), nn.Linear(27, 3)
+        self._forward = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self, x)
+
+
+POOLING: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "after the rectifier": lambda m, x: F.max_pool2d(F.relu(m.second(m.norm(F.max_pool2d(F.relu(m.conv(x)), 2)))), 2),
+    "before the rectifier": lambda m, x: F.relu(F.max_pool2d(m.second(m.norm(F.max_pool2d(m.conv(x), 2))), 2)),
+    "of the images": lambda m, x: F.max_pool2d(m.second(m.norm(m.conv(F.max_pool2d(x, 2)))).tanh(), 2),
+    "by autograd": lambda m, x: F.avg_pool2d(m.second(m.norm(F.max_pool2d(m.conv(x), 3, 2, 1))).relu(), 2),
+}
 
 
 CHAINS: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -54,6 +78,17 @@ def test_a_chain_of_layers_is_found_and_gives_the_gradients_of_the_model(name: s
     assert form.model.traced
     check_form(form, Classification(), model, data())
     assert model.training, "the model stays as it is"
+
+
+@pytest.mark.parametrize("name", POOLING)
+def test_pooling_in_a_chain_gives_the_gradients_of_the_model(name: str) -> None:
+    torch.manual_seed(0)
+    model = PoolingModel(lambda m, x: m.last(POOLING[name](m, x).flatten(1)))
+    form = LayeredForm(Classification(), model)
+    kinds = [type(layer) for layer in form.model._layers[True]]
+    assert kinds.count(MaxPool2d) == (0 if name == "by autograd" else 2)
+    assert (ReLU, MaxPool2d) not in pairwise(kinds), "there is less to rectify after pooling"
+    check_form(form, Classification(), model, Split(torch.randn(5, 1, 12, 12), torch.randint(0, 3, (5,))))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation import evaluation
 from fedappeal.simulation.batched import Examples
 from fedappeal.simulation.evaluation import ClientsEvaluation
-from fedappeal.simulation.process_wide import evaluation_workers
+from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.task import Task
@@ -42,7 +42,7 @@ def expected(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dic
 
 
 def measured(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
-    with evaluation_workers(torch.get_num_threads()) as workers:
+    with single_threaded_workers(torch.get_num_threads()) as workers:
         found = ClientsEvaluation(workers).of(task, model, arrays_of(model), examples(), clients)
     return {k: (e.loss, e.score) for k, e in found.items()}
 

@@ -10,6 +10,7 @@ from fedappeal.protocol.config import RunConfig
 from fedappeal.simulation.measurement import REPETITIONS, TooSlow, measured_gain, median_gain
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.scheduler import BatchScheduler
+from fedappeal.simulation.threaded import ThreadedScheduler
 from fedappeal.simulation.vectorised import VmapForm
 from tests.simulation.structures import EXAMPLES, Images
 
@@ -69,6 +70,31 @@ def test_clients_side_by_side_are_compared_with_the_same_clients_one_after_anoth
     assert found == pytest.approx(gain)
     pairs = REPETITIONS[1]
     assert trained == {"alone": CLIENTS * pairs + 1 + REPETITIONS[0], "together": CLIENTS * (pairs + 1)}
+
+
+def test_on_several_threads_clients_are_compared_with_as_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, real = Clock(), BatchScheduler._train
+
+    def on_threads(scheduler: ThreadedScheduler, request: Any) -> Any:
+        clock.now += 0.0005 * len(request.batches)
+        return request.arrays
+
+    def together(scheduler: BatchScheduler, requests: Any) -> Any:
+        clock.now += 0.001 * sum(len(request.batches) for request in requests)
+        return real(scheduler, requests)
+
+    monkeypatch.setattr(ThreadedScheduler, "train", on_threads)
+    monkeypatch.setattr(BatchScheduler, "_train", together)
+    config = RunConfig.parse({"clients": CLIENTS, "batch-size": 5, "local-steps": 3})
+    task = Images(config.task_settings())
+    module, pool = task.initial_model(0), Pool(task, CLIENTS, torch.device("cpu"))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = measured_gain(VmapForm(task, module), config, task, module, pool, CLIENTS, clock)
+    finally:
+        torch.set_num_threads(before)
+    assert found == pytest.approx(0.5)
 
 
 def test_a_step_that_takes_too_long_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Max pooling by views: the values and gradients of PyTorch's, equal values and cut edges included."""
+"""Max pooling: PyTorch's values and gradients, also of equal values and cut edges, in either order in memory."""
 
 from typing import Any
 
@@ -11,15 +11,19 @@ from fedappeal.simulation.pooling import max_pool2d
 
 @pytest.mark.parametrize("kernel", [2, 3, (1, 2), (3, 2), [2]])
 @pytest.mark.parametrize("size", [(6, 6), (7, 9)])
-def test_values_and_gradients_are_pytorchs(kernel: Any, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("last", [False, True])
+def test_values_and_gradients_are_pytorchs(kernel: Any, size: tuple[int, int], last: bool) -> None:
     draws = torch.Generator().manual_seed(0)
     x = torch.randint(-2, 3, (2, 3, 4, *size), generator=draws).float()  # few values: many are equal
+    if last:
+        x = x.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
     own = x.flatten(0, 1).clone().requires_grad_()
     expected = functional.max_pool2d(own, kernel)
     layer = max_pool2d(kernel)
     assert layer is not None
     found = layer.forward(x, {}, True)
     assert torch.equal(found.flatten(0, 1), expected)
+    assert (found.stride(2) == 1) is last, "the order in memory stays"
     grad = torch.randn(found.shape, generator=draws)
     (below,) = torch.autograd.grad(expected, own, grad.flatten(0, 1))
     assert torch.equal(layer.backward(grad, {}, {}, 1.0, False).flatten(0, 1), below)

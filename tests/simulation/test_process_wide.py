@@ -117,7 +117,7 @@ def test_a_run_leaves_no_setting_behind(mode: str, fails: bool, tmp_path: Path, 
         outcome(tmp_path / "run", mode, {"rounds": 2}, 3, on_round)
     assert settings_of_the_process() == before
     assert seen == [(3, 1, True)] * (1 if fails else 2)
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("evaluation")]
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("one-thread")]
 
 
 def test_a_setting_that_is_refused_leaves_none_behind_either(tmp_path: Path, one_thread: None) -> None:

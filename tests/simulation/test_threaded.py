@@ -19,7 +19,7 @@ from client.training.sgd import SGD
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.engine import Simulation, simulate
-from fedappeal.simulation.process_wide import evaluation_workers
+from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.simulation.threaded import ThreadedScheduler, may_share
 from fedappeal.tasks import load_task
 from server.run_folder import HISTORY, RunFolder, read_lines
@@ -62,7 +62,7 @@ def side_by_side(all_of_them: list[TrainRequest], scheduler: ThreadedScheduler) 
 def test_each_client_trains_what_it_trains_alone_round_after_round(make: Callable[[], nn.Module]) -> None:
     before = torch.get_rng_state()
     expected = [Arithmetic().train(request) for request in requests(make())]
-    with evaluation_workers(3) as workers:
+    with single_threaded_workers(3) as workers:
         assert workers is not None
         scheduler = ThreadedScheduler(workers, 3)
         for _ in range(2):
@@ -86,11 +86,25 @@ class _Meeting(SGD):
 def test_clients_train_at_the_same_time_on_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Meeting, "__module__", "client.training.meeting")
     pair = [replace(request, rule=_Meeting()) for request in requests(without_dropout())[:2]]
-    with evaluation_workers(2) as workers:
+    with single_threaded_workers(2) as workers:
         assert workers is not None
         found = side_by_side(pair, ThreadedScheduler(workers, 2))
     alone = Arithmetic().train(replace(pair[0], rule=SGD()))
     np.testing.assert_allclose(found[0]["output.bias"], alone["output.bias"], rtol=1e-5)
+
+
+class Halved(SGD):
+    """Half of what SGD moves."""
+
+    name = "halved"
+    batched = False
+
+    def train(self, model: nn.Module, problem: LocalProblem) -> None:
+        before = [p.detach().clone() for p in model.parameters()]
+        super().train(model, problem)
+        with torch.no_grad():
+            for p, old in zip(model.parameters(), before, strict=True):
+                p.sub_((p - old) / 2)
 
 
 class _Failing(SGD):
@@ -101,7 +115,7 @@ class _Failing(SGD):
 def test_an_error_is_its_own_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Failing, "__module__", "client.training.failing")
     first, second, *_ = requests(without_dropout())
-    with evaluation_workers(2) as workers:
+    with single_threaded_workers(2) as workers:
         assert workers is not None
         scheduler = ThreadedScheduler(workers, 2)
         caught: list[str] = []
@@ -136,6 +150,34 @@ def test_a_run_one_by_one_on_two_threads_is_the_run_on_one(tmp_path: Path) -> No
         runs.append([(line["loss"], line["accuracy"]) for line in read_lines(folder.path / HISTORY)])
     assert len(runs[0]) == 2
     np.testing.assert_allclose(runs[1], runs[0], rtol=1e-5)
+
+
+def test_a_run_with_a_rule_of_a_users_own_trains_on_two_threads_as_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule has no batched form and is not known to allow others beside it."""
+    config = RunConfig.parse(
+        {
+            **{"task": "digits", "model": "logistic", "clients": 4, "rounds": 2, "batch-size": 4, "local-steps": 2},
+            **{"requirement": "fixed", "local-rule": "tests.simulation.test_threaded:Halved"},
+        }
+    )
+    runs, ran_in = [], []
+    real = Halved.train
+
+    def noted(rule: Halved, model: nn.Module, problem: LocalProblem) -> None:
+        ran_in.append(threading.current_thread().name)
+        real(rule, model, problem)
+
+    monkeypatch.setattr(Halved, "train", noted)
+    for threads in (1, 2):
+        folder = RunFolder.create(tmp_path / str(threads), config)
+        simulate(config, folder, Simulation("auto", threads=threads))
+        runs.append([(line["loss"], line["joined"]) for line in read_lines(folder.path / HISTORY)])
+    np.testing.assert_allclose(runs[1], runs[0], rtol=1e-5)
+    assert runs[0][-1][1] == 4
+    assert set(ran_in) == {threading.main_thread().name}
+    assert len(ran_in) == 2 * 2 * 4
 
 
 def test_code_of_a_users_own_runs_in_one_thread() -> None:

@@ -1,0 +1,103 @@
+"""Evaluation in bfloat16: clients that judge in it, the decisions that it changes, and whether a processor has it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from client.judgement import Adaptation
+from client.participant import Participant
+from client.participation.policy import Situation
+from client.requirement import Requirement
+from client.training.measured import Evaluation
+from client.training.precision import BFLOAT16, FLOAT32
+from fedappeal.protocol.keys import TRAIN_SPLIT, Decision
+from fedappeal.protocol.packing import Arrays
+
+COMPARED_EVERY = 10
+"""Decisions of one round in this many, the first among them, are made again from an evaluation in float32."""
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass
+class Flips:
+    """Decisions that were made again in float32.
+
+    Attributes:
+        compared: their number since the count was taken last.
+        flipped: those of them that came out otherwise.
+    """
+
+    compared: int = 0
+    flipped: int = 0
+
+    def add(self, flipped: bool) -> None:
+        """Count a decision."""
+        self.compared += 1
+        self.flipped += flipped
+
+    def taken(self) -> dict[str, float]:
+        """Return the counts for the history, and begin anew; nothing where no decision was compared."""
+        found = {"compared_decisions": self.compared, "flipped_decisions": self.flipped} if self.compared else {}
+        self.compared = self.flipped = 0
+        return dict(found)
+
+
+class BFloat16Participant(Participant):
+    """A client that judges models in bfloat16, and in some rounds decides by float32 as well.
+
+    Args:
+        flips: counts the decisions of all clients.
+        given: what a participant takes.
+    """
+
+    precision = BFLOAT16
+
+    def __init__(self, flips: Flips, *given: Any) -> None:
+        super().__init__(*given)
+        self._flips = flips
+        self._in_float32: Callable[[], Evaluation] | None = None
+        """Evaluates the model that is to be decided on."""
+
+    def judge(
+        self,
+        arrays: Arrays,
+        model: str,
+        split: str,
+        tuning_steps: int = 0,
+        adaptation: Adaptation | None = None,
+        server_round: int = 0,
+        precision: str = "",
+    ) -> Evaluation:
+        """See `Participant.judge`."""
+        judge = partial(super().judge, arrays, model, split, tuning_steps, adaptation, server_round)
+        if split == TRAIN_SPLIT:
+            self._in_float32 = partial(judge, FLOAT32)
+        return judge(precision)
+
+    def decision(self, situation: Situation, requirement: Requirement) -> Decision:
+        """Return what the policy decides; count whether an evaluation in float32 had changed that."""
+        decision = super().decision(situation, requirement)
+        again, self._in_float32 = self._in_float32, None
+        # With dropout on a loss is measured in float32 anyway.
+        by_loss = self.policy.needs_loss and self.config.loss_mode == "evaluation"
+        if again is not None and by_loss and situation.server_round % COMPARED_EVERY == 1:
+            exact = again()
+            other = replace(situation, evaluation=exact, met=requirement.met(exact))
+            self._flips.add(super().decision(other, requirement) is not decision)
+        return decision
+
+
+def missing_bfloat16(device: str) -> str:
+    """Return a line where a device, ``cpu``, is a processor without instructions for bfloat16; empty: it has them."""
+    if device != "cpu" or not CPU_INFO.exists():
+        return ""
+    found = (line.partition(":") for line in CPU_INFO.read_text().splitlines())
+    features = {each for name, _, value in found if name.strip() in ("flags", "Features") for each in value.split()}
+    if any(each.endswith("bf16") for each in features):
+        return ""
+    return (
+        f"evaluation-precision = {BFLOAT16}: this processor has no instructions for it (avx512_bf16, amx_bf16): "
+        "evaluation takes several times as long as in float32"
+    )

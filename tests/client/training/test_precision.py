@@ -1,0 +1,65 @@
+"""Forward passes in bfloat16: float32's results within its eight bits, whatever form the outputs have."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from client.training.models import evaluate
+from client.training.precision import BFLOAT16, FLOAT32, forward
+from fedappeal.protocol.config import RunConfig
+from fedappeal.tasks import load_task
+
+TASK = load_task(RunConfig(clients=2, model="mlp").task_settings())
+
+
+def test_a_product_is_that_of_rounded_factors() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 3.0)
+    x = torch.tensor([[1 + 2**-9], [1 + 2**-7]])  # bfloat16 has no number between 1 and 1 + 2^-7
+    assert forward(TASK, model, x, FLOAT32).flatten().tolist() == [3 + 3 * 2**-9, 3 + 3 * 2**-7]
+    found = forward(TASK, model, x, BFLOAT16)
+    assert found.dtype == torch.float32
+    assert found.flatten().tolist() == [3.0, 3 + 2 * 2**-6]  # the nearest to 3 + 1.5 / 64 with an even last bit
+
+
+def test_a_model_is_measured_as_in_float32_within_bfloat16s_bits() -> None:
+    model, data = TASK.initial_model(3), TASK.load(0).train
+    exact, found = (evaluate(TASK, model, data, precision=each) for each in (FLOAT32, BFLOAT16))
+    assert found.loss == pytest.approx(exact.loss, rel=2**-7)
+    assert found.score == pytest.approx(exact.score, abs=0.05)
+    assert found.loss != exact.loss, "measured in float32"
+
+
+class _Outputs(nn.Module):
+    def __init__(self, form: Any) -> None:
+        super().__init__()
+        self.layer, self.form = nn.Linear(2, 2), form
+
+    def forward(self, x: Tensor) -> Any:
+        return self.form(self.layer(x))
+
+
+class Own:
+    """A form of outputs that only a task of its own knows."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+@pytest.mark.parametrize(
+    ("form", "read"),
+    [
+        (lambda y: (y, {"argmax": y.argmax(1)}), lambda found: found[0]),
+        (lambda y: {"y": y}, lambda found: found["y"]),
+    ],
+)
+def test_each_tensor_of_a_models_outputs_is_float32_again(form: Any, read: Any) -> None:
+    assert read(forward(TASK, _Outputs(form), torch.ones(3, 2), BFLOAT16)).dtype == torch.float32
+
+
+def test_outputs_of_another_form_are_left_alone() -> None:
+    found = forward(TASK, _Outputs(Own), torch.ones(3, 2), BFLOAT16)
+    assert isinstance(found, Own)
+    assert found.logits.dtype == torch.bfloat16
