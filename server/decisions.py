@@ -5,7 +5,8 @@ that clients 0 to 98 joined, and that client 99 and anna sat out. The texts of `
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, groupby, repeat
 from string import ascii_letters
 from typing import Any
@@ -45,26 +46,60 @@ def packed(server_round: int, decisions: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class RoundDecisions:
+    """The decisions of a round, as they are written.
+
+    Attributes:
+        server_round: the round.
+        asked: the clients that were asked, in ranges (`clients_of`).
+        runs: each decision, and how many clients in turn made it.
+    """
+
+    server_round: int
+    asked: tuple[str, ...]
+    runs: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> "RoundDecisions":
+        """Return those of a packed line.
+
+        Raises:
+            ValueError: the line is damaged.
+        """
+        if not isinstance(line.get("round"), int):
+            raise ValueError("it has no 'round'")
+        asked, runs, legend = _texts(line, "asked"), _texts(line, "decisions"), line.get("legend")
+        if not (isinstance(legend, dict) and all(isinstance(word, str) for word in legend.values())):
+            raise ValueError(f"legend = {str(legend)[:40]!r} is not allowed")
+        words = tuple(_words("".join(runs), legend))
+        decided, clients = sum(count for _, count in words), sum(len(_span(text)[2]) for text in asked)
+        if decided != clients or clients > MOST:  # before there is an object for each
+            raise ValueError(f"{clients} clients were asked, and {decided} decided")
+        return cls(line["round"], tuple(asked), words)
+
+
+def clients_of(asked: Iterable[str]) -> list[str]:
+    """Return the clients of ranges of them.
+
+    Raises:
+        ValueError: a text that is none.
+    """
+    spans = map(_span, asked)
+    return [_numbered(prefix, width, number) for prefix, width, numbers in spans for number in numbers]
+
+
 def unpacked(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a round's decisions, one each: ``round``, ``client-id`` and ``decision``.
 
     Raises:
         ValueError: the line is damaged.
     """
-    if not isinstance(line.get("round"), int):
-        raise ValueError("it has no 'round'")
-    asked, runs, legend = _texts(line, "asked"), _texts(line, "decisions"), line.get("legend")
-    if not (isinstance(legend, dict) and all(isinstance(word, str) for word in legend.values())):
-        raise ValueError(f"legend = {str(legend)[:40]!r} is not allowed")
-    words, spans = list(_words("".join(runs), legend)), list(map(_span, asked))
-    decided, clients = sum(count for _, count in words), sum(len(numbers) for _, _, numbers in spans)
-    if decided != clients or clients > MOST:  # before there is an object for each
-        raise ValueError(f"{clients} clients were asked, and {decided} decided")
-    decisions = chain.from_iterable(repeat(word, count) for word, count in words)
+    found = RoundDecisions.of(line)
+    decisions = chain.from_iterable(repeat(word, count) for word, count in found.runs)
     return [
-        {"round": line["round"], "client-id": _numbered(prefix, width, number), "decision": next(decisions)}
-        for prefix, width, numbers in spans
-        for number in numbers
+        {"round": found.server_round, "client-id": client, "decision": decision}
+        for client, decision in zip(clients_of(found.asked), decisions, strict=True)
     ]
 
 

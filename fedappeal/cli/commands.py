@@ -45,17 +45,23 @@ def command(
     """Take the options that stand before a command."""
 
 
+WantsReport = Annotated[bool, typer.Option(help="write report.html into the run's folder at its end")]
+
+
 def _local(
     *,
     settings: dict[str, Any],
     port: Annotated[int, typer.Option(help="port of the SuperLink's Fleet API; 0: the system picks one")] = 0,
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="where the clients train: auto, cpu, cuda, cuda:N")] = "auto",
+    report: WantsReport = True,
 ) -> None:
     """Run a federation on this machine: a SuperLink and one real process per client, over gRPC."""
     from fedappeal.cli.local import start_local
+    from fedappeal.cli.report import report_run
 
-    start_local(settings, port=port, data_dir=data_dir, device=device)
+    path = start_local(settings, port=port, data_dir=data_dir, device=device)
+    report_run(path, report)
 
 
 cli.command("local")(with_run_options(_local))
@@ -113,11 +119,14 @@ def _submit(
     clientapp: Annotated[
         str, typer.Option(help="module:attribute of the ClientApp that stock SuperNodes run; empty: fedappeal's own")
     ] = "",
+    report: WantsReport = True,
 ) -> None:
     """Start a run on a long-running SuperLink and wait for it; --out is a folder as the SuperLink sees it."""
+    from fedappeal.cli.report import report_run
     from fedappeal.cli.submit import submit_run
 
-    submit_run(settings, superlink, root_certificates, detach, clientapp)
+    path = submit_run(settings, superlink, root_certificates, detach, clientapp)
+    report_run(path, report and not detach)
 
 
 cli.command("submit")(with_run_options(_submit))
@@ -217,6 +226,19 @@ def compare(
     from fedappeal.cli.compare import CompareOptions, show_comparison
 
     show_comparison(runs, CompareOptions(baseline, each_run, to, output, plot))
+
+
+@cli.command("report")
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")],
+    output: Annotated[Path | None, typer.Option(help="the file; if not given: report.html in the folder")] = None,
+    baseline: Annotated[str, typer.Option(help="of several, the group the others are compared with")] = "",
+    single_file: Annotated[bool, typer.Option("--single-file", help="the charts' script in the page itself")] = False,
+) -> None:
+    """Write a page about runs for a browser: charts, tables, and what came out in a sentence; it works offline."""
+    from fedappeal.cli.report import show_report
+
+    show_report(runs, output, baseline, single_file)
 
 
 ModelPath = Annotated[

@@ -20,8 +20,8 @@ from server.resumption import KIND, LOCAL
 from server.run_folder import RunFolder, new_path
 
 
-def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: str) -> None:
-    """Start a new run.
+def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: str) -> Path:
+    """Run a new federation; return the run's folder.
 
     Raises:
         ConfigError: before anything is started, for a setting that is not allowed.
@@ -35,6 +35,7 @@ def start_local(settings: dict[str, Any], *, port: int, data_dir: str, device: s
     check_share(config, data_dir)
     check_out(path)
     _run(config, RunFolder.create(path, config, _runtime(data_dir, device)), port, data_dir, device)
+    return path
 
 
 def resume_local(config: RunConfig, path: Path, *, port: int, data_dir: str, device: str) -> None:

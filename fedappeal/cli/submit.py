@@ -25,8 +25,8 @@ from server.run_folder import check_new, new_path
 
 def submit_run(
     settings: dict[str, Any], superlink: str, root_certificates: str, detach: bool, clientapp: str = ""
-) -> None:
-    """Submit a new run, and wait for it unless told not to.
+) -> Path:
+    """Submit a new run, and wait for it unless told not to; return its folder, as the SuperLink sees it.
 
     Args:
         settings: the run's settings.
@@ -44,6 +44,7 @@ def submit_run(
     _check(config, clientapp)
     check_new(Path(config.out))
     _submit(config, remote_superlink(superlink, root_certificates), detach, clientapp, note)
+    return Path(config.out)
 
 
 def resume_submitted(config: RunConfig, folder: Path, superlink: str, root_certificates: str, detach: bool) -> None:

@@ -1,0 +1,39 @@
+"""`fedappeal report`, and the report at the end of a run."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedappeal.cli.commands import cli
+from fedappeal.cli.report import report_run
+from tests.comparison.recorded import a_run, a_sweep
+
+
+def test_the_command_says_where_the_page_is(tmp_path: Path) -> None:
+    sweep = a_sweep(tmp_path / "sweep", {"fedavg": [0.1, 0.2], "maxfl": [0.3, 0.5]})
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(
+        cli, ["report", str(sweep), "--output", str(page), "--baseline", "maxfl", "--single-file"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "".join(done.output.split()) == f"thereport:{page}"
+    assert "strategy=fedavg against strategy=maxfl" in page.read_text()
+
+
+def test_the_end_of_a_run_writes_one_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_run(tmp_path / "runs" / "one", [{"accuracy": 0.5}])
+    report_run(run, wanted=False)
+    report_run(tmp_path / "on-another-machine", wanted=True)
+    assert not (run / "report.html").exists()
+    assert capsys.readouterr().out == ""
+    report_run(run, wanted=True)
+    assert (run / "report.html").exists()
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    report_run(run, wanted=True)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said == "no report: reports need Plotly: pip install 'fedappeal[report]'"
