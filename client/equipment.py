@@ -5,6 +5,7 @@ from functools import cached_property, lru_cache
 
 from flwr.app import ArrayRecord, ConfigRecord
 
+import fedappeal
 from client.choices import policy_kind, requirement_kind_of, rule_of
 from client.data.cache import Cache, pick_device
 from client.disclosure import Disclosure
@@ -15,7 +16,6 @@ from client.settings import NodeSettings
 from client.training.models import arrays_of
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
-from fedappeal import __version__
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
@@ -68,7 +68,9 @@ class Equipment:
         self.fingerprint = self.task.fingerprint
         self._run_settings, self.allowed = config, node.allowed
         says = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint}
-        self.introduction = ConfigRecord({**says, keys.PROTOCOL_VERSION: keys.PROTOCOL, keys.VERSION: __version__})
+        self.introduction = ConfigRecord(
+            {**says, keys.PROTOCOL_VERSION: keys.PROTOCOL, keys.VERSION: fedappeal.__version__}
+        )
         kind = self._requirement_kind
         self._requirement_key = lru_cache(maxsize=1)(
             lambda data, initial, client: requirement_key(

@@ -134,7 +134,7 @@ class Participants:
         if self._shared is None or self._shared[0] is not config or self._shared[1] != shared:
             self._shared = config, shared, self._equipment(config, node.of_any_client())
         place, store = node.partition_id, _store(node, context)
-        return Participant(config, node, store, self._arithmetic, data(place), self.cache, self._shared[2])
+        return self._kind(config, node, store, self._arithmetic, data(place), self.cache, self._shared[2])
 
     def _with_store_of(self, participant: Participant, context: Context) -> Participant:
         """Return a participant whose store is a context's."""

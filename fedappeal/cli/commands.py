@@ -168,7 +168,7 @@ def _simulate(
 
     runs = plan(settings, sweep or [], str(settings.get("out", "")))
     options = RayOptions(ray, ray_cpus, ray_gpus)
-    start_simulations(runs, jobs, mode, device, data_dir, threads, evaluation_precision, workers, options)
+    start_simulations(runs, jobs, mode, device, data_dir, threads, workers, options, evaluation_precision)
 
 
 cli.command("simulate")(with_run_options(_simulate))

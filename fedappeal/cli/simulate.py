@@ -120,9 +120,9 @@ def start_simulations(
     device: str,
     data_dir: str,
     threads: int,
-    evaluation_precision: str = "float32",
     workers: int = 0,
     ray: RayOptions = NO_CLUSTER,
+    evaluation_precision: str = "float32",
 ) -> None:
     """Run all jobs, show how far they are, and print a table of each.
 

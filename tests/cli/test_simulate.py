@@ -166,7 +166,7 @@ def test_how_clients_train_is_asked_once_for_runs_that_train_alike_and_each_keep
 
     found: list[tuple[str, str]] = []
 
-    def started(jobs: Any, at_once: int, simulations: list[Simulation], console: Any) -> None:
+    def started(jobs: Any, at_once: int, simulations: list[Simulation], *shown: Any) -> None:
         found.extend((how.mode, how.why[:3]) for how in simulations)
 
     monkeypatch.setattr("fedappeal.simulation.engine.choose_mode", chosen_mode)
