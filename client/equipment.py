@@ -67,10 +67,8 @@ class Equipment:
         self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
         self.fingerprint = self.task.fingerprint
         self._run_settings, self.allowed = config, node.allowed
-        says = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint}
-        self.introduction = ConfigRecord(
-            {**says, keys.PROTOCOL_VERSION: keys.PROTOCOL, keys.VERSION: fedappeal.__version__}
-        )
+        says = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint, keys.VERSION: fedappeal.__version__}
+        self.introduction = ConfigRecord({**says, keys.PROTOCOL_VERSION: keys.PROTOCOL})
         kind = self._requirement_kind
         self._requirement_key = lru_cache(maxsize=1)(
             lambda data, initial, client: requirement_key(

@@ -50,9 +50,8 @@ def decisions_chart(participation: Participation) -> Chart:
 
 def heat_map(participation: Participation) -> Chart:
     """Return who joined when: a row a client, a column a round."""
-    rounds, last = participation.rounds, participation.last_rounds
     rows = [_range(*ends) for ends in zip(participation.clients, participation.last_clients, strict=True)]
-    columns = [str(number) for number in rounds]  # the first of each cell: there is no room for more
+    columns = [str(number) for number in participation.rounds]  # the first of each cell: there is no room for more
     axes = {
         "xaxis": {"title": {"text": "round"}, "type": "category", "nticks": 12, "tickangle": 0},
         "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "nticks": 20},
