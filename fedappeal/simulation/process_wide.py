@@ -20,6 +20,14 @@ _running: list[int] = []
 """The number of threads of each simulation that is running; all are equal."""
 _freezing: list[int] = []
 """One entry for each simulation that is running and has frozen objects."""
+_thresholds: list[tuple[int, int, int]] = []
+"""The collector's, as the first of these simulations found them."""
+YOUNG_OBJECTS = 50_000
+"""New objects after which the collector looks at them; Python's own number is 700 to 2,000.
+
+What messages and records of many clients are made of lives until its round is over: looked at so often, it took a
+sixth of the start of 100,000 clients.
+"""
 
 
 @contextmanager
@@ -87,13 +95,18 @@ def single_threaded_workers(threads: int) -> Iterator[ThreadPoolExecutor | None]
 
 @contextmanager
 def frozen_objects() -> Iterator[None]:
-    """Keep the garbage collector from looking again and again through what is there by now.
+    """Keep the garbage collector from what is there by now, and let it look rarely at what comes.
 
-    Objects that the caller has frozen stay frozen: Python unfreezes all of them or none.
+    Objects that the caller has frozen stay frozen, and a collector that the caller has set stays as it is: Python
+    unfreezes all objects or none.
     """
     with _CHANGING:
         mine = bool(_freezing) or not gc.get_freeze_count()
         if mine:
+            if not _freezing:
+                _thresholds.append(gc.get_threshold())
+                young, middle, old = _thresholds[0]
+                gc.set_threshold(young and max(young, YOUNG_OBJECTS), middle, old)  # 0: the collector is off
             _freezing.append(1)
             gc.freeze()
     try:
@@ -103,6 +116,7 @@ def frozen_objects() -> Iterator[None]:
             if mine:
                 _freezing.pop()
                 if not _freezing:
+                    gc.set_threshold(*_thresholds.pop())
                     gc.unfreeze()  # else a process that runs many would keep what belonged to each
 
 

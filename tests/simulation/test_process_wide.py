@@ -179,3 +179,17 @@ def test_what_comes_later_is_frozen_with_what_was_there_and_put_back() -> None:
         freeze_more()
         assert gc.get_freeze_count() >= before + len(made)
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(("found", "used"), [((700, 10, 10), 50_000), ((80_000, 5, 5), 80_000), ((0, 10, 10), 0)])
+def test_the_collector_looks_rarely_and_is_put_back_after_the_last(found: tuple[int, int, int], used: int) -> None:
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(*found)
+        with frozen_objects():
+            with frozen_objects():
+                assert gc.get_threshold() == (used, *found[1:])
+            assert gc.get_threshold() == (used, *found[1:])
+        assert gc.get_threshold() == found
+    finally:
+        gc.set_threshold(*before)
