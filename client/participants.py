@@ -96,19 +96,17 @@ class Participants:
         if known and known.run_config is context.run_config and known.node_config is context.node_config:
             return self._with_store_of(known.participant, context)
         config, node = self._run_of(context), _node_of(context.node_config)
-        guard = self._guard(node)
-        if self._data and guard is None:
+        if self._data:
             participant = self._simulated(config, node, context, self._data)
             self._known[context.node_id] = _Known(context.run_config, context.node_config, participant)
             return self._with_store_of(participant, context)
-        if guard is not None and message is not None:
+        if (guard := self._guard(node)) is not None and message is not None:
             guard.begin(message)
         key = (config, node)
         if key not in self._participants:
-            data = self._data(node.partition_id) if self._data else None
             store, equipment = _store(node, context), self._equipment(config, node.of_any_client())
-            self._participants[key] = self._kind(config, node, store, self._arithmetic, data, self.cache, equipment)
-            while not self._data and len(self._participants) > (KEPT_WITH_OWN_DATA if node.data else KEPT):
+            self._participants[key] = self._kind(config, node, store, self._arithmetic, None, self.cache, equipment)
+            while len(self._participants) > (KEPT_WITH_OWN_DATA if node.data else KEPT):
                 self._participants.popitem(last=False)
         self._participants.move_to_end(key)
         participant = self._participants[key]
@@ -153,7 +151,7 @@ class Participants:
         return self._guards[place]
 
     def kept(self) -> list[Participant]:
-        """Return the participants that are kept, the one used longest ago first."""
+        """Return the participants that are kept."""
         return [*self._participants.values(), *(known.participant for known in self._known.values())]
 
     def clear(self) -> None:

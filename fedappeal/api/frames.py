@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.comparison.frames import pandas
+from fedappeal.natural_order import natural_order
 from fedappeal.simulation.memory import REQUIREMENTS
 from server.run_folder import HISTORY, MEASUREMENTS, PARTICIPATION, read_lines
 
@@ -60,14 +61,8 @@ def clients(path: Path) -> "pd.DataFrame":
             "requirement": required.get(client),
         }
         for server_round, client in sorted(
-            decided.keys() | measured.keys(), key=lambda row: (row[0], natural(row[1]))
+            decided.keys() | measured.keys(), key=lambda row: (row[0], natural_order(row[1]))
         )
     ]
     names = ["round", "client", "decision", *(key.replace("-", "_") for key in columns), "requirement"]
     return pd.DataFrame(rows, columns=names)
-
-
-def natural(client: str) -> tuple[int, str]:
-    """Return what sorts ``client-2`` before ``client-10``."""
-    number = client.rpartition("-")[2]
-    return (int(number) if number.isdigit() else -1, client)

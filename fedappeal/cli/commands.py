@@ -157,7 +157,7 @@ def _simulate(
     evaluation_precision: Annotated[
         str, typer.Option(help="of the evaluation of models that clients are sent (float32 | bfloat16)")
     ] = "float32",
-    workers: Annotated[int, typer.Option(help="processes that share the clients out; 0: this one alone")] = 0,
+    workers: Annotated[int, typer.Option(help="processes that share the clients out; 0 with --ray: one a node")] = 0,
     ray: RayAddress = "",
     ray_cpus: RayCpus = 1.0,
     ray_gpus: RayGpus = 0.0,

@@ -40,10 +40,15 @@ class Measure:
     beside: str = ""
     column: str = ""
 
+    @property
+    def scale(self) -> float:
+        """What makes the number one of the unit in which it is shown: per cent for a share."""
+        return 100.0 if self.percent else 1.0
+
     def number(self, lines: Lines) -> float | None:
-        """Return the number in the unit in which it is shown: per cent for a share."""
+        """Return the number in the unit in which it is shown."""
         value = self.of(lines)
-        return None if value is None else float(value) * (100.0 if self.percent else 1.0)
+        return None if value is None else float(value) * self.scale
 
 
 def unmeasured(line: Line) -> bool:

@@ -71,6 +71,5 @@ def _difference(difference: Difference | None, measure: Measure) -> str:
 
 
 def _interval(interval: Interval, measure: Measure, sign: str = "") -> str:
-    scale = 100.0 if measure.percent else 1.0
-    half = "" if interval.half is None else f" ± {plain_number(scale * interval.half, measure.digits)}"
-    return plain_number(scale * interval.mean, measure.digits, sign) + half
+    half = "" if interval.half is None else f" ± {plain_number(measure.scale * interval.half, measure.digits)}"
+    return plain_number(measure.scale * interval.mean, measure.digits, sign) + half

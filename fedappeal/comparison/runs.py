@@ -1,13 +1,13 @@
 """The runs that are compared: found under folders, read from what a run leaves behind."""
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedappeal.comparison.measures import Lines
+from fedappeal.natural_order import natural_order
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.protocol.keys import RUN_KEY
@@ -132,13 +132,7 @@ def find_runs(folder: Path) -> list[Path]:
         raise ConfigError(
             f"'{folder}' is not the folder of a run and holds none: no run's {CONFIG} is in or below it"
         )
-    return sorted(found, key=lambda path: _natural(path.relative_to(folder)))
-
-
-def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """Return what sorts whole numbers in names by their size."""
-    parts = (re.split(r"(\d+)", name) for name in path.parts)
-    return [[(int(part), "") if part.isdecimal() else (-1, part) for part in name] for name in parts]
+    return sorted(found, key=lambda path: [natural_order(name) for name in path.relative_to(folder).parts])
 
 
 def _settings(path: Path) -> Mapping[str, Any]:

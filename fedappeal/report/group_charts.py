@@ -121,4 +121,4 @@ def differences_chart(found: Comparison) -> Chart | None:
 
 def _scale(measure: Measure) -> float:
     """Return what makes a measure points of 100, so that shares stand beside percentages."""
-    return 100.0 if measure.percent or measure.key == "gm_appeal" else 1.0
+    return 100.0 if measure.key == "gm_appeal" else measure.scale

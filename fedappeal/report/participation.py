@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedappeal.natural_order import natural_order
 from server.decisions import RoundDecisions, clients_of, is_packed
 
 MOST = 400
@@ -57,7 +58,7 @@ def participation_of(lines: Iterable[Mapping[str, Any]]) -> Participation | None
     rounds = [_of_line(line) for line in lines]
     listed = lru_cache(maxsize=64)(clients_of)
     asked = {each.asked for each in rounds}
-    clients = sorted({client for ranges in asked for client in listed(ranges)}, key=_place)
+    clients = sorted({client for ranges in asked for client in listed(ranges)}, key=natural_order)
     numbers = sorted({each.server_round for each in rounds})
     if not clients:
         return None
@@ -102,10 +103,3 @@ def _ends(things: Sequence[Any], cells: NDArray[np.intp]) -> tuple[tuple[Any, ..
     first = [int(n) for n in np.flatnonzero(np.diff(cells, prepend=-1))]
     last = [*(n - 1 for n in first[1:]), len(things) - 1]
     return tuple(things[n] for n in first), tuple(things[n] for n in last)
-
-
-def _place(client: str) -> tuple[str, int, str]:
-    """Return what sorts ``client-2`` before ``client-10``."""
-    head = client.rstrip("0123456789")
-    digits = client[len(head) :]
-    return head, int(digits[:18] or -1), client

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from client.requirement import LOSS, METRIC
 from fedappeal.comparison.figures import COLOURS
 from fedappeal.comparison.measures import Line
 from fedappeal.protocol.metric import Metric
@@ -86,7 +87,7 @@ def _range(first: str, last: str) -> str:
 
 def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric: Metric) -> Chart | None:
     """Return each client's metric, or its loss beside what it requires, for the last evaluated model."""
-    by_loss = any(client.of == "loss" for client in measured)
+    by_loss = any(client.of == LOSS for client in measured)
     scale = 100.0 if metric.is_share and not by_loss else 1.0
     known = [(c, value) for c in measured if (value := c.loss if by_loss else c.score) is not None]
     known.sort(key=lambda pair: pair[1], reverse=True)
@@ -109,7 +110,7 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
     required = [
         (client.client, scale * client.requirement)
         for client, _ in known
-        if client.requirement is not None and client.of in ("loss" if by_loss else metric.name,)
+        if client.requirement is not None and client.of == (LOSS if by_loss else METRIC)
     ]
     if required:
         x, y = zip(*required, strict=True)

@@ -58,7 +58,7 @@ def comparison_verdict(found: Comparison) -> list[str]:
 def _against(result: Result | None, measure: Measure) -> str:
     if result is None or result.difference is None:
         return f"{measure.title} not comparable"
-    scale, interval = 100.0 if measure.percent else 1.0, result.difference.interval
+    scale, interval = measure.scale, result.difference.interval
     by = plain_number(scale * interval.mean, measure.digits, "+")
     if interval.half is None:
         return f"{measure.title} {by} (one seed: no interval)"

@@ -1,4 +1,4 @@
-"""One simulated run: the project's ServerApp and ClientApp, with all clients in this process."""
+"""One simulated run: the project's ServerApp and ClientApp, clients in this process or with workers."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping

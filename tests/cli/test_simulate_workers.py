@@ -18,7 +18,7 @@ SMALL = {"task": "digits", "clients": 3, "rounds": 1, "mandatory-rounds": 1}
 @pytest.mark.parametrize(
     ("sweep", "at_once", "workers", "address", "message"),
     [
-        ([], 1, 4, "", r"workers = 4 is not allowed: 0 \(this process alone\) to 3, the clients"),
+        ([], 1, 4, "", r"workers = 4 is not allowed: 0 \(no workers; with ray one a node\) to 3, the clients"),
         ([], 1, -1, "", "workers = -1 is not allowed"),
         (["seed=0,1"], 1, 2, "", "workers = 2 is not allowed with several runs: --jobs, or --ray ADDRESS"),
         (["seed=0,1"], 2, 0, "auto", "jobs = 2 is not allowed with --ray"),

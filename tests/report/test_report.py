@@ -1,5 +1,6 @@
 """Reports of run folders written by hand: their numbers, where files lie, what of others is escaped."""
 
+import base64
 import json
 import re
 import sys
@@ -7,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedappeal.protocol.config import ConfigError
@@ -94,13 +96,23 @@ def test_what_came_out_of_a_run(a_finished_run: Path) -> None:
     assert "learning-rate" in found.text
 
 
+def test_what_is_required_of_the_metric_stands_beside_it(a_finished_run: Path) -> None:
+    lines = {"client-id": "bert", "requirement": 0.8, "of": "metric"}
+    (a_finished_run / REQUIREMENTS).write_text(json.dumps(lines) + "\n")
+    _, figures = read(write_report([a_finished_run]))
+    shown = [{trace["name"]: trace["y"] for trace in figure["data"] if trace.get("name")} for figure in figures]
+    assert {"the model meets its requirement": [90.0], "it does not": [60.0], "required": [80.0]} in shown
+
+
 def test_who_joined_when(a_finished_run: Path) -> None:
     _, figures = read(write_report([a_finished_run]))
     heat = next(trace for figure in figures for trace in figure["data"] if trace["type"] == "heatmap")
     assert heat["y"] == ["anna", "bert"]
     assert heat["x"] == ["1", "2"]
     assert heat["colorbar"]["ticktext"] == ["joined", "sat out"]
-    assert heat["z"] == [[0.0, None], [1.0, 0.0]] or "bdata" in heat["z"]
+    assert heat["z"]["dtype"] == "f8"
+    decided = np.frombuffer(base64.b64decode(heat["z"]["bdata"])).reshape(2, 2)
+    np.testing.assert_array_equal(decided, [[0.0, np.nan], [1.0, 0.0]])
 
 
 def test_texts_of_others_stay_texts(a_finished_run: Path) -> None:

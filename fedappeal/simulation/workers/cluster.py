@@ -70,7 +70,9 @@ def check_workers(workers: int, config: RunConfig) -> None:
     check_ray()
     clients = config.clients + config.unseen_clients
     if not 0 <= workers <= clients:
-        raise ConfigError(f"workers = {workers} is not allowed: 0 (this process alone) to {clients}, the clients")
+        raise ConfigError(
+            f"workers = {workers} is not allowed: 0 (no workers; with ray one a node) to {clients}, the clients"
+        )
 
 
 @contextmanager

@@ -163,8 +163,8 @@ class EngineWorker:
         self._clients: dict[int, _Clients] = {}
         self._held: dict[Key, _Held] = {}
 
-    def place(self, clients: Sequence[int]) -> int:
-        """Take clients in, with their data; return how many there are now."""
+    def place(self, clients: Sequence[int]) -> None:
+        """Take clients in, with their data."""
         job, device = self._job, pick_device(self._job.device)
         allowed = Allowed.of(packages_named(job.config, job.given))
         task = self._cache.task(job.config.task_settings(), job.data_dir, allowed)
@@ -173,7 +173,6 @@ class EngineWorker:
         here = clients_here(contexts, task, pool, self._cache, job.mode, self._threads)
         placed = _Clients(self._stack.enter_context(here)[0])
         self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)
-        return len(self._clients)
 
     def answer(
         self,

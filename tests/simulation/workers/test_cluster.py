@@ -106,7 +106,7 @@ def test_a_node_that_dies_is_noticed(cluster: Any, tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     config = RunConfig.parse({"clients": 3, "unseen-clients": 1})
-    with pytest.raises(ConfigError, match=r"workers = 5 is not allowed: 0 \(this process alone\) to 4"):
+    with pytest.raises(ConfigError, match=r"workers = 5 is not allowed: 0 \(no workers; with ray one a node\) to 4"):
         check_workers(5, config)
     with pytest.raises(ConfigError, match="ray-cpus = 0 is not allowed without ray-gpus"):
         RayOptions("auto", cpus=0)
