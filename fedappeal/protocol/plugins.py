@@ -220,7 +220,6 @@ class Registry(Generic[P]):
         return entry_points(group=self.group)
 
 
-@cache
 def _built_in(path: str) -> Any:
     """Return what comes with fedappeal at ``module:Name``."""
     module, _, name = path.partition(":")

@@ -174,6 +174,10 @@ class EngineWorker:
         placed = _Clients(self._stack.enter_context(here)[0])
         self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)
 
+    def close(self) -> None:
+        """Put back what the process had before; a process that ends needs none of it."""
+        self._stack.close()
+
     def answer(
         self,
         messages: Sequence[tuple[str, Message]],

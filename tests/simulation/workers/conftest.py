@@ -1,4 +1,4 @@
-"""One Ray cluster of two nodes on this machine for all tests of this folder: it takes seconds to start."""
+"""One Ray cluster of two nodes on this machine for all tests of a module: it takes seconds to start."""
 
 import secrets
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ LEAN = {
 """Processes that a node can do without: Ray gives the others fixed seconds to start."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A cluster of two nodes with 2 CPUs each, with a token; its address is ``cluster.address``."""
     if find_spec("ray") is None:

@@ -39,19 +39,21 @@ class LocalWorker:
             self.calls.append(method)
             when = self.dies(method, self.calls.count(method))
             if when == "before":
-                self._worker = None
+                self.end()
             if self._worker is None:
                 raise WorkerLost("killed")
             found = pickle.dumps(getattr(self._worker, method)(*pickle.loads(sent)))
             self.bytes.setdefault(method, []).append(len(sent) + len(found))
             if when == "after":
-                self._worker = None
+                self.end()
                 raise WorkerLost("killed")
             return pickle.loads(found)
 
         return wait
 
     def end(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
         self._worker = None
 
 
@@ -88,8 +90,11 @@ class Workers:
             folder.event("worker-lost", worker=worker)
 
         crew = Crew(remote, contexts.clients, told)
-        crew.start()
-        yield WorkersGrid(crew, contexts.of)
+        try:
+            crew.start()
+            yield WorkersGrid(crew, contexts.of)
+        finally:
+            crew.end()
 
 
 @pytest.fixture
