@@ -1,5 +1,6 @@
 """The runs that are compared: found under folders, read from what a run leaves behind."""
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,11 @@ class HasPath(Protocol):
 
 _COUNTED = ("round", "asked", "joined")
 """What each line of a history counts."""
+_OTHERS_COUNTED = ("sat_out", "left", "failed", "surplus", "evaluated", "expected", "bytes_up", "bytes_down")
+"""What a line counts besides; runs of earlier versions have not all of these."""
+
+_LARGEST = 1e300
+"""Of finite floats: sums of larger ones overflow."""
 
 RunLike = str | os.PathLike[str] | HasPath
 
@@ -152,6 +158,7 @@ def _history(path: Path) -> list[dict[str, Any]]:
     lines = read_lines(path / HISTORY)
     for number, line in enumerate(lines, start=1):
         missing = [key for key in _COUNTED if not isinstance(line.get(key), int)]
+        missing += [key for key in _OTHERS_COUNTED if not isinstance(line.get(key, 0), int)]
         odd = [key for key, value in line.items() if key != "failures" and not _is_figure(value)]
         if told := missing + odd:
             raise ConfigError(f"file '{path / HISTORY}' cannot be read: line {number}: {told[0]} is no such number")
@@ -160,7 +167,9 @@ def _history(path: Path) -> list[dict[str, Any]]:
 
 def _is_figure(value: object) -> bool:
     """Whether a value of the history is a number of usual size, or says that there is none."""
-    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+    if isinstance(value, float):
+        return math.isinf(value) or not abs(value) > _LARGEST  # that of a model that diverged may be no number
+    return value is None or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def _recorded(path: Path, name: str, settings: Mapping[str, Any], lines: Lines) -> RecordedRun:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from urllib.parse import quote
 
 from fedappeal.comparison.table import Table
 from fedappeal.report.chart import Chart
@@ -48,7 +49,7 @@ class Script:
     def element(self) -> str:
         """The element that loads it."""
         if self.file:
-            return f'<script src="{html.escape(self.file)}"></script>'
+            return f'<script src="{html.escape(quote(self.file))}"></script>'
         return f"<script>{self.code.replace('</script', chr(60) + chr(92) + '/script')}</script>"
 
 

@@ -13,6 +13,9 @@ from server.decisions import RoundDecisions, clients_of, is_packed
 
 MOST = 400
 """Cells in each direction: more are finer than a screen."""
+MOST_CLIENTS = 1_000_000
+MOST_WORDS = 32
+"""Different decisions; there are six."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ def participation_of(lines: Iterable[Mapping[str, Any]]) -> Participation | None
     numbers = sorted({each.server_round for each in rounds})
     if not clients:
         return None
+    if len(clients) > MOST_CLIENTS or len({word for each in rounds for word, _ in each.runs}) > MOST_WORDS:
+        raise ValueError(f"more than {MOST_CLIENTS:,} clients or {MOST_WORDS} decisions")
     row_of, column_of = _cells(len(clients)), _cells(len(numbers))
     places = {client: n for n, client in enumerate(clients)}
     columns = {number: int(cell) for number, cell in zip(numbers, column_of, strict=True)}

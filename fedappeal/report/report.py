@@ -67,7 +67,7 @@ def write_report(paths: Sequence[Path], options: ReportOptions = ReportOptions()
         folder = paths[0] if len(paths) == 1 else Path()
         title, sections = f"{counted(len(runs), 'run')} compared", _of_several(found, empty)
     output = options.output or folder / REPORT
-    shared = folder.absolute().parent if alone else output.absolute().parent
+    shared = folder.absolute().parent if alone and options.output is None else output.absolute().parent
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         script = _script(shared, output, options.single_file)

@@ -72,7 +72,7 @@ class BFloat16Participant(Participant):
     ) -> Evaluation:
         """See `Participant.judge`."""
         judge = partial(super().judge, arrays, model, split, tuning_steps, adaptation, server_round)
-        if split == TRAIN_SPLIT:
+        if split == TRAIN_SPLIT and server_round % COMPARED_EVERY == 1:
             self._in_float32 = partial(judge, FLOAT32)
         return judge(precision)
 

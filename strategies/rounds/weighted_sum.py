@@ -48,6 +48,7 @@ class WeightedSum:
         self._like = {name: view(array) for name, array in like.items()}
         self._sums: dict[str, NDArray[np.floating]] = {}
         self._elsewhere: list[Part] = []
+        self._bytes_elsewhere = 0
         self.weight = 0.0
         self.count = 0
 
@@ -84,7 +85,8 @@ class WeightedSum:
         self.count += 1
         if isinstance(values, Elsewhere):
             self._elsewhere.append(Part(values, weight))
-            if sum(part.model.size for part in self._elsewhere) > FOLDED_AT_ONCE:
+            self._bytes_elsewhere += values.size
+            if self._bytes_elsewhere > FOLDED_AT_ONCE:
                 self._gather()
             return
         self._begin()
@@ -106,6 +108,7 @@ class WeightedSum:
 
     def _gather(self) -> None:
         """Have the models that are elsewhere added up there, and add their sums."""
+        self._bytes_elsewhere = 0
         while self._elsewhere:
             holder = self._elsewhere[0].model.holder
             parts = [part for part in self._elsewhere if part.model.holder is holder]

@@ -76,3 +76,12 @@ def test_without_a_client_there_is_nothing() -> None:
 def test_a_damaged_line_is_said(line: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"decided|no decision"):
         participation_of([line])
+
+
+def test_what_no_run_holds_is_refused() -> None:
+    many = [
+        {"round": n, "asked": [f"c{n}-000000:999999"], "decisions": ["j1000000"], "legend": {"j": "joined"}}
+        for n in (1, 2)
+    ]
+    with pytest.raises(ValueError, match="more than 1,000,000 clients or 32 decisions"):
+        participation_of(many)

@@ -204,3 +204,22 @@ def test_bad_input_is_one_line_and_writes_nothing(a_finished_run: Path, tmp_path
     with pytest.raises(ConfigError, match=r"participation.jsonl' cannot be read: 'j' is no decision"):
         write_report([a_finished_run])
     assert not list(tmp_path.rglob("*.html"))
+
+
+@pytest.mark.parametrize(
+    "damage", [{"bytes_up": 1e308}, {"sat_out": None}, {"evaluated": float("nan")}, {"loss": 1e308}]
+)
+def test_a_damaged_history_is_one_line(damage: dict[str, Any], tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", [{"accuracy": 0.5} | damage] * 2, strategy="fedavg")
+    with pytest.raises(ConfigError, match=r"history.jsonl' cannot be read: line 1: .* is no such number"):
+        write_report([path])
+
+
+def test_a_folder_of_any_name_finds_its_script(tmp_path: Path) -> None:
+    path = a_run(tmp_path / "50 % of #1?" / "run", [{"accuracy": 0.5}], strategy="fedavg")
+    file = write_report([path], ReportOptions(path.parent / "a#b" / "page.html"))
+    found, _ = read(file)
+    script = next(file.parent.glob("plotly-*"))
+    assert found.loads == [script.name]
+    found, _ = read(write_report([path]))
+    assert found.loads == [f"../{script.name}"]

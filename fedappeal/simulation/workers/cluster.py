@@ -192,7 +192,7 @@ class RayWorker:
                 return self._ray.get(reference)
             except exceptions.RayTaskError as error:
                 raise error.cause from None
-            except (exceptions.RayActorError, exceptions.ObjectLostError) as error:
+            except exceptions.RayError as error:  # the actor, its node or its memory is gone
                 raise WorkerLost(one_line(error)[:300]) from None
 
         return wait

@@ -115,7 +115,7 @@ class Synth(NaturalTask):
 
     def size_of(self, client: int) -> int | None:
         """Return how many examples a client has; None where some are noisy, and hold others' kind of data."""
-        return None if self.own.noisy else self.size(client)
+        return self.size(client) if self._each_alone else None
 
     def read_client(self, client: int) -> tuple[Features, Labels]:
         """Draw one client's examples; where some are noisy, all clients' at once.
@@ -123,10 +123,15 @@ class Synth(NaturalTask):
         Raises:
             ConfigError: as `check`.
         """
-        if self.own.noisy:
+        if not self._each_alone:
             return super().read_client(client)
         self.check()
         return self._clean(client, self.size(client))
+
+    @property
+    def _each_alone(self) -> bool:
+        """Whether examples are drawn client by client: none is noisy, and no subclass reads otherwise."""
+        return not self.own.noisy and type(self).read is Synth.read
 
     def _clean(self, client: int, count: int) -> tuple[Features, Labels]:
         """Return a client's examples from its own law."""
