@@ -58,24 +58,22 @@ def measured_gain(
     Raises:
         TooSlow: there is no time for a comparison.
     """
-    threads = torch.get_num_threads()
+    threads, training = torch.get_num_threads(), LocalTrainingSettings.of(config.as_config())
+    requests_of = partial(_requests, task, module, pool, training)
     with single_threaded_workers(threads) as workers:
         alone = Arithmetic() if workers is None else ThreadedScheduler(workers, threads)
-        return _gain(alone, BatchScheduler(pool, form), config, task, module, pool, clients, clock)
+        return _gain(alone, BatchScheduler(pool, form), requests_of, training, clients, clock)
 
 
 def _gain(
     alone: Arithmetic,
     together: BatchScheduler,
-    config: RunConfig,
-    task: Task,
-    module: nn.Module,
-    pool: ClientsData,
+    requests_of: Callable[[int, int], list[TrainRequest]],
+    training: LocalTrainingSettings,
     clients: int,
     clock: Callable[[], float],
 ) -> float:
     """Return how many times faster ``together`` trains clients than ``alone``; see `measured_gain`."""
-    training = LocalTrainingSettings.of(config.as_config())
 
     def one_after_another(requests: Sequence[TrainRequest]) -> None:
         if isinstance(alone, ClientQueue):
@@ -87,7 +85,7 @@ def _gain(
     def side_by_side(requests: Sequence[TrainRequest]) -> None:
         train_all(together, requests)
 
-    (warm_up,) = _requests(task, module, pool, training, 1, 1)
+    (warm_up,) = requests_of(1, 1)
     one_after_another([warm_up])
     longest = BUDGET / (2 * REPETITIONS[0] * together.smallest_batch)
     step = math.inf
@@ -100,8 +98,8 @@ def _gain(
     fits = int(BUDGET / (2 * REPETITIONS[0] * max(step, 1e-6)))
     clients = min(clients, fits)
     steps = max(1, min(MOST_STEPS, fits // (2 * clients), training.steps(len(warm_up.data))))
-    requests = _requests(task, module, pool, training, clients, steps)
-    side_by_side(_requests(task, module, pool, training, clients, 1))
+    requests = requests_of(clients, steps)
+    side_by_side(requests_of(clients, 1))
     return median_gain(partial(one_after_another, requests), partial(side_by_side, requests), clock)
 
 

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from client.judgement import Adaptation
 from client.participant import Participant
 from client.participation.policy import Situation
 from client.requirement import Requirement
@@ -61,20 +60,13 @@ class BFloat16Participant(Participant):
         """Evaluates the model that is to be decided on."""
 
     def judge(
-        self,
-        arrays: Arrays,
-        model: str,
-        split: str,
-        tuning_steps: int = 0,
-        adaptation: Adaptation | None = None,
-        server_round: int = 0,
-        precision: str = "",
+        self, arrays: Arrays, model: str, split: str, *given: Any, server_round: int = 0, **named: Any
     ) -> Evaluation:
         """See `Participant.judge`."""
-        judge = partial(super().judge, arrays, model, split, tuning_steps, adaptation, server_round)
+        judge = partial(super().judge, arrays, model, split, *given, **{**named, "server_round": server_round})
         if split == TRAIN_SPLIT and server_round % COMPARED_EVERY == 1:
-            self._in_float32 = partial(judge, FLOAT32)
-        return judge(precision)
+            self._in_float32 = partial(judge, precision=FLOAT32)
+        return judge()
 
     def decision(self, situation: Situation, requirement: Requirement) -> Decision:
         """Return what the policy decides; count whether an evaluation in float32 had changed that."""
