@@ -1,8 +1,9 @@
 """Debian: which section of the archive is a package in? Clients are maintainers, teams among them.
 
 The packages are those that this machine's apt knows (``apt-cache dumpavail``), one a source package; or a saved
-list, ``debian/available`` in ``data_dir``: clients of one run on several machines need the same one. Maintainers'
-addresses tell clients apart and go nowhere else.
+list, ``debian/available`` in ``data_dir``: clients of one run on several machines need the same one. Of a maintainer's
+packages whose words are the same (``gcc-11`` and ``gcc-12``) the first one counts, so that none is tested that was
+trained on. Maintainers' addresses tell clients apart and go nowhere else.
 
 A package is the first line of its description: its words hashed to 512 entries (see
 `fedappeal.tasks.files.hashed_words`). Sections are those of Debian's archive at version 12; packages of another one
@@ -34,6 +35,7 @@ SECTIONS = (
 class Debian(ByPerson):
     """Which section is a Debian package in? By maintainer, from its description's words."""
 
+    edition = 2
     input_shape = (FEATURES,)
     num_classes = len(SECTIONS)
     class_names = SECTIONS
@@ -51,10 +53,9 @@ def _held(data_dir: Path | None) -> Mapping[str, tuple[Features, Labels]]:
     for package in read(data_dir):
         if package.section in number:
             by_maintainer.setdefault(package.maintainer, []).append(package)
-    return {
-        maintainer: (
-            hashed([package.synopsis for package in packages], FEATURES),
-            np.array([number[package.section] for package in packages], dtype=np.int64),
-        )
-        for maintainer, packages in by_maintainer.items()
-    }
+    held = {}
+    for maintainer, packages in by_maintainer.items():
+        rows = hashed([package.synopsis for package in packages], FEATURES)
+        first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
+        held[maintainer] = rows[first], np.array([number[packages[k].section] for k in first], dtype=np.int64)
+    return held
