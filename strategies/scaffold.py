@@ -259,7 +259,7 @@ class Scaffold(Strategy):
         eta = self.settings.server_lr
         arrays = round.sum.combine(keep=1.0 - eta, scale=eta / round.sum.count)
         change = gathered.changes.combine(keep=0.0, scale=1.0)
-        total = array_record({name: np.asarray(view(c) + view(change[name])) for name, c in gathered.total.items()})
+        total = array_record({n: np.add(view(c), view(change[n])) for n, c in gathered.total.items()})
         if not (finite(arrays) and finite(total)):
             round.metrics["not_finite"] = 1.0
             return None

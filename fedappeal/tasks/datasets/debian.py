@@ -1,9 +1,11 @@
 """Debian: which section of the archive is a package in? Clients are maintainers, teams among them.
 
 The packages are those that this machine's apt knows (``apt-cache dumpavail``), one a source package; or a saved
-list, ``debian/available`` in ``data_dir``: clients of one run on several machines need the same one. Of a maintainer's
-packages whose words are the same (``gcc-11`` and ``gcc-12``) the first one counts, so that none is tested that was
-trained on. Maintainers' addresses tell clients apart and go nowhere else.
+list, ``debian/available`` in ``data_dir``: clients of one run on several machines need the same one. Maintainers'
+addresses tell clients apart and go nowhere else.
+
+Of a maintainer's packages whose words are the same (``gcc-11`` and ``gcc-12``) the first one counts, so that no test
+example equals a training example of its client.
 
 A package is the first line of its description: its words hashed to 512 entries (see
 `fedappeal.tasks.files.hashed_words`). Sections are those of Debian's archive at version 12; packages of another one
