@@ -1,6 +1,7 @@
 """The JSON lines of a run's folder: reading them, and putting damaged ones aside before a run continues."""
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -160,12 +161,12 @@ def mend_lines(path: Path) -> tuple[Path, str] | None:
 
 def rewrite(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
     """Replace a file's lines."""
-    replace_file(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    replace_file(path, "".join(_json(line) + "\n" for line in lines).encode())
 
 
 def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
     """Append lines to a file, all or none: a full disk leaves no part of one, which the next line would join."""
-    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    text = "".join(_json(line) + "\n" for line in lines).encode()
     with open(path, "ab", buffering=0) as out:
         end = out.seek(0, 2)
         try:
@@ -175,6 +176,22 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
         except OSError:
             out.truncate(end)
             raise
+
+
+def _json(line: Mapping[str, object]) -> str:
+    """Return a line as JSON, which has no infinity and no NaN: null stands in their place."""
+    try:
+        return json.dumps(line, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(line), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _texts(path: Path) -> list[str]:

@@ -1,7 +1,7 @@
 r"""FedAdam: the server takes a step of Adam along the clients' mean update.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: "Adaptive Federated Optimization". ICLR 2021,
-Algorithm 2. With the clients' mean update, weighted by examples over those that joined::
+Algorithm 2. With the clients' mean update over those that joined, weighted by examples where Algorithm 2 has 1/|S|::
 
     D <- sum_k n_k (w_k - w) / sum_k n_k
     m <- beta1 m + (1 - beta1) D            starts at 0

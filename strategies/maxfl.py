@@ -158,7 +158,8 @@ class MaxFL(Strategy):
             raise ConfigError(
                 f"maxfl.step-sizes = '{THEOREM}' is not allowed without start, which knows the number of rounds: set"
             )
-        clients = min(self.shared.clients_per_round or len(round.members), len(round.members))
+        trainable = len(round.members.population())
+        clients = min(self.shared.clients_per_round or trainable, trainable)
         return theorem_step_sizes(self.num_rounds, own.local_steps or 1, max(1, clients))
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:

@@ -44,6 +44,7 @@ from strategies.rounds.algorithm import StrategySettings
 from strategies.rounds.members import Member
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
+from strategies.rounds.updates import zeros_like
 from strategies.rounds.weighted_sum import Refused, WeightedSum, finite
 
 if TYPE_CHECKING:
@@ -120,8 +121,9 @@ def mean_control(total: "ArrayRecord", clients: int) -> "ArrayRecord":
 
 @dataclass
 class ControlledRound:
-    """One round: the sum of all c_i, c as it is sent, and the joiners."""
+    """One round: the sum of all c_i before it, their changes, c as it is sent, and the joiners."""
 
+    total: "ArrayRecord"
     changes: WeightedSum
     control: "ArrayRecord"
     joined: list[str] = field(default_factory=list)
@@ -224,9 +226,10 @@ class Scaffold(Strategy):
 
     def begin(self, round: Round) -> None:
         """Begin: the model and the changes of the control variates are summed side by side."""
-        total = self._sum or array_record({name: np.zeros_like(view(array)) for name, array in round.model.items()})
+        zeros = zeros_like(round.model)
+        total = self._sum or zeros
         clients = {*round.members.of_role(SEEN), *self._taken}  # one that has gone still counts in the sum
-        round.carry = ControlledRound(WeightedSum(total), mean_control(total, max(1, len(clients))))
+        round.carry = ControlledRound(total, WeightedSum(zeros), mean_control(total, max(1, len(clients))))
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
         """Send c, and tell each client which of its rounds c holds."""
@@ -255,7 +258,8 @@ class Scaffold(Strategy):
             return None
         eta = self.settings.server_lr
         arrays = round.sum.combine(keep=1.0 - eta, scale=eta / round.sum.count)
-        total = gathered.changes.combine(keep=1.0, scale=1.0)
+        change = gathered.changes.combine(keep=0.0, scale=1.0)
+        total = array_record({n: np.add(view(c), view(change[n])) for n, c in gathered.total.items()})
         if not (finite(arrays) and finite(total)):
             round.metrics["not_finite"] = 1.0
             return None

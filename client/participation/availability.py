@@ -10,11 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from client.participation.behaviour import Behaviour
 from fedappeal.protocol.config import ConfigError, Count, CountOrZero, PositiveShare, Share
-from fedappeal.protocol.draws import generator
+from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.protocol.keys import is_client_id
 from fedappeal.protocol.plugins import PluginSettings
 
@@ -38,6 +39,17 @@ class Bernoulli(Behaviour):
         return draw < float(self.settings.available)
 
 
+_START = 0, False
+PLACES = 2**17
+"""Clients whose place in their chain is remembered, at most 60 MB; of others the chain is followed from its start."""
+
+
+@lru_cache(maxsize=PLACES)
+def _place(seed: int, client_id: str, goes: float, returns: float) -> list[tuple[int, bool]]:
+    """Return what holds the round that was asked for last, and whether the client was available in it."""
+    return [_START]
+
+
 class Markov(Behaviour):
     """Be available for a while and away for a while: a Markov chain of two states."""
 
@@ -52,11 +64,16 @@ class Markov(Behaviour):
     def available(self, seed: int, client_id: str, server_round: int) -> bool:
         """Follow the chain from round 1, whose state is drawn from the chain's long-run shares."""
         goes, returns = float(self.settings.goes), float(self.settings.returns)
-        # The first numbers of a generator are the same however many are drawn.
-        draws = generator(seed, "markov", client=client_id).random(server_round)
-        here = bool(draws[0] < returns / (goes + returns))
-        for draw in draws[1:]:
-            here = bool(draw >= goes) if here else bool(draw < returns)
+        latest = _place(seed, client_id, goes, returns)
+        (place, here) = latest[0] if latest[0][0] <= server_round else _START
+        draws = np.random.PCG64(draw_seed(seed, "markov", client=client_id)).advance(place)
+        for draw in np.random.Generator(draws).random(server_round - place):
+            if not place:
+                here = bool(draw < returns / (goes + returns))
+            else:
+                here = bool(draw >= goes) if here else bool(draw < returns)
+            place += 1
+        latest[0] = place, here
         return here
 
 

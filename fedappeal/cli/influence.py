@@ -47,7 +47,7 @@ def influence_line(config: RunConfig) -> str:
     """Return what a heading says of the bounds; empty where there are none."""
     if config.influence != "bounded":
         return ""
-    if config.clients + config.unseen_clients < FEWEST:
+    if config.clients < FEWEST:
         return f"influence: bounded has no effect on fewer than {FEWEST} clients: one can replace the model"
     still_open = chosen(config).strategy.still_open
     left = f"; not bounded: {still_open}" if still_open else ""

@@ -57,7 +57,7 @@ class Interval:
 
     Attributes:
         mean: the mean.
-        half: half the width of its 95 % interval; None for a single seed.
+        half: half the width of its 95 % interval; None for a single seed, or a number that is not finite.
         n: number of seeds.
     """
 
@@ -67,8 +67,13 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Interval":
-        """Return mean and interval of at least one number; ``mean ± t s / sqrt(n)``."""
+        """Return mean and interval of at least one number; ``mean ± t s / sqrt(n)``.
+
+        Where a number is not finite, neither is the mean, and there is no interval.
+        """
         n = len(values)
+        if not all(map(math.isfinite, values)):
+            return cls(sum(values) / n, None, n)
         half = t_quantile(n - 1) * stdev(values) / math.sqrt(n) if n > 1 else None
         return cls(fmean(values), half, n)
 
@@ -93,7 +98,7 @@ class Difference:
     Attributes:
         interval: of the differences, group less baseline.
         wins: seeds for which the group is better; None where neither way is.
-        verdict: ``level`` where the interval holds 0, else which way the group differs; empty for a single seed.
+        verdict: ``level`` where the interval holds 0, else which way the group differs; empty without interval.
     """
 
     interval: Interval

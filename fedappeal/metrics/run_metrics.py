@@ -77,9 +77,9 @@ class RunMetrics:
         for reason in failures.values() if isinstance(failures, dict) else ():
             self._failures.labels(kind_of(reason)).inc()
         for gauge, column in ((self._loss, "loss"), (self._appeal, "gm_appeal")):
-            if column in line:
+            if line.get(column) is not None:
                 gauge.set(float(line[column]))
-        if self.metric.column in line:
+        if line.get(self.metric.column) is not None:
             self._quality.labels(self.metric.name).set(float(line[self.metric.column]))
 
     def event(self, line: Mapping[str, Any]) -> None:

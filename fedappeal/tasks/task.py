@@ -40,6 +40,8 @@ class Task(Plugin, ABC):
         class_names: what the labels are called, in their order; empty where they have no names.
         feature_names: columns of a client's own table that are the inputs, in their order; empty: the owner's choice.
         auto_partition: what ``partition = auto`` stands for.
+        edition: of its clients' data under the same settings; count it up where they change, so that no run continues
+            with other data than it began with.
         metric: the task's primary metric: tables show it; a requirement ``metric`` and FedALIGN's
             ``match-on = error`` compare it.
         share: what of the model travels where the run's setting ``share`` is ``auto`` (`fedappeal.tasks.share`).
@@ -58,6 +60,7 @@ class Task(Plugin, ABC):
     evaluation_batch: int = 4096
     feature_names: tuple[str, ...] = ()
     auto_partition: str = "natural"
+    edition: int = 1
 
     def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
         """Take the settings; no data is read before `load`.
@@ -169,6 +172,7 @@ class Task(Plugin, ABC):
         agreed = {field: getattr(self.settings, field) for field in general}
         agreed |= {"partition": self.partition, "own": self.own.as_config()}
         agreed |= {"input_shape": list(self.input_shape), "num_classes": self.num_classes}
+        agreed |= {"edition": self.edition} if self.edition > 1 else {}
         if self.metric != ACCURACY:
             agreed["metric"] = [self.metric.name, self.metric.higher_is_better, *self.other_metrics]
         return hashlib.blake2b(json.dumps(agreed, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -70,6 +70,7 @@ class HeldModels(WeightedSum):
             total = self._sums[name] = np.zeros(like.size, dtype=np.float64)
             for start in range(0, like.size if self._models else 0, _BLOCK):
                 part = np.stack([model[name][start : start + _BLOCK] for model in self._models])
-                total[start : start + _BLOCK] = self.count * trimmed_mean(part, self.trim())
+                sent = like.reshape(-1)[start : start + _BLOCK].astype(np.float64)
+                total[start : start + _BLOCK] = self.count * (trimmed_mean(part, self.trim()) - sent)
         self._models.clear()
         return super().combine(keep, scale)

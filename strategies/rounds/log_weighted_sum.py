@@ -34,9 +34,7 @@ class LogWeightedSum:
         """Add a model that the sum has checked; ``log_weight``: the logarithm of a_k, less than infinity."""
         if log_weight > self.log_unit:
             if self.sum.count:
-                rescaled = WeightedSum(self.sent)
-                rescaled.merge(self.sum, math.exp(self.log_unit - log_weight))
-                self.sum = rescaled
+                self.sum.rescale(math.exp(self.log_unit - log_weight))
             self.log_unit = log_weight
         self.sum.add_checked(values, self.in_units(log_weight))
 

@@ -70,7 +70,7 @@ class RoundSteps(Algorithm):
         lr_share = learning_rate_share(self.shared, number, self.num_rounds)
         round = Round(arrays, self.members, self.record, lr_share=lr_share)
         own = self.shared
-        if own.influence == "bounded" and len(self.members) >= FEWEST:  # of two, neither is the other's measure
+        if own.influence == "bounded" and len(self.members.of_role(keys.SEEN)) >= FEWEST:  # two: no measure
             round.bounds = Bounds(self._medians, arrays, own.influence_weight, own.influence_norm)
         if own.aggregation != "mean":
             round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedappeal.protocol.elsewhere import elsewhere
-from fedappeal.protocol.packing import record_of_arrays, serialised, view
+from fedappeal.protocol.packing import array_record, record_of_arrays, serialised, view
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
 _BLOCK = 1 << 15
+
+
+def zeros_like(model: "ArrayRecord") -> "ArrayRecord":
+    """Return a model of zeros in the layout of another."""
+    return array_record({name: np.zeros_like(view(array)) for name, array in model.items()})
 
 
 def squared_distance(one: "ArrayRecord", other: "ArrayRecord | None") -> float:

@@ -1,6 +1,7 @@
 """Runs from a program: what they are, what they take, how they continue."""
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -318,6 +319,23 @@ def test_a_function_evaluates_after_each_evaluated_round() -> None:
     assert history["central_norm"][5] == pytest.approx(expected, rel=1e-6)
     with pytest.raises(ConfigError, match="evaluate is not allowed: it returned float"):
         fedappeal.simulate("fedavg", model=Net, data=pairs(), evaluate=lambda number, model: 1.0, **QUICK)
+
+
+def test_numbers_that_are_not_finite_are_null_in_the_history() -> None:
+    numbers = {1: math.inf, 2: -math.inf, 3: math.nan}
+    run = fedappeal.simulate(
+        "fedavg", model=Net, data=pairs(), evaluate=lambda number, model: {"odd": numbers[number]}, **QUICK
+    )
+
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    for file in run.path.glob("*.jsonl"):
+        lines = [json.loads(line, parse_constant=refused) for line in file.read_text().splitlines()]
+        if file.name == "history.jsonl":
+            assert [line["central_odd"] for line in lines] == [None] * 3
+    assert run.history["central_odd"].isna().all()
+    assert run.history["loss"].notna().all()
 
 
 def test_each_round_is_told() -> None:

@@ -48,4 +48,6 @@ def test_a_column_says_how_many_were_cut() -> None:
 
 
 def test_a_heading_says_where_there_are_too_few_clients_to_compare() -> None:
-    assert "no effect on fewer than 3 clients" in influence_line(RunConfig(influence="bounded", clients=2))
+    for unseen in (0, 1):
+        config = RunConfig(influence="bounded", clients=2, unseen_clients=unseen)
+        assert "no effect on fewer than 3 clients" in influence_line(config)

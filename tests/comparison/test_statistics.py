@@ -1,5 +1,6 @@
 """Intervals and paired differences: numbers worked out by hand, and scipy's."""
 
+import math
 import statistics
 
 import numpy as np
@@ -36,6 +37,25 @@ def test_an_interval_by_hand() -> None:
 def test_a_single_seed_has_no_interval() -> None:
     found = Interval.of([0.7])
     assert (found.mean, found.half, found.low, found.high, found.n) == (0.7, None, None, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([1.0, math.nan], math.nan),
+        ([1.0, math.inf], math.inf),
+        ([-math.inf, 1.0, 2.0], -math.inf),
+        ([math.inf, -math.inf], math.nan),
+        ([math.nan], math.nan),
+    ],
+)
+def test_a_number_that_is_not_finite_leaves_a_mean_without_interval(values: list[float], mean: float) -> None:
+    interval = Interval.of(values)
+    assert interval.mean == pytest.approx(mean, nan_ok=True)
+    assert (interval.half, interval.low, interval.high, interval.n) == (None, None, None, len(values))
+    difference = Difference.of(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.5), "higher")
+    assert difference is not None
+    assert difference.verdict == ""
 
 
 @given(NUMBERS)

@@ -104,6 +104,14 @@ def test_a_runs_metrics_are_sums_over_its_lines(run_folder: Path) -> None:
     assert found["fedappeal_model_loss"] == 1.5  # that of the latest evaluation
 
 
+def test_a_number_that_is_not_finite_leaves_a_gauge_as_it_was(run_folder: Path) -> None:
+    registry = metrics_of(run_folder)
+    append_lines(run_folder / HISTORY, [line(1, loss=1.5, f1=0.25), line(2, loss=float("inf"), f1=float("nan"))])
+    shown = samples(registry)
+    assert (shown["fedappeal_model_loss"], shown["fedappeal_model_metric|f1"]) == (1.5, 0.25)
+    assert shown["fedappeal_round"] == 2
+
+
 def test_a_run_that_continues_is_counted_anew(run_folder: Path) -> None:
     registry = metrics_of(run_folder)
     append_lines(run_folder / HISTORY, [line(1), line(2), line(3)])

@@ -1,6 +1,7 @@
 """The last line of a file, read from its end: against all of its lines."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ def test_it_is_the_last_of_all(
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in whole) + cut)
     every = lines.written_lines(path)
     assert lines.last_line(path) == (every[-1] if every else None)
+
+
+def test_numbers_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None:
+    path = tmp_path / "measurements.jsonl"
+    lines.append_lines(path, [{"round": 1, "loss": [math.inf, 0.5, math.nan], "more": {"a": (-math.inf, "NaN")}}])
+    expected = '{"round": 1, "loss": [null, 0.5, null], "more": {"a": [null, "NaN"]}}\n'
+    assert path.read_text() == expected
+    lines.rewrite(path, [{"round": 1, "loss": math.nan}])
+    assert path.read_text() == '{"round": 1, "loss": null}\n'
 
 
 def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def check_same(ours: ArrayRecord | None, theirs: ArrayRecord | None, tolerance: 
     assert list(ours) == list(theirs) == list(SHAPES)
     for name, array in theirs.items():
         assert (ours[name].shape, ours[name].dtype) == (array.shape, array.dtype)
-        np.testing.assert_allclose(ours[name].numpy(), array.numpy(), rtol=tolerance, atol=tolerance)
+        largest = max(1.0, float(np.abs(array.numpy()).max()))  # float32 rounds a difference by the larger model
+        np.testing.assert_allclose(ours[name].numpy(), array.numpy(), rtol=tolerance, atol=largest * tolerance)
 
 
 def both(replies: Sequence[Message], strategy: FedAvg) -> tuple[ArrayRecord | None, ArrayRecord | None]:

@@ -186,6 +186,26 @@ def test_a_run_with_the_theorems_step_sizes() -> None:
     assert [config["local-steps"] for config in sent] == [2] * 8
 
 
+@pytest.mark.parametrize(("clients_per_round", "m"), [(None, 5), (4, 4), (8, 5)])
+def test_the_theorems_m_counts_neither_unseen_clients_nor_those_that_left(
+    clients_per_round: int | None, m: int
+) -> None:
+    """Of nine clients six are seen, and one of these leaves; tau = 4, T = 2, q_k = 0.25, updates of 1."""
+    grid = MemoryGrid(
+        {
+            **{11 + k: Volunteer(f"seen-{k}", metrics={APPEAL_WEIGHT: 0.25}) for k in range(5)},
+            16: Volunteer("leaver", decision=-1),
+            **{17 + k: Volunteer(f"unseen-{k}", role=keys.UNSEEN) for k in range(3)},
+        }
+    )
+    strategy = MaxFL(
+        step_sizes="theorem-3.1", local_steps=4, evaluate_every=0, min_clients=9, clients_per_round=clients_per_round
+    )
+    result = strategy.start(grid, model(1), 2)
+    step = math.sqrt(4 * m) * (0.25 * m) / (0.25 * m + m)
+    assert values_of(result.arrays) == pytest.approx([1 + 2 * step], rel=1e-6)
+
+
 def test_by_default_the_clients_rate_is_the_runs() -> None:
     grid = MemoryGrid({11: Volunteer("a", metrics={APPEAL_WEIGHT: 0.1})})
     MaxFL(local_steps=2).start(grid, model(0), 2, train_config=ConfigRecord({"learning-rate": 0.7}))

@@ -4,9 +4,12 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flwr.app import Context, Error, Message
+import numpy as np
+from flwr.app import ArrayRecord, Context, Error, Message
 
+from fedappeal.protocol import keys
 from fedappeal.protocol.elsewhere import Elsewhere, Kept, Part, Sums, record_elsewhere
+from fedappeal.protocol.packing import model_of, view
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.workers.crew import Crew
 from fedappeal.simulation.workers.worker import Answer, Key
@@ -67,7 +70,19 @@ class WorkersGrid(VirtualClients):
             found = self._crew.ask("fold", {number: [given[number]] for number in sorted(given)})
             sums += [found[number] for number in sorted(found)]
             left = [part for part, number in zip(left, at, strict=True) if number not in found]
-        return sums
+        return sums + self._sent_models(parts)
+
+    def _sent_models(self, parts: Sequence[Part]) -> list[Sums]:
+        """Return the models that were sent, times their parts' weights: a worker's sum counts from them."""
+        weights: dict[int, tuple[ArrayRecord, float]] = {}
+        for part in parts:
+            if (key := part.model.kept.key)[1] == keys.ARRAYS:
+                sent = model_of(self._models[key][1].content)
+                weights[id(sent)] = sent, weights.get(id(sent), (sent, 0.0))[1] + part.weight
+        return [
+            {name: np.multiply(view(array).reshape(-1), weight, dtype=np.float64) for name, array in sent.items()}
+            for sent, weight in weights.values()
+        ]
 
     def _train_again(self, lost: Sequence[Key]) -> None:
         """Have lost models trained again, by the workers that have the clients now."""

@@ -22,7 +22,7 @@ from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
 from server.build import packages_named
 from server.given import Given
-from strategies.rounds.updates import log_norm, shortened
+from strategies.rounds.updates import log_norm, shortened, zeros_like
 from strategies.rounds.weighted_sum import NotFinite, Refused, WeightedSum
 
 Key = tuple[str, str]
@@ -241,12 +241,15 @@ class EngineWorker:
         return KeptModel(form, size, "", False, log_norm(record, start) if self._job.measures else 0.0)
 
     def fold(self, parts: Sequence[tuple[Key, float, float]]) -> Sums:
-        """Return the sum of models that stay here: by key, shortened by a factor, times a weight."""
+        """Return the sum of records that stay here: by key, shortened by a factor, times a weight.
+
+        Models count by their differences from the one that was sent.
+        """
         total: WeightedSum | None = None
         for key, factor, weight in parts:
             held = self._held[key]
             start = held.sent if key[1] == keys.ARRAYS else None
             model = held.model if factor == 1.0 else shortened(held.model, start, factor)
-            total = total or WeightedSum(held.sent)
+            total = total or WeightedSum(start or zeros_like(held.sent))
             total.add(model, weight)
-        return total.totals() if total is not None else {}
+        return total.differences() if total is not None else {}

@@ -4,6 +4,9 @@ The packages are those that this machine's apt knows (``apt-cache dumpavail``), 
 list, ``debian/available`` in ``data_dir``: clients of one run on several machines need the same one. Maintainers'
 addresses tell clients apart and go nowhere else.
 
+Of a maintainer's packages whose words are the same (``gcc-11`` and ``gcc-12``) the first one counts, so that no test
+example equals a training example of its client.
+
 A package is the first line of its description: its words hashed to 512 entries (see
 `fedappeal.tasks.files.hashed_words`). Sections are those of Debian's archive at version 12; packages of another one
 are left out. Areas (``non-free/net``) do not count.
@@ -34,6 +37,7 @@ SECTIONS = (
 class Debian(ByPerson):
     """Which section is a Debian package in? By maintainer, from its description's words."""
 
+    edition = 2
     input_shape = (FEATURES,)
     num_classes = len(SECTIONS)
     class_names = SECTIONS
@@ -51,10 +55,9 @@ def _held(data_dir: Path | None) -> Mapping[str, tuple[Features, Labels]]:
     for package in read(data_dir):
         if package.section in number:
             by_maintainer.setdefault(package.maintainer, []).append(package)
-    return {
-        maintainer: (
-            hashed([package.synopsis for package in packages], FEATURES),
-            np.array([number[package.section] for package in packages], dtype=np.int64),
-        )
-        for maintainer, packages in by_maintainer.items()
-    }
+    held = {}
+    for maintainer, packages in by_maintainer.items():
+        rows = hashed([package.synopsis for package in packages], FEATURES)
+        first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
+        held[maintainer] = rows[first], np.array([number[packages[k].section] for k in first], dtype=np.int64)
+    return held

@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from client.participation.behaviour import compose
 from client.participation.policies import Always
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.draws import generator
 from server.build import files_named
 from tests.node import Node, run_config
 
@@ -42,6 +44,45 @@ def test_markov_has_its_shares_and_its_steps() -> None:
     here, later = found[:, :-1], found[:, 1:]
     assert abs((~later[here]).mean() - 0.2) < 4 * math.sqrt(0.16 / here.sum())
     assert abs(later[~here].mean() - 0.3) < 4 * math.sqrt(0.21 / (~here).sum())
+
+
+def replayed(behaviour: Markov, seed: int, client: str, server_round: int) -> bool:
+    """The chain followed from round 1, one draw at a time."""
+    goes, returns = float(behaviour.settings.goes), float(behaviour.settings.returns)
+    draws = generator(seed, "markov", client=client)
+    here = draws.random() < returns / (goes + returns)
+    for _ in range(server_round - 1):
+        here = draws.random() >= goes if here else draws.random() < returns
+    return bool(here)
+
+
+def test_the_order_of_questions_changes_no_answer() -> None:
+    one, two = Markov(Markov.Settings(goes=0.2, returns=0.3)), Markov(Markov.Settings(goes=0.5, returns=0.5))
+    rng = np.random.default_rng(0)
+    for _ in range(1500):
+        behaviour, seed, client = (one, two)[rng.integers(2)], int(rng.integers(2)), f"c{rng.integers(3)}"
+        server_round = int(rng.integers(1, 60))
+        expected = replayed(behaviour, seed, client, server_round)
+        assert behaviour.available(seed, client, server_round) is expected, (seed, client, server_round)
+
+
+def test_a_run_of_eight_times_as_many_rounds_takes_about_eight_times_as_long() -> None:
+    def spent(client: str, rounds: int) -> float:
+        behaviour = Markov(Markov.Settings())
+        started = time.thread_time()
+        for server_round in range(1, rounds + 1):
+            behaviour.available(0, client, server_round)
+        return time.thread_time() - started
+
+    short = min(spent(f"short-{k}", 1000) for k in range(3))
+    assert spent("long", 8000) < 16 * short
+
+
+def test_few_places_in_chains_are_remembered() -> None:
+    behaviour = Markov(Markov.Settings())
+    for k in range(availability.PLACES + 10):
+        behaviour.available(0, f"many-{k}", 1)
+    assert availability._place.cache_info().currsize == availability.PLACES
 
 
 def test_a_chain_that_always_changes_alternates() -> None:

@@ -92,6 +92,18 @@ def test_a_client_whose_update_is_left_out_failed_and_its_weight_does_not_count(
     assert watch.records[0].metrics["bounded"] == 1.0
 
 
+@pytest.mark.parametrize(("seen", "unseen", "bounded"), [(2, 1, None), (3, 0, 1.0), (3, 1, 1.0)])
+def test_clients_that_never_train_are_no_measure_of_the_others(seen: int, unseen: int, bounded: float | None) -> None:
+    """Of two clients that train neither is cut, whoever evaluates besides; of three, the one that is far is."""
+    far = {10: Volunteer("far", local=9.0)}
+    near = {11 + k: Volunteer(f"near-{k}", local=3.0) for k in range(seen - 1)}
+    others = {20 + k: Volunteer(f"unseen-{k}", role=keys.UNSEEN) for k in range(unseen)}
+    strategy = FedAvg(influence="bounded", evaluate_every=0, min_clients=seen + unseen)
+    result, watch = run(strategy, MemoryGrid({**far, **near, **others}), 1)
+    assert watch.records[0].metrics.get("bounded") == bounded
+    assert values_of(result.arrays) == [6.0 if bounded is None else pytest.approx(3.0)]
+
+
 def test_a_heavy_client_may_not_pull_as_far() -> None:
     own = bounds()
     counted = sent(own, *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")), reply("large", 0.0, 5.0, examples=4))

@@ -72,6 +72,28 @@ def test_clients_are_maintainers(tmp_path: Path) -> None:
         task_of(tmp_path, min_examples=3)
 
 
+VERSIONS = "".join(
+    stanza(f"prog-{k}", ANN, "devel" if k % 2 else "utils", "The GNU C compiler", f"prog-{k}") for k in range(4)
+) + "".join(stanza(f"other-{k}", ANN, "net", f"program number{k}", f"other-{k}") for k in range(8))
+
+
+def test_no_test_example_reads_like_a_training_example_of_its_client(tmp_path: Path) -> None:
+    write_available(tmp_path, VERSIONS + stanza("theirs", TEAM, "devel", "the gnu c compiler!", "t") + LISTED)
+    held = task_of(tmp_path).held()
+    assert [SECTIONS[label] for label in held["ann@example.org"][1]] == ["utils", *["net"] * 8, "libs", "net"]
+    assert len(held["team@example.org"][1]) == 3, "another maintainer's package of the same words stays"
+    for seed in range(20):
+        task = task_of(tmp_path, seed=seed)
+        for client in range(2):
+            data = task.load(client)
+            train = {row.tobytes() for row in data.train.x.numpy()}
+            assert not train & {row.tobytes() for row in data.test.x.numpy()}
+
+
+def test_a_run_of_the_older_packages_does_not_continue_with_these(tmp_path: Path) -> None:
+    assert Debian(TaskSettings(task="debian")).fingerprint != "55162090fbe9388f"  # of the data before that change
+
+
 def test_words_and_their_hash() -> None:
     assert words("Shoot-em-up in C++, by x.org. (3D) …é") == ["shoot-em-up", "in", "c++", "by", "x.org.", "3d"]
     # CRC-32 of "123456789" is 0xCBF43926, the check value of its specification.
