@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedappeal.files import CARD, read_safetensors
 from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.plugins import ALL, Allowed
-from fedappeal.tasks import TASKS, load_task
+from fedappeal.protocol.plugins import Allowed
+from fedappeal.tasks import load_task
 from fedappeal.tasks.files.data_files import environment_data_dir
 from fedappeal.tasks.share import tied_names
 from fedappeal.tasks.task import Task
@@ -63,17 +63,14 @@ def read_task(card: ModelCard, path: Path, allow: Iterable[str] = ()) -> Task:
     Args:
         card: the card.
         path: the model's file.
-        allow: packages whose code may run because the card names it. Those of a run's folder may: `resume` runs
-            them too.
+        allow: packages whose code may run because the card names it; ``.``: they are looked for in the current
+            folder too.
 
     Raises:
         ConfigError: one line: the task is not allowed, not importable, or does not take its settings.
     """
-    allowed = ALL if (path.parent / CONFIG).is_file() else Allowed.of(allow)
     try:
-        if allowed.packages == frozenset() and (package := TASKS.package(card.task)):
-            raise ConfigError(f"its code is of package '{package}', which runs only with --allow {package}")
-        return load_task(card.task_settings(), environment_data_dir(), allowed)
+        return load_task(card.task_settings(), environment_data_dir(), Allowed.of(allow, by_call=True))
     except ConfigError as error:
         reason = "; ".join(str(error).splitlines())
         raise ConfigError(f"file '{path}' is a model of task '{card.task}': {reason}") from None
@@ -107,7 +104,7 @@ def load_model(path: Path | str, model: "nn.Module | None" = None, allow: Iterab
     Args:
         path: a run's folder, or a file of a model: ``model.safetensors``, ``preferred-RUN.safetensors``.
         model: in place of the task's, for a task that is not importable here; a copy of it is filled.
-        allow: packages whose code may run because the file names it, where it is not in a run's folder.
+        allow: as in `read_task`.
 
     Raises:
         ConfigError: one line: as `open_model`.
