@@ -1,4 +1,4 @@
-"""What a folder names is no code: nothing of it is imported that the call has not allowed.
+"""Promise: what a folder names is not imported unless the call allows its package.
 
 The attacker gives a folder away: a model whose card, or a run whose settings, name a module that lies beside it.
 """
