@@ -70,7 +70,7 @@ def note_connection(state: RecordDict, fingerprint: str, lasting: bool) -> None:
 
 
 def proof_of(config: Mapping[str, object], client_id: str, folder: str, state: RecordDict) -> dict[str, str | bytes]:
-    """Return what a roll-call reply carries to prove that a client-id is this client's; empty: nothing.
+    """Return the proof that a roll-call reply carries; empty: it carries none.
 
     What is signed names the key of the connection, so that no server can pass the proof on to another one. A process
     that does not know that key, as under a stock SuperNode, signs nothing: all else that it knows, a server chose.

@@ -63,7 +63,7 @@ def read_values(path: Path) -> dict[str, Scalar]:
 
 
 def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a safetensors file's arrays by name, from its header; errors as in `read_safetensors`."""
+    """Return a safetensors file's shapes by array, from its header; errors as in `read_safetensors`."""
     try:
         with safe_open(path, framework="numpy") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
@@ -72,7 +72,10 @@ def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _check_memory(path: Path) -> None:
-    """Check that a file fits into the machine's memory: one of a few KB may have holes of a terabyte."""
+    """Check that a file fits into the machine's memory.
+
+    A file that takes a few KB on the disk may have holes of a terabyte.
+    """
     size, memory = path.stat().st_size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise ValueError(f"it needs {size // 10**6:,} MB in memory: this machine has {memory // 10**6:,}")

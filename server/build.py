@@ -297,7 +297,7 @@ def packages_named(config: RunConfig, given: Given = NOTHING_GIVEN) -> list[str]
 
 
 def check_allowed(config: RunConfig, path: Path, allow: Iterable[str], given: Given = NOTHING_GIVEN) -> None:
-    """Check that a call allows all code that the settings of a run's folder name; nothing is imported.
+    """Check that a call allows the code that a run's folder names; nothing is imported.
 
     Args:
         config: the run's settings.
@@ -335,8 +335,8 @@ def foreign_plugins(config: RunConfig, given: Given = NOTHING_GIVEN) -> list[tup
     A strategy's own local rule has no name by which a client could look for it: it comes with the strategy.
     """
     names = _named(config, given, chosen(config, given).mixture.parts)
-    found = ((registry.kind, name, registry.find(name)) for registry, name in names)
-    return [(kind, Provenance.of(name, plugin)) for kind, name, plugin in found if not is_ours(plugin)]
+    plugins = ((registry.kind, name, registry.find(name)) for registry, name in names)
+    return [(kind, Provenance.of(name, plugin)) for kind, name, plugin in plugins if not is_ours(plugin)]
 
 
 def _named(config: RunConfig, given: Given, policies: Iterable[str]) -> list[tuple[Registry[Any], str]]:

@@ -28,9 +28,9 @@ from strategies.rounds.members import Member
 from strategies.rounds.strategy import Strategy
 
 SECONDS_APART = 1.0
-"""Between the checkpoints of a run that need not be durable, after its first two rounds."""
+"""Between checkpoints that need not be durable, after the first two rounds."""
 _FEWEST = 2
-"""Checkpoints that any run of so many rounds has: where one is damaged, there is another."""
+"""Checkpoints that a run has from this round on: one may be damaged."""
 MOST_MEASUREMENTS = 10_000_000
 """Measurements that a run writes of single clients, about 540 MB; beyond, those of every second evaluated round,
 every third and so on."""

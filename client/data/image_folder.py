@@ -27,7 +27,10 @@ NO_IMAGES = f"it holds no images: files that end in {', '.join(EXTENSIONS)}"
 _MODES = {1: "L", 3: "RGB"}
 _FLOAT = 4
 _PIXEL = 12
-"""Bytes of a pixel while an image is read: Pillow has four of each, of the image as it is, upright, and converted."""
+"""Bytes of a pixel while Pillow reads an image.
+
+Four each: as it is, upright, and converted.
+"""
 _EIGHT_BITS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 
 log = logging.getLogger("fedappeal.client")

@@ -20,7 +20,7 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 def any_shape(shape: Shape) -> None:
-    """Say that there is no task yet, for which x would have to have a certain shape."""
+    """Allow any shape of x: there is no task yet."""
 
 
 def read_npz(path: str, check_shape: CheckShape = any_shape) -> tuple[Raw, Raw]:

@@ -32,7 +32,7 @@ from fedappeal.protocol.config import ConfigError, Settings
 PLUGIN_PATH = "FEDAPPEAL_PLUGIN_PATH"
 """Environment variable: the folder that is searched last for ``package.module:Name``; not set: the current one."""
 HERE = "."
-"""What a call names besides packages where the current folder is to be searched for them."""
+"""Name of the current folder among the packages that a call allows."""
 _OURS = ("fedappeal", "client", "server", "strategies")
 
 
@@ -118,7 +118,7 @@ class Allowed:
         return cls(frozenset(name.strip() for name in packages if name.strip()), by_call)
 
     def missing(self, module: str, distribution: str = "") -> list[str]:
-        """Return what has to be allowed as well before a module may be imported; empty: nothing."""
+        """Return what an import of a module lacks: packages, or `HERE`; empty: it is allowed."""
         if self.packages is None or _is_our_module(module):
             return []
         parts = module.split(".")
@@ -146,7 +146,7 @@ ALL = Allowed()
 
 
 def runs_only_with(missing: Collection[str]) -> str:
-    """Return the words for code that a call has not allowed: with which options it would run."""
+    """Return the words that say with which options code would run."""
     options = " ".join(f"--allow {name}" for name in sorted(set(missing), key=lambda name: (name == HERE, name)))
     return f"code that it names runs only with {options}" + (" (the current folder)" if HERE in missing else "")
 
@@ -226,7 +226,7 @@ class Registry(Generic[P]):
         return "" if _is_our_module(module) else distribution or module.partition(".")[0]
 
     def missing(self, name: str, allowed: Allowed) -> list[str]:
-        """Return what has to be allowed as well before the plug-in of a name is imported; raises as `package`."""
+        """Return what the import of a named plug-in lacks, as `Allowed.missing`; raises as `package`."""
         path, distribution = self._path(name)
         return allowed.missing(path.partition(":")[0], distribution)
 

@@ -1,4 +1,4 @@
-"""The connection of a page: it ends where its visitor has no slot, or sends no whole request header in time.
+"""The connection of a page, with a slot for its visitor and a deadline for request headers.
 
 uvicorn has no settings for either.
 """

@@ -1,4 +1,6 @@
-"""Who may hold a connection to a page open: some slots are its owner's, and no other user has all of the rest.
+"""How many connections to a page each user of the machine may hold.
+
+Some slots are the owner's alone, and no other user can have all of the rest.
 
 The kernel says whose a connection is (`fedappeal.socket_owner`). One that no process of this machine holds counts by
 its address: another machine's, or the one by which a container is published.
@@ -19,7 +21,7 @@ _EACH = 32
 
 
 def visitor(remote: Address | None, local: tuple[str, int | None] | None) -> int | str:
-    """Return the user id at the other end of a connection, or its host where no process of this machine has it."""
+    """Return the user id at the other end of a connection; of another machine, its host."""
     port = local[1] if local else None
     try:
         uid = peer_of(remote, (local[0], port)) if remote and local and port else None

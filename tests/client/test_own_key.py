@@ -104,9 +104,9 @@ def test_a_client_proves_who_it_is_after_a_restart_under_another_node_id(tmp_pat
     config = run_config(clients=2, model="logistic", solo__steps=2)
     node = Node(config, tmp_path / "state")
     signers = []
-    for each, connection in ((node, "e" * 64), (node.restarted(), "f" * 64)):
-        note_connection(each.context.state, connection, lasting=False)
-        answer = each("query", nonce=NONCE, run_key="run")
+    for process, connection in ((node, "e" * 64), (node.restarted(), "f" * 64)):
+        note_connection(process.context.state, connection, lasting=False)
+        answer = process("query", nonce=NONCE, run_key="run")
         info = dict(answer.config_records[keys.INFO])
         signers.append(signer(info, connection, str(info[keys.CLIENT_ID])))  # type: ignore[arg-type]
     assert signers[0] == signers[1]

@@ -90,12 +90,15 @@ class Call:
 def test_the_grpc_door_and_a_call_whose_connection_has_ended(active: bool) -> None:
     handler = grpc.unary_unary_rpc_method_handler(lambda request, context: f"answered {request}")
     details = SimpleNamespace(method="/flwr.proto.Fleet/PullMessages")
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as own:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
         server, _ = listener.accept()
         door = OwnUserInterceptor("127.0.0.1:{1}".format(*listener.getsockname()))
         guarded = door.intercept_service(lambda details: handler, details)
         assert guarded is not None
-        call = Call("ipv4:{}:{}".format(*own.getsockname()), active)
+        call = Call("ipv4:{}:{}".format(*client.getsockname()), active)
         with server, nullcontext() if active else pytest.raises(PermissionError, match="serves the user who"):
             assert guarded.unary_unary(1, call) == "answered 1"
 

@@ -1,4 +1,4 @@
-"""Promise: a small file that would need much memory is refused by its header, in a bounded one.
+"""Promise: a small file that would need much memory is refused, by its header.
 
 Each bomb is some MB on the disk, or less, and more than half a GB in memory. A process of its own reads it, and says
 by how much its memory grew at its highest.

@@ -50,10 +50,10 @@ def neighbour(page: ServedPage, uid: int) -> Iterator[None]:
 
 def asked(page: ServedPage) -> list[int]:
     """What the owner gets who visits the page five times, and then stops the run."""
-    known = {"Authorization": f"Bearer {page.token}", "Origin": f"http://{page.address}"}
+    headers = {"Authorization": f"Bearer {page.token}", "Origin": f"http://{page.address}"}
     url = f"http://{page.address}"
-    visits = [httpx.get(url, headers=known, trust_env=False, timeout=30).status_code for _ in range(5)]
-    return [*visits, httpx.post(f"{url}/stop", headers=known, trust_env=False, timeout=30).status_code]
+    visits = [httpx.get(url, headers=headers, trust_env=False, timeout=30).status_code for _ in range(5)]
+    return [*visits, httpx.post(f"{url}/stop", headers=headers, trust_env=False, timeout=30).status_code]
 
 
 def stop(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""How much memory the data of a file may take: checked by its headers, before it is read."""
+"""Limit of the memory that a file's data may take, checked before the data is read."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -7,7 +7,7 @@ from typing import Any, TextIO
 from fedappeal.protocol.config import ConfigError
 
 MAX_DATA = "FEDAPPEAL_MAX_DATA"
-"""Environment variable: megabytes that the data of one file or folder may take in memory; not set: `_DEFAULT`."""
+"""Environment variable: megabytes of memory that one file's or folder's data may take."""
 _DEFAULT = 2000
 _MEGABYTE = 10**6
 LONGEST_LINE = 1 << 24
@@ -48,7 +48,7 @@ def bounded_lines(file: TextIO) -> Iterator[str]:
 
 
 def check_parquet(file: Any, names: Collection[str]) -> None:
-    """Check by the footer of an open Parquet file that its columns are not too large.
+    """Check the size of a Parquet file's columns by its footer.
 
     Raises:
         ValueError: they are, or one holds lists or structures, whose size no footer tells.
@@ -66,7 +66,7 @@ def check_parquet(file: Any, names: Collection[str]) -> None:
 
 
 def check_texts(column: Any) -> None:
-    """Check that the texts of a column that was read as a dictionary are not too large, row by row.
+    """Check the size of all rows' texts of a column that was read as a dictionary.
 
     Raises:
         ValueError: they are: a text may be in the file once, and in many rows.
