@@ -152,7 +152,7 @@ class _Answers:
             participant = self._participants.of(context, message)
         except OwnDataRefused as error:
             folder = str(context.node_config.get("state-dir", ""))
-            proof = proof_of(config, error.client_id, folder, context.state, context.node_id)
+            proof = proof_of(config, error.client_id, folder, context.state)
             info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
         check_plugins(str(config.get(keys.PLUGINS, "")), participant.equipment.allowed)
@@ -180,7 +180,7 @@ class _Answers:
                 keys.ROLE: keys.SEEN if seen else keys.UNSEEN,
                 keys.PRIORITY: int(participant.priority()),
                 keys.LEFT_RUN: int(participant.memory(run_key).has_left(sys.maxsize)),
-                **proof_of(config, client_id, folder, context.state, context.node_id),
+                **proof_of(config, client_id, folder, context.state),
             }
         )
         metrics = MetricRecord({keys.NUM_EXAMPLES: participant.data.counts[0]})

@@ -69,17 +69,17 @@ def note_connection(state: RecordDict, fingerprint: str, lasting: bool) -> None:
     state[_CONNECTION] = ConfigRecord({"key": fingerprint, "lasting": int(lasting)})
 
 
-def proof_of(
-    config: Mapping[str, object], client_id: str, folder: str, state: RecordDict, node_id: int
-) -> dict[str, str | bytes]:
-    """Return what a roll-call reply carries to prove that a client-id is this client's; empty where it needs nothing.
+def proof_of(config: Mapping[str, object], client_id: str, folder: str, state: RecordDict) -> dict[str, str | bytes]:
+    """Return the proof that a roll-call reply carries; empty: it carries none.
+
+    What is signed names the key of the connection, so that no server can pass the proof on to another one. A process
+    that does not know that key, as under a stock SuperNode, signs nothing: all else that it knows, a server chose.
 
     Args:
         config: of the roll call.
         client_id: what the client is called.
         folder: its state folder; empty: it has none, and its connection's key is all that it has.
         state: of its context.
-        node_id: of its node.
 
     Raises:
         ValueError: the server asks for a signature of something else.
@@ -87,14 +87,14 @@ def proof_of(
     nonce, run_key = config.get(keys.NONCE, ""), config.get(keys.RUN_KEY, "")
     known = state.get(_CONNECTION)
     connection = known if isinstance(known, ConfigRecord) else ConfigRecord()
-    if not folder or not nonce or connection.get("lasting"):
+    if not folder or not nonce or connection.get("lasting") or "key" not in connection:
         return {}
     if not isinstance(nonce, str) or not proof.is_nonce(nonce):
         raise ValueError(f"{keys.NONCE} is not allowed: 32 hex digits")
     if not isinstance(run_key, str) or not keys.is_run_key(run_key):
         raise ValueError(f"{keys.RUN_KEY} is not allowed: up to 64 letters, digits, '-', '_' and '.'")
     key = own_key(Path(folder))
-    stated = proof.statement(nonce, run_key, str(connection.get("key", node_id)), client_id)
+    stated = proof.statement(nonce, run_key, str(connection["key"]), client_id)
     return {
         keys.PUBLIC_KEY: proof.public_pem(key.public_key()).decode(),
         keys.SIGNATURE: proof.sign(key, stated),

@@ -43,6 +43,8 @@ def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dic
     try:
         if path.exists() and not path.is_file():
             raise ValueError("it is no file")
+        if arrays:
+            _check_memory(path)
         check(path, arrays)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -58,6 +60,25 @@ def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dic
 def read_values(path: Path) -> dict[str, Scalar]:
     """Return the scalars of a safetensors file alone, its header checked; errors as in `read_safetensors`."""
     return _read(path, arrays=False)[1]
+
+
+def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return a safetensors file's shapes by array, from its header; errors as in `read_safetensors`."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"file '{path}' cannot be read: {error}") from None
+
+
+def _check_memory(path: Path) -> None:
+    """Check that a file fits into the machine's memory.
+
+    A file that takes a few KB on the disk may have holes of a terabyte.
+    """
+    size, memory = path.stat().st_size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise ValueError(f"it needs {size // 10**6:,} MB in memory: this machine has {memory // 10**6:,}")
 
 
 def write_safetensors(

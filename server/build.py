@@ -5,6 +5,8 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +18,16 @@ from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section
+from fedappeal.protocol.plugins import (
+    Allowed,
+    Plugin,
+    PluginSettings,
+    Provenance,
+    Registry,
+    is_ours,
+    parse_section,
+    runs_only_with,
+)
 from fedappeal.tasks import TASKS
 from server.given import NOTHING_GIVEN, Given
 from strategies.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
@@ -281,7 +292,31 @@ def packages_named(config: RunConfig, given: Given = NOTHING_GIVEN) -> list[str]
     Raises:
         ConfigError: for a name that is not known, or cannot be imported.
     """
-    return sorted({registry.package(name) for registry, name in _named(config, given)} - {""})
+    policies = chosen(config, given).mixture.parts
+    return sorted({registry.package(name) for registry, name in _named(config, given, policies)} - {""})
+
+
+def check_allowed(config: RunConfig, path: Path, allow: Iterable[str], given: Given = NOTHING_GIVEN) -> None:
+    """Check that a call allows the code that a run's folder names; nothing is imported.
+
+    Args:
+        config: the run's settings.
+        path: its folder.
+        allow: packages; ``.``: the current folder is searched for them.
+        given: objects in place of names.
+
+    Raises:
+        ConfigError: one line: what the run names, and the options that allow it.
+    """
+    allowed, registries = Allowed.of(allow, by_call=True), (*REGISTRIES, TASKS)
+    names = _named(config, given, Mixture.of_run(config, "always").parts)
+    names += [(registry, name) for registry in registries for name in config.sections() if name in registry.names()]
+    missing = [
+        (registry.kind, name, lacking) for registry, name in names if (lacking := registry.missing(name, allowed))
+    ]
+    if missing:
+        whose = " and ".join(f"{kind} '{name}'" for kind, name, _ in missing)
+        raise ConfigError(f"'{path}' holds a run of {whose}: {runs_only_with({*chain(*(m for *_, m in missing))})}")
 
 
 def files_named(config: RunConfig, given: Given = NOTHING_GIVEN) -> str:
@@ -299,13 +334,14 @@ def foreign_plugins(config: RunConfig, given: Given = NOTHING_GIVEN) -> list[tup
 
     A strategy's own local rule has no name by which a client could look for it: it comes with the strategy.
     """
-    found = ((registry.kind, name, registry.find(name)) for registry, name in _named(config, given))
-    return [(kind, Provenance.of(name, plugin)) for kind, name, plugin in found if not is_ours(plugin)]
+    names = _named(config, given, chosen(config, given).mixture.parts)
+    plugins = ((registry.kind, name, registry.find(name)) for registry, name in names)
+    return [(kind, Provenance.of(name, plugin)) for kind, name, plugin in plugins if not is_ours(plugin)]
 
 
-def _named(config: RunConfig, given: Given) -> list[tuple[Registry[Any], str]]:
+def _named(config: RunConfig, given: Given, policies: Iterable[str]) -> list[tuple[Registry[Any], str]]:
     """Return the names of a run's plug-ins, each with the registry that knows it."""
-    policies, rule = chosen(config, given).mixture.parts, config.local_rule
+    rule = config.local_rule
     return [
         *([] if given.strategy else [(STRATEGIES, config.strategy)]),
         *((POLICIES, name) for name in policies),

@@ -28,7 +28,9 @@ from strategies.rounds.members import Member
 from strategies.rounds.strategy import Strategy
 
 SECONDS_APART = 1.0
-"""Between the checkpoints of a run that need not be durable."""
+"""Between checkpoints that need not be durable, after the first two rounds."""
+_FEWEST = 2
+"""Checkpoints that a run has from this round on: one may be damaged."""
 MOST_MEASUREMENTS = 10_000_000
 """Measurements that a run writes of single clients, about 540 MB; beyond, those of every second evaluated round,
 every third and so on."""
@@ -89,7 +91,7 @@ class Recorder(Hooks):
 
     def __post_init__(self) -> None:
         self._policies = {str(line["client-id"]) for line in read_lines(self.folder.path / POLICIES)}
-        self._due = time.monotonic() + SECONDS_APART
+        self._due = 0.0
         self._unsaved: tuple[int, ArrayRecord] | None = None
         self._begun = False
         self._initial_hash = content_hash(self.initial)
@@ -184,7 +186,8 @@ class Recorder(Hooks):
         if self.memory is not None:
             self.memory.keep_only(kept)
         ended = time.monotonic()
-        self._due = ended + max(SECONDS_APART, LARGEST_SHARE * (ended - started))
+        wait = max(SECONDS_APART, LARGEST_SHARE * (ended - started)) if len(kept) >= _FEWEST else 0.0
+        self._due = ended + wait
         self.watch.on_checkpoint(server_round)
 
 

@@ -52,6 +52,15 @@ def test_a_half_closed_connection_is_no_ones(listener: socket.socket) -> None:
             assert peer_of(*ends(client, server)) is None
 
 
+def test_an_end_that_no_process_has_taken_yet_is_no_ones(listener: socket.socket) -> None:
+    """The kernel has set the connection up, and lists this end as root's and without a file."""
+    with socket.create_connection(listener.getsockname()[:2]) as client:
+        assert peer_of(listener.getsockname()[:2], client.getsockname()[:2]) is None
+        server, _ = listener.accept()
+        with server:
+            assert peer_of(listener.getsockname()[:2], client.getsockname()[:2]) == os.geteuid()
+
+
 def test_a_listener_is_not_taken_for_a_connection(listener: socket.socket) -> None:
     own = listener.getsockname()[:2]
     assert listener_of(own) == os.geteuid()

@@ -18,8 +18,10 @@ from client.data.columns import Chosen
 from client.data.label_reader import LabelReader
 from client.data.unfit import Unfit
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.tasks.files.data_size import bounded_lines, check_size
 
 _DELIMITERS = ",;\t"
+_ROWS_AT_ONCE = 8_192
 
 
 def csv_names(path: str) -> list[str]:
@@ -53,9 +55,11 @@ def read_csv(path: str, chosen: Chosen, labels: LabelReader) -> NDArray[np.gener
         Unfit: rows of other lengths, empty cells, what is no number, labels that do not fit; says row and column.
     """
     values, whole = array("d"), True
-    for cells, numbers in _rows(path, chosen, labels):
+    for row, (cells, numbers) in enumerate(_rows(path, chosen, labels)):
         whole = whole and _whole(cells)
         values.extend(numbers)
+        if not row % _ROWS_AT_ONCE:
+            check_size(values.itemsize * len(values), "its numbers")
     return narrowed(np.asarray(values).reshape(-1, len(chosen.features)), whole)
 
 
@@ -77,11 +81,11 @@ def _opened(path: str) -> Iterator[tuple[list[str], Any]]:
     """Open a CSV file; give its columns' names, and a reader that stands behind them."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
+            first = next(bounded_lines(file), "")
             parted = {d: next(csv.reader([first], delimiter=d, skipinitialspace=True), []) for d in _DELIMITERS}
             file.seek(0)
             delimiter = max(_DELIMITERS, key=lambda d: len(parted[d]))
-            reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
+            reader = csv.reader(bounded_lines(file), delimiter=delimiter, skipinitialspace=True, strict=True)
             names = [name.strip() for name in next(reader, [])]
             if not any(names):
                 raise Unfit(DataProblem.COLUMNS, "its first line holds no names of columns")

@@ -10,6 +10,7 @@ Pillow alone reads the images: importing torchvision would cost a small device s
 import logging
 import os
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,19 @@ from numpy.typing import NDArray
 
 from client.data.unfit import Unfit
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.tasks.files.data_size import check_size
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The files that are taken for images: torchvision's list."""
 
 NO_IMAGES = f"it holds no images: files that end in {', '.join(EXTENSIONS)}"
 _MODES = {1: "L", 3: "RGB"}
+_FLOAT = 4
+_PIXEL = 12
+"""Bytes of a pixel while Pillow reads an image.
+
+Four each: as it is, upright, and converted.
+"""
 _EIGHT_BITS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 
 log = logging.getLogger("fedappeal.client")
@@ -104,6 +112,7 @@ def read_images(
     files, others = labelled_files(root, labels)
     if not files:
         raise Unfit(DataProblem.TOO_FEW, NO_IMAGES)
+    check_size(len(files) * prod(shape) * _FLOAT, "its images")
     x = np.empty((len(files), *shape), dtype=np.float32)
     resized = 0
     for row, (path, _) in enumerate(files):
@@ -148,6 +157,7 @@ def read_image(path: Path, out: NDArray[np.float32]) -> bool:
     channels, height, width = out.shape
     try:
         with Image.open(path) as image:
+            check_size(image.width * image.height * _PIXEL, f"its {image.width} x {image.height} pixels")
             if image.mode not in _EIGHT_BITS:
                 raise ValueError(f"its pixels are of mode {image.mode}: 8 bits a channel are needed")
             # Cameras write how they were held beside the pixels.

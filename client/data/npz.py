@@ -1,41 +1,58 @@
 """An ``.npz`` with an array ``x``, one row an example, and labels ``y``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from client.data.unfit import Unfit
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.tasks.files.data_size import check_size
 
 Raw = NDArray[np.generic]
+Shape = tuple[int, ...]
+CheckShape = Callable[[Shape], None]
+"""Raises ValueError where x may not have this shape."""
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-def read_npz(path: str) -> tuple[Raw, Raw]:
-    """Return x and y; whether they fit a task is not known yet.
+def any_shape(shape: Shape) -> None:
+    """Allow any shape of x: there is no task yet."""
+
+
+def read_npz(path: str, check_shape: CheckShape = any_shape) -> tuple[Raw, Raw]:
+    """Return x and y.
+
+    Types, shapes and sizes are checked by the arrays' headers, before one is read.
+
+    Args:
+        path: the file.
+        check_shape: checks the shape of x.
 
     Raises:
         Unfit: no such file, damaged arrays, arrays of other types, unequal lengths, values that are not finite.
+        ValueError: arrays that need too much memory, and as `check_shape`.
     """
-    arrays = _read(path, ("x", "y"))
+    arrays = _read(path, ("x", "y"), check_shape)
     return arrays["x"], arrays["y"]
 
 
-def read_inputs(path: str) -> tuple[Raw, Raw | None]:
-    """Return x, and y where the file holds one; raises as `read_npz`."""
-    arrays = _read(path, ("x",))
+def read_inputs(path: str, check_shape: CheckShape) -> tuple[Raw, Raw | None]:
+    """Return x, and y where the file holds one; arguments and errors as of `read_npz`."""
+    arrays = _read(path, ("x",), check_shape)
     return arrays["x"], arrays.get("y")
 
 
-def _read(path: str, needed: Sequence[str]) -> dict[str, Raw]:
+def _read(path: str, needed: Sequence[str], check_shape: CheckShape) -> dict[str, Raw]:
     with _opened(path, needed) as file:
-        arrays: dict[str, Raw] = {name: _array(file, name) for name in ("x", "y") if name in file.files}
-    x, y = arrays["x"], arrays.get("y")
-    if y is not None and (not y.ndim or len(y) != (len(x) if x.ndim else -1)):
-        raise Unfit(DataProblem.SHAPE, f"y has shape {y.shape}, x has {x.shape}: one label an example is needed")
-    if not x.ndim:
-        raise Unfit(DataProblem.SHAPE, "x has shape (): one row an example is needed")
+        headers = {name: _header(file, name) for name in ("x", "y") if name in file.files}
+        _check_shapes({name: shape for name, (shape, _) in headers.items()})
+        check_shape(headers["x"][0])
+        check_size(sum(prod(shape) * dtype.itemsize for shape, dtype in headers.values()), "its arrays")
+        arrays: dict[str, Raw] = {name: _array(file, name) for name in headers}
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
@@ -43,15 +60,26 @@ def _read(path: str, needed: Sequence[str]) -> dict[str, Raw]:
     return arrays
 
 
+def _check_shapes(shapes: dict[str, Shape]) -> None:
+    x, y = shapes["x"], shapes.get("y")
+    if y is not None and (not y or y[:1] != x[:1]):
+        raise Unfit(DataProblem.SHAPE, f"y has shape {y}, x has {x}: one label an example is needed")
+    if not x:
+        raise Unfit(DataProblem.SHAPE, "x has shape (): one row an example is needed")
+
+
 @contextmanager
 def _opened(path: str, needed: Sequence[str]) -> Iterator[np.lib.npyio.NpzFile]:
     """Open an .npz that holds the arrays that are needed."""
     try:
-        file = np.load(path, allow_pickle=False)
+        with open(path, "rb") as begin:
+            if begin.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:  # NumPy would read all of it
+                raise Unfit(DataProblem.UNREADABLE, "not an .npz: it holds one array without a name")
+        file: np.lib.npyio.NpzFile = np.load(path, allow_pickle=False)
+    except Unfit:
+        raise
     except Exception as error:  # a damaged archive fails in ways of its own
         raise Unfit(DataProblem.UNREADABLE, f"not an .npz that can be read ({error})") from None
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise Unfit(DataProblem.UNREADABLE, "not an .npz: it holds one array without a name")
     with file:
         missing = [name for name in needed if name not in file.files]
         if missing:
@@ -60,12 +88,23 @@ def _opened(path: str, needed: Sequence[str]) -> Iterator[np.lib.npyio.NpzFile]:
         yield file
 
 
+def _header(file: np.lib.npyio.NpzFile, name: str) -> tuple[Shape, np.dtype[np.generic]]:
+    """Return an array's shape and type."""
+    assert file.zip is not None
+    try:
+        with file.zip.open(f"{name}.npy") as part:
+            shape, _, dtype = _HEADERS[npy.read_magic(part)](part)
+    except Exception as error:
+        raise Unfit(DataProblem.UNREADABLE, f"its array {name} cannot be read ({error})") from None
+    if dtype.kind not in "iuf":
+        problem = DataProblem.VALUES if name == "x" else DataProblem.LABELS
+        raise Unfit(problem, f"{name} is of type {dtype}: integers and floats are allowed")
+    return shape, dtype
+
+
 def _array(file: np.lib.npyio.NpzFile, name: str) -> Raw:
     try:
         array: Raw = file[name]
     except Exception as error:  # zlib.error and others
         raise Unfit(DataProblem.UNREADABLE, f"its array {name} cannot be read ({error})") from None
-    if array.dtype.kind not in "iuf":
-        problem = DataProblem.VALUES if name == "x" else DataProblem.LABELS
-        raise Unfit(problem, f"{name} is of type {array.dtype}: integers and floats are allowed")
     return array

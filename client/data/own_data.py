@@ -7,6 +7,7 @@ task's are, and split by the run's ``train-share``; the draw follows the run's s
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -17,10 +18,10 @@ from client.data.columns import Columns, choose, is_function, is_table
 from client.data.csv_table import check_csv, csv_names, read_csv
 from client.data.image_folder import class_folders, read_images
 from client.data.label_reader import LabelReader, labels_in
-from client.data.npz import Raw, read_npz
+from client.data.npz import Raw, any_shape, read_npz
 from client.data.own_function import find_function, load_by_function
-from client.data.parquet_table import check_parquet, parquet_names, read_parquet
-from client.data.scaled import scaled, with_channel
+from client.data.parquet_table import check_parquet_table, parquet_names, read_parquet
+from client.data.scaled import check_shape, scaled, with_channel
 from client.data.unfit import OwnDataError, Unfit
 from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.data_problem import DataProblem
@@ -36,7 +37,10 @@ _LONGEST = 1000
 
 log = logging.getLogger("fedappeal.client")
 
-_OF_TABLES = {".csv": (csv_names, check_csv, read_csv), ".parquet": (parquet_names, check_parquet, read_parquet)}
+_OF_TABLES = {
+    ".csv": (csv_names, check_csv, read_csv),
+    ".parquet": (parquet_names, check_parquet_table, read_parquet),
+}
 
 
 def check_own_data(data: str, columns: Columns | None = None) -> None:
@@ -97,7 +101,8 @@ def _from_files(task: Task, data: str, columns: Columns) -> Split:
     elif _is_folder(data):
         raw, labels = read_images(Path(data), task.input_shape, task.class_names, task.num_classes)
     else:
-        x, y = read_npz(data)
+        takes_any = type(task).inputs is Task.inputs  # it refuses all of them, and says why
+        x, y = read_npz(data, any_shape if takes_any else partial(check_shape, shape=task.input_shape))
         raw, labels = with_channel(x, task.input_shape), labels_in(y, task.num_classes)
     _check_enough(task.settings, len(labels))
     return Split(scaled(task, raw), torch.from_numpy(labels))

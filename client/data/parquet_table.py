@@ -12,6 +12,7 @@ from client.data.csv_table import narrowed
 from client.data.label_reader import LabelReader
 from client.data.unfit import Unfit
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.tasks.files.data_size import check_parquet, check_texts
 
 _ROWS_AT_ONCE = 8_192
 
@@ -26,9 +27,9 @@ def parquet_names(path: str) -> list[str]:
         return list(file.schema_arrow.names)
 
 
-def check_parquet(path: str, chosen: Chosen) -> None:
+def check_parquet_table(path: str, chosen: Chosen) -> None:
     """Read a table and keep nothing; raises as `read_parquet`."""
-    with _opened(path) as file:
+    with _opened(path, chosen) as file:
         for _ in _batches(file, chosen, LabelReader(known=False)):
             pass
 
@@ -49,7 +50,7 @@ def read_parquet(path: str, chosen: Chosen, labels: LabelReader) -> NDArray[np.g
     """
     import pyarrow
 
-    with _opened(path) as file:
+    with _opened(path, chosen) as file:
         schema = file.schema_arrow
         whole = all(pyarrow.types.is_integer(schema.field(name).type) for name in chosen.features)
         x = np.empty((file.metadata.num_rows, len(chosen.features)))
@@ -59,7 +60,8 @@ def read_parquet(path: str, chosen: Chosen, labels: LabelReader) -> NDArray[np.g
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _opened(path: str, chosen: Chosen | None = None) -> Iterator[Any]:
+    """Open a Parquet file; the columns that are chosen are checked by its footer."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -68,7 +70,12 @@ def _opened(path: str) -> Iterator[Any]:
             DataProblem.UNREADABLE, "a .parquet needs pyarrow: pip install 'fedappeal[tables]' (a .csv needs nothing)"
         ) from None
     try:
-        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
+        texts = [chosen.label] if chosen else []  # in the file once, and in memory too: as a dictionary
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False, read_dictionary=texts) as file:
+            if chosen:
+                for name in chosen.features:
+                    _check_kind(file.schema_arrow.field(name).type, name)
+                check_parquet(file, chosen.names)
             yield file
     except pyarrow.ArrowException as error:
         raise Unfit(DataProblem.UNREADABLE, f"it is no Parquet file that can be read ({error})") from None
@@ -81,6 +88,7 @@ def _batches(file: Any, chosen: Chosen, labels: LabelReader) -> Iterator[tuple[i
         numbers = np.empty((batch.num_rows, len(chosen.features)))
         for place, name in enumerate(chosen.features):
             numbers[:, place] = _numbers(batch.column(name), name, first)
+        check_texts(batch.column(chosen.label))
         for row, value in enumerate(batch.column(chosen.label).to_pylist(), start=first + 1):
             try:
                 labels.add(value)
@@ -90,12 +98,16 @@ def _batches(file: Any, chosen: Chosen, labels: LabelReader) -> Iterator[tuple[i
         first += batch.num_rows
 
 
+def _check_kind(kind: Any, name: str) -> None:
+    import pyarrow
+
+    if not any(is_kind(kind) for is_kind in (pyarrow.types.is_integer, pyarrow.types.is_floating, _is_decimal)):
+        raise Unfit(DataProblem.VALUES, f"column {name} holds {kind}: numbers are allowed")
+
+
 def _numbers(column: Any, name: str, first: int) -> NDArray[np.float64]:
     import pyarrow
 
-    kind = column.type
-    if not any(is_kind(kind) for is_kind in (pyarrow.types.is_integer, pyarrow.types.is_floating, _is_decimal)):
-        raise Unfit(DataProblem.VALUES, f"column {name} holds {kind}: numbers are allowed")
     numbers: NDArray[np.float64] = column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero(~np.isfinite(numbers))
     if len(wrong):

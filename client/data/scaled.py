@@ -22,9 +22,8 @@ def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
     shape = task.input_shape
     if type(task).inputs is Task.inputs:
         problem = DataProblem.NOT_TAKEN
-    elif shape and raw.shape[1:] != shape:
-        raise Unfit(DataProblem.SHAPE, f"x has shape {raw.shape}: {_wanted(shape)} is needed, n examples first")
     else:
+        check_shape(raw.shape, shape)
         problem = DataProblem.VALUES
     try:
         return task.inputs(raw)
@@ -34,6 +33,24 @@ def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:
         raise Unfit(problem, f"its inputs failed: {type(error).__name__}: {error}") from error
 
 
+def check_shape(held: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Check the shape of raw inputs, which may lack the axis of a single channel.
+
+    Args:
+        held: shape of all of them.
+        shape: of one of the task's inputs; empty: it may be any.
+
+    Raises:
+        Unfit: it is another.
+    """
+    if shape and held[1:] not in (shape, shape[1:] if _has_one_channel(shape) else shape):
+        raise Unfit(DataProblem.SHAPE, f"x has shape {held}: {_wanted(shape)} is needed, n examples first")
+
+
+def _has_one_channel(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[0] == 1
+
+
 def with_channel(raw: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.generic]:
     """Return images with an axis for a single channel, which they may lack.
 
@@ -41,9 +58,9 @@ def with_channel(raw: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np
         raw: shape ``(n, ...)``.
         shape: of one of the task's inputs.
     """
-    return raw[:, None] if len(shape) == 3 and shape[0] == 1 and raw.shape[1:] == shape[1:] else raw
+    return raw[:, None] if _has_one_channel(shape) and raw.shape[1:] == shape[1:] else raw
 
 
 def _wanted(shape: tuple[int, ...]) -> str:
     full = f"(n, {', '.join(map(str, shape))})"
-    return f"{full} or {full.replace('n, 1, ', 'n, ', 1)}" if shape[0] == 1 and len(shape) == 3 else full
+    return f"{full} or {full.replace('n, 1, ', 'n, ', 1)}" if _has_one_channel(shape) else full

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +20,14 @@ from client.data.image_folder import (
 )
 from client.data.label_reader import labels_in
 from client.data.npz import read_inputs
-from client.data.scaled import with_channel
+from client.data.scaled import check_shape, with_channel
 from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.files.data_size import check_size
 from fedappeal.trained.card import ModelCard
 
 BATCH = 256
 """Examples that are in memory at once, as floats."""
+_FLOAT = 4
 
 
 class Batch(NamedTuple):
@@ -99,6 +102,7 @@ def _images(root: Path, card: ModelCard) -> Examples:
     files, unlabelled = _labelled(root, card)
     if not files:
         raise ValueError(NO_IMAGES)
+    check_size(min(len(files), BATCH) * prod(shape) * _FLOAT, "a batch of its images")
 
     def batches() -> Iterator[Batch]:
         for start in range(0, len(files), BATCH):
@@ -124,10 +128,15 @@ def _labelled(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], str]
 
 
 def _arrays(path: Path, card: ModelCard) -> Examples:
-    raw, y = read_inputs(str(path))
-    shape, x = card.input_shape, with_channel(raw, card.input_shape)
-    if x.shape[1:] != shape or not len(x):
-        raise ValueError(f"x has shape {x.shape}: (n, {', '.join(map(str, shape))}) is needed, n at least 1")
+    shape = card.input_shape
+
+    def check(held: tuple[int, ...]) -> None:
+        check_shape(held, shape)
+        if not held[0]:
+            raise ValueError(f"x has shape {held}: one example at least is needed")
+
+    raw, y = read_inputs(str(path), check)
+    x = with_channel(raw, shape)
     labels, unlabelled = None, "it holds no array y" if y is None else "the task's labels are no classes"
     if y is not None and card.num_classes:
         labels, unlabelled = labels_in(y, card.num_classes).astype(np.int64), ""

@@ -4,7 +4,7 @@ import html
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.protocol.plugins import ALL, Allowed
 from fedappeal.simulation import engine
 from fedappeal.simulation.choice import AUTO, SEQUENTIAL
 from fedappeal.simulation.engine import Simulation
@@ -28,6 +29,7 @@ from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.tracking.following import tracked
 from fedappeal.tracking.registry import MakeTracker
+from server.build import check_allowed
 from server.checkpoint import Checkpoint
 from server.given import Given
 from server.resumption import settings_to_resume
@@ -87,6 +89,7 @@ class Run:
         given: Callable[[], Given] = Given,
         how: Simulation | None = None,
         watching: Watching | None = None,
+        allow: Iterable[str] | None = None,
     ) -> None:
         """Open a run's folder; programs call `fedappeal.simulate` or `fedappeal.load`.
 
@@ -95,12 +98,14 @@ class Run:
             given: returns the objects that stand in for names; by default there are none, or they are not known.
             how: how it is simulated; None: as its folder records.
             watching: what the program wants to see of it.
+            allow: packages whose code may run because the folder names it; None: the program named all itself.
         """
         self.path = path
         self.interrupted = False
         self._given = given
         self._how = how
         self._watching = watching or Watching()
+        self._allow = allow
 
     @property
     def config(self) -> RunConfig:
@@ -172,6 +177,8 @@ class Run:
         """
         config = settings_to_resume(self.path, rounds)
         self._check_given()
+        if self._allow is not None:
+            check_allowed(config, self.path, self._allow, self._given())
         with shown(self._watching.quiet) as show:
             self._go(config, RunFolder.open(self.path), show, config.strategy)
         return self
@@ -217,7 +224,8 @@ class Run:
                 f"'{self.path}' holds a run of a program's own: fedappeal.load(path, {needed}) takes it"
             )
         data_dir = self._how.data_dir if self._how else ""
-        return load_task(self.config.task_settings(), Path(data_dir) if data_dir else None)
+        allowed = ALL if self._allow is None else Allowed.of(self._allow, by_call=True)
+        return load_task(self.config.task_settings(), Path(data_dir) if data_dir else None, allowed)
 
     def _check_given(self) -> None:
         """Check that all objects are here with which the run began.

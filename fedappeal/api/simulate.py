@@ -109,11 +109,13 @@ def load(
     track: Any = (),
     set: Mapping[str, Scalar] | None = None,
     quiet: bool = False,
+    allow: Sequence[str] = (),
 ) -> Run:
     """Return a run from its folder; its history needs nothing else.
 
     What `simulate` was given of a program's own is given again for `Run.model` and `Run.resume`, by the same names;
-    so is ``track``, whose runs continue, with its settings in ``set``.
+    so is ``track``, whose runs continue, with its settings in ``set``. Code that the folder names runs only where
+    ``allow`` names its package; ``.`` there: it is looked for in the current folder too.
 
     Raises:
         ConfigError: no run is there, or what is given is not what the run began with.
@@ -124,7 +126,7 @@ def load(
     folder = Path(path).absolute()
     recorded = read_config(folder)
     if recorded.get("runtime", {}).get(KIND) != SIMULATION:
-        return Run(folder)
+        return Run(folder, allow=allow)
     how = Simulation.of_runtime(recorded["runtime"])
     own, began = Own.of(locals()), recorded.get(GIVEN, {})
     given = Given()
@@ -133,7 +135,7 @@ def load(
         plan = planned_again(Run(folder).config, strategy, task, own, how.data_dir)
         _check_same(folder, began, plan.facts())
         given = plan.given
-    return Run(folder, lambda: given, how, Watching(evaluate, on_round, quiet, trackers))
+    return Run(folder, lambda: given, how, Watching(evaluate, on_round, quiet, trackers), allow)
 
 
 def warn_of(lines: Iterable[str]) -> None:

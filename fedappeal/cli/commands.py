@@ -114,6 +114,15 @@ def superlink(context: typer.Context, log_format: LogFormat = "text") -> None:
     start_superlink(context.args, log_format)
 
 
+AllowedPackages = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="a package whose code may run because the folder or file names it; '.': looked for in this folder "
+        "too; repeatable"
+    ),
+]
+
+
 @cli.command("resume")
 def resume(
     folder: Annotated[Path, typer.Argument(help="folder of a run; it continues in its own runtime")],
@@ -145,13 +154,14 @@ def resume(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="a setting of a tracker: NAME.KEY=VALUE, repeatable")
     ] = None,
+    allow: AllowedPackages = None,
 ) -> None:
     """Continue a run from its last finished round, in the runtime that it was started in."""
     from fedappeal.cli.observers import observers_to_resume
     from fedappeal.cli.resume import ResumeOptions, resume_run
     from fedappeal.metrics.serving import MetricsPort
 
-    options = ResumeOptions(rounds, superlink, root_certificates, detach, port, data_dir, device)
+    options = ResumeOptions(rounds, superlink, root_certificates, detach, port, data_dir, device, tuple(allow or ()))
     metrics = MetricsPort(metrics_port, metrics_address)
     resume_run(folder, options, observers_to_resume(track or [], set_ or [], metrics))
 
@@ -385,10 +395,6 @@ def watch(
 
 ModelPath = Annotated[
     Path, typer.Argument(metavar="RUN|MODEL", help="a run's folder, a model.safetensors, a client's preferred-*")
-]
-AllowedPackages = Annotated[
-    list[str] | None,
-    typer.Option(help="a package whose code may run because a file outside of a run's folder names it; repeatable"),
 ]
 
 

@@ -1,10 +1,14 @@
 """`fedappeal resume`: continue a run in the runtime in which it was started."""
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedappeal.cli.observers import NONE, Observers
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.protocol.plugins import HERE, current_folder_unsearched
 from server.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of, settings_to_resume
 from server.run_folder import CONFIG, GIVEN, Usable, read_config, without_memory
 
@@ -28,6 +32,7 @@ class ResumeOptions:
         port: port of a local SuperLink's Fleet API.
         data_dir: folder with the data sets.
         device: where the clients train.
+        allow: packages whose code may run because the run names it; ``.``: the current folder is searched for them.
     """
 
     rounds: int | None = None
@@ -37,6 +42,7 @@ class ResumeOptions:
     port: int | None = None
     data_dir: str | None = None
     device: str | None = None
+    allow: tuple[str, ...] = ()
 
     def check(self, path: Path, kind: str) -> None:
         """Check that the options fit the runtime of a run.
@@ -59,7 +65,7 @@ def resume_run(path: Path, options: ResumeOptions, observers: Observers = NONE) 
 
     Raises:
         ConfigError: before anything is started: no run in the folder, one that cannot continue, an option that does
-            not fit it.
+            not fit it, code that is not allowed.
     """
     if options.superlink is not None and not (path / CONFIG).exists():
         raise ConfigError(
@@ -75,6 +81,23 @@ def resume_run(path: Path, options: ResumeOptions, observers: Observers = NONE) 
     kind = str(runtime[KIND])
     options.check(path, kind)
     config = settings_to_resume(path, options.rounds, usable := _usable(path, kind))
+    from server.build import check_allowed
+
+    check_allowed(config, path, options.allow)
+    with nullcontext() if HERE in options.allow else current_folder_unsearched():
+        _continue(config, path, runtime, usable, options, observers)
+
+
+def _continue(
+    config: RunConfig,
+    path: Path,
+    runtime: Mapping[str, Any],
+    usable: Usable,
+    options: ResumeOptions,
+    observers: Observers,
+) -> None:
+    """Continue a run whose settings are checked; raises as `resume_run`."""
+    kind = runtime[KIND]
     if kind == SUBMITTED:
         from fedappeal.cli.submit import resume_submitted
 

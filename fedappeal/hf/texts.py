@@ -12,6 +12,7 @@ import numpy as np
 
 from fedappeal.protocol.config import ConfigError
 from fedappeal.tasks.arrays import Labels
+from fedappeal.tasks.files.data_size import bounded_lines, check_parquet, check_texts
 
 Column = list[Any]
 _KINDS = ".csv, .jsonl, .parquet, or a folder that datasets saved"
@@ -87,7 +88,7 @@ def _check(wanted: Sequence[str], held: Sequence[str]) -> None:
 def _csv(path: Path, wanted: Sequence[str]) -> list[Column]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            rows = csv.DictReader(file)
+            rows = csv.DictReader(bounded_lines(file))
             _check(wanted, rows.fieldnames or [])
             return _by_column(list(rows), wanted)
         except csv.Error as error:
@@ -97,7 +98,7 @@ def _csv(path: Path, wanted: Sequence[str]) -> list[Column]:
 def _jsonl(path: Path, wanted: Sequence[str]) -> list[Column]:
     rows: list[dict[str, Any]] = []
     with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(bounded_lines(file), start=1):
             if not line.strip():
                 continue
             try:
@@ -121,11 +122,14 @@ def _parquet(path: Path, wanted: Sequence[str]) -> list[Column]:
     from pyarrow import ArrowException, parquet
 
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path, read_dictionary=list(wanted))
         _check(wanted, file.schema_arrow.names)
+        check_parquet(file, wanted)
         table = file.read(columns=list(wanted))
     except (ArrowException, OSError) as error:
         raise ValueError(f"it cannot be read ({error})") from None
+    for column in table.columns:
+        check_texts(column.combine_chunks())
     return [table.column(name).to_pylist() for name in wanted]
 
 

@@ -13,10 +13,13 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +31,8 @@ from fedappeal.protocol.config import ConfigError, Settings
 
 PLUGIN_PATH = "FEDAPPEAL_PLUGIN_PATH"
 """Environment variable: the folder that is searched last for ``package.module:Name``; not set: the current one."""
+HERE = "."
+"""Name of the current folder among the packages that a call allows."""
 _OURS = ("fedappeal", "client", "server", "strategies")
 
 
@@ -96,36 +101,55 @@ def _prefixed(lines: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Allowed:
-    """Which packages may be imported because a message or a run names them.
+    """Which packages may be imported because a message, a run or a file names them.
 
     Attributes:
         packages: names of packages or distributions; None: all.
+        by_call: whether a command or a Python call allows them, for a folder; else a client's owner does. The current
+            folder is then searched only where `HERE` is among the packages.
     """
 
     packages: frozenset[str] | None = None
+    by_call: bool = False
 
     @classmethod
-    def of(cls, packages: Iterable[str]) -> "Allowed":
+    def of(cls, packages: Iterable[str], by_call: bool = False) -> "Allowed":
         """Allow the named packages alone."""
-        return cls(frozenset(name.strip() for name in packages if name.strip()))
+        return cls(frozenset(name.strip() for name in packages if name.strip()), by_call)
+
+    def missing(self, module: str, distribution: str = "") -> list[str]:
+        """Return what an import of a module lacks: packages, or `HERE`; empty: it is allowed."""
+        if self.packages is None or _is_our_module(module):
+            return []
+        parts = module.split(".")
+        names = {".".join(parts[: n + 1]) for n in range(len(parts))} | ({distribution} if distribution else set())
+        package = [] if names & self.packages else [distribution or parts[0]]
+        return [*package, *([HERE] if self.by_call and HERE not in self.packages and _only_here(parts[0]) else [])]
 
     def check(self, kind: str, name: str, module: str, distribution: str = "") -> None:
         """Check before an import.
 
         Raises:
-            ConfigError: names the package and how its owner allows it.
+            ConfigError: names the package and how it is allowed.
         """
-        parts = module.split(".")
-        known = {".".join(parts[: n + 1]) for n in range(len(parts))} | ({distribution} if distribution else set())
-        if self.packages is not None and not _is_our_module(module) and not known & self.packages:
-            package = distribution or parts[0]
-            raise ConfigError(
-                f"{kind} = '{name}' is not allowed: this client's owner has not allowed the package '{package}' "
-                f"(--allow {package})"
-            )
+        if not (missing := self.missing(module, distribution)):
+            return
+        if self.by_call:
+            raise ConfigError(f"{kind} = '{name}' is not allowed: {runs_only_with(missing)}")
+        raise ConfigError(
+            f"{kind} = '{name}' is not allowed: this client's owner has not allowed the package '{missing[0]}' "
+            f"(--allow {missing[0]})"
+        )
 
 
 ALL = Allowed()
+
+
+def runs_only_with(missing: Collection[str]) -> str:
+    """Return the words that say with which options code would run."""
+    options = " ".join(f"--allow {name}" for name in sorted(set(missing), key=lambda name: (name == HERE, name)))
+    return f"code that it names runs only with {options}" + (" (the current folder)" if HERE in missing else "")
+
 
 P = TypeVar("P")
 
@@ -179,7 +203,7 @@ class Registry(Generic[P]):
             raise ConfigError(f"{self.kind} = {name!r} is not allowed: write your own as package.module:Name")
         allowed.check(self.kind, name, module, distribution)
         if not _is_our_module(module):
-            _search_plugin_path()
+            _search_plugin_path(module.partition(".")[0])
         try:
             found: Any = importlib.import_module(module)
             for step in steps:
@@ -200,6 +224,11 @@ class Registry(Generic[P]):
         path, distribution = self._path(name)
         module = path.partition(":")[0]
         return "" if _is_our_module(module) else distribution or module.partition(".")[0]
+
+    def missing(self, name: str, allowed: Allowed) -> list[str]:
+        """Return what the import of a named plug-in lacks, as `Allowed.missing`; raises as `package`."""
+        path, distribution = self._path(name)
+        return allowed.missing(path.partition(":")[0], distribution)
 
     def _path(self, name: str) -> tuple[str, str]:
         if name in self.built_in:
@@ -226,11 +255,38 @@ def _built_in(path: str) -> Any:
     return attrgetter(name)(importlib.import_module(module))
 
 
-def _search_plugin_path() -> None:
-    """Search the user's folder last, as a console script does not search it."""
-    folder = os.environ.get(PLUGIN_PATH) or os.getcwd()
-    if folder not in sys.path and "" not in sys.path:
+def _search_plugin_path(package: str) -> None:
+    """Search the user's folder last, as a console script does not search it.
+
+    The current folder is searched only for a package that is nowhere else.
+    """
+    folder = os.environ.get(PLUGIN_PATH) or ("" if _is_importable(package) else os.getcwd())
+    if folder and folder not in sys.path and "" not in sys.path:
         sys.path.append(folder)
+
+
+def _is_importable(package: str) -> bool:
+    """Whether a package is found as the import path stands; it is not imported."""
+    return package in sys.modules or find_spec(package) is not None
+
+
+def _only_here(package: str) -> bool:
+    """Whether only a search of the current folder finds a package."""
+    elsewhere = os.environ.get(PLUGIN_PATH) or _is_importable(package)
+    return not elsewhere and PathFinder.find_spec(package, [os.getcwd()]) is not None
+
+
+@contextmanager
+def current_folder_unsearched() -> Iterator[None]:
+    """Keep the current folder off the import path of processes that are started meanwhile."""
+    if os.environ.get(PLUGIN_PATH):
+        yield
+        return
+    os.environ[PLUGIN_PATH] = os.devnull
+    try:
+        yield
+    finally:
+        del os.environ[PLUGIN_PATH]
 
 
 def _is_our_module(module: str) -> bool:

@@ -1,7 +1,7 @@
 """Whose client-id it is: fingerprints of keys, and the signature that proves one in the roll call.
 
-What is signed names the node, so that a signature is of no use to another one: by the key of its connection, which
-the SuperLink checks at each call, or by its id where the signing process does not know that key.
+What is signed names the key of the node's connection, which the SuperLink checks at each call: a signature is of no
+use to another node, nor to another SuperLink. A node id would be: a server gives its nodes what ids it likes.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def statement(nonce: str, run_key: str, node: str, client_id: str) -> bytes:
     Args:
         nonce: of the roll call.
         run_key: of the run.
-        node: fingerprint of the connection's key, or the node id.
+        node: fingerprint of the connection's key.
         client_id: what the client is called.
     """
     return "\n".join((CONTEXT, nonce, run_key, node, client_id)).encode()

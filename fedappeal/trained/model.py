@@ -1,22 +1,21 @@
 """A trained model, rebuilt from its file: the card's task with the file's values."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedappeal.files import CARD, read_safetensors
+from fedappeal.files import CARD, array_shapes, read_safetensors, read_values
 from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.plugins import ALL, Allowed
-from fedappeal.tasks import TASKS, load_task
+from fedappeal.protocol.plugins import Allowed
+from fedappeal.tasks import load_task
 from fedappeal.tasks.files.data_files import environment_data_dir
 from fedappeal.tasks.share import tied_names
 from fedappeal.tasks.task import Task
-from fedappeal.trained.card import ModelCard, card_in
+from fedappeal.trained.card import ModelCard, card_in, read_card
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,17 +62,14 @@ def read_task(card: ModelCard, path: Path, allow: Iterable[str] = ()) -> Task:
     Args:
         card: the card.
         path: the model's file.
-        allow: packages whose code may run because the card names it. Those of a run's folder may: `resume` runs
-            them too.
+        allow: packages whose code may run because the card names it; ``.``: they are looked for in the current
+            folder too.
 
     Raises:
         ConfigError: one line: the task is not allowed, not importable, or does not take its settings.
     """
-    allowed = ALL if (path.parent / CONFIG).is_file() else Allowed.of(allow)
     try:
-        if allowed.packages == frozenset() and (package := TASKS.package(card.task)):
-            raise ConfigError(f"its code is of package '{package}', which runs only with --allow {package}")
-        return load_task(card.task_settings(), environment_data_dir(), allowed)
+        return load_task(card.task_settings(), environment_data_dir(), Allowed.of(allow, by_call=True))
     except ConfigError as error:
         reason = "; ".join(str(error).splitlines())
         raise ConfigError(f"file '{path}' is a model of task '{card.task}': {reason}") from None
@@ -90,11 +86,10 @@ def open_model(path: Path, allow: Iterable[str] = ()) -> TrainedModel:
         ConfigError: one line: no such file, no card, a task that cannot be built, or another model's values.
     """
     file = model_file(path)
-    arrays, values = read_safetensors(file)
-    card = card_in(values, file)
+    card = read_card(file)
     task = read_task(card, file, allow)
     model = task.initial_model(task.settings.seed)
-    _fill(model, arrays, card.shared, file)
+    _fill(model, card.shared, file)
     return TrainedModel(card, task, model)
 
 
@@ -107,7 +102,7 @@ def load_model(path: Path | str, model: "nn.Module | None" = None, allow: Iterab
     Args:
         path: a run's folder, or a file of a model: ``model.safetensors``, ``preferred-RUN.safetensors``.
         model: in place of the task's, for a task that is not importable here; a copy of it is filled.
-        allow: packages whose code may run because the file names it, where it is not in a run's folder.
+        allow: as in `read_task`.
 
     Raises:
         ConfigError: one line: as `open_model`.
@@ -115,17 +110,17 @@ def load_model(path: Path | str, model: "nn.Module | None" = None, allow: Iterab
     if model is None:
         return open_model(Path(path), allow).model
     file = model_file(Path(path))
-    arrays, values = read_safetensors(file)
+    values = read_values(file)
     shared = card_in(values, file).shared if CARD in values else "all"  # other programs write whole models
     filled = copy.deepcopy(model)
-    _fill(filled, arrays, shared, file)
+    _fill(filled, shared, file)
     return filled
 
 
-def _fill(
-    model: "nn.Module", arrays: Mapping[str, NDArray[np.generic]], shared: str | tuple[str, ...], file: Path
-) -> None:
+def _fill(model: "nn.Module", shared: str | tuple[str, ...], file: Path) -> None:
     """Put a file's values into a model, and the model into evaluation mode.
+
+    Names and shapes are checked by the file's header, before an array is read.
 
     Raises:
         ConfigError: one line: names or shapes that are not the model's.
@@ -134,16 +129,19 @@ def _fill(
 
     held, tied = model.state_dict(), tied_names(model)
     own = {name: tuple(tensor.shape) for name, tensor in held.items() if name not in tied}
-    arrays = {name: array for name, array in arrays.items() if name not in tied}  # other programs may write them
+    shapes = {name: shape for name, shape in array_shapes(file).items() if name not in tied}  # others may write them
     wanted = set(own) if shared == "all" else set(shared)
-    for name in sorted(wanted | set(arrays)):
+    for name in sorted(wanted | set(shapes)):
         if name not in wanted or name not in own:
             raise ConfigError(f"file '{file}' does not hold this model: the model has no array '{name}'")
-        if name not in arrays:
+        if name not in shapes:
             raise ConfigError(f"file '{file}' does not hold this model: it lacks array '{name}'")
-        if arrays[name].shape != own[name]:
+        if shapes[name] != own[name]:
             raise ConfigError(
-                f"file '{file}' does not hold this model: '{name}' has shape {arrays[name].shape}, not {own[name]}"
+                f"file '{file}' does not hold this model: '{name}' has shape {shapes[name]}, not {own[name]}"
             )
-    model.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}, strict=False)
+    arrays = read_safetensors(file)[0]
+    model.load_state_dict(
+        {name: torch.from_numpy(np.array(a)) for name, a in arrays.items() if name in shapes}, strict=False
+    )
     model.eval()

@@ -1,22 +1,36 @@
-"""The connection of a page, which ends where no whole request header comes in time: uvicorn has no setting for it."""
+"""The connection of a page, with a slot for its visitor and a deadline for request headers.
+
+uvicorn has no settings for either.
+"""
 
 import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fedappeal.web.slots import has_slot, visitor
+
 HEADER_WAIT = 5.0
 """Seconds from a connection's beginning, or from its latest answer, until the next whole request header."""
 
 
 class HeaderWait(H11Protocol):
-    """uvicorn's connection with a deadline for each request header; single bytes do not put it off."""
+    """uvicorn's connection with a deadline for each request header; single bytes do not put it off.
 
+    Attributes:
+        visitor: whose it is, as `fedappeal.web.slots` has it.
+    """
+
+    visitor: int | str = ""
     _due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first header."""
+        """Begin to wait for the first header, where the visitor has a slot."""
+        others = [connection.visitor for connection in self.connections if isinstance(connection, HeaderWait)]
         super().connection_made(transport)
+        self.visitor = visitor(self.client, self.server)
+        if not has_slot(self.visitor, others):
+            transport.abort()
         self._wait_or_not()
 
     def data_received(self, data: bytes) -> None:

@@ -25,8 +25,6 @@ _START = 10.0
 _GRACE = 1
 """Seconds that requests, event streams among them, are given when it ends."""
 _END = 5.0
-_MOST_AT_ONCE = 64
-"""Connections."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,6 @@ def served(
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_AT_ONCE,
             timeout_graceful_shutdown=_GRACE,
         )
         server = uvicorn.Server(config)

@@ -5,7 +5,7 @@ The call carries the run's initial model w_0, from which a client warms up its r
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -213,12 +213,16 @@ class RollCall:
         if node.registered or (given := read_proof(message)) is None:
             return ProvenKey(of_connection, node.registered)
         client_id, run_key = read_client_id(message), str(self.config.get(keys.RUN_KEY, ""))
+        # Under a stock SuperNode, earlier versions name the node id: another server could have passed that on.
         names = of_connection, str(node.node_id)
-        stated = [proof.statement(call.nonce, run_key, name, client_id) for name in names]
+        bound, passed_on = (proof.statement(call.nonce, run_key, name, client_id) for name in names)
+        with suppress(ValueError):
+            return ProvenKey(proof.signer_of(given.public_key, given.signature, bound), True)
         try:
-            return ProvenKey(proof.signer_of(given.public_key, given.signature, *stated), True)
+            proof.signer_of(given.public_key, given.signature, passed_on)
         except ValueError as error:
             raise Refused(f"the proof that client-id '{client_id}' is this node's does not hold: {error}") from None
+        return ProvenKey(of_connection, False)
 
     def update_until(self, ready: Callable[[], bool], seconds: float) -> None:
         """Enrol arrivals; wait for more until ``ready``, at most ``seconds``."""

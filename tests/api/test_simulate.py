@@ -242,7 +242,9 @@ def test_classes_that_a_notebook_defines_go_by_their_names_there() -> None:
     assert set(run.clients["requirement"]) == {2.0}
     plain = fedappeal.simulate("fedavg", "digits", clients=3, participation=Always, requirement="fixed", **quick)
     assert losses(run) == losses(plain)
-    assert fedappeal.load(run.path, quiet=True).resume(rounds=4).rounds == 4
+    with pytest.raises(ConfigError, match=r"runs only with --allow __main__$"):
+        fedappeal.load(run.path, quiet=True).resume(rounds=4)
+    assert fedappeal.load(run.path, quiet=True, allow=["__main__"]).resume(rounds=4).rounds == 4
     by_object = fedappeal.simulate(MyFedAvg(), model=Net, data=pairs(), **quick)
     with pytest.raises(ConfigError, match=re.escape("fedappeal.load(path, strategy=...) takes it")):
         fedappeal.load(by_object.path, model=Net, data=pairs()).resume(rounds=5)

@@ -61,13 +61,11 @@ def signer(said: dict[str, str | bytes], node: str, client_id: str = "alice") ->
     return proof.signer_of(public_key, signature, proof.statement(NONCE, "run", node, client_id))
 
 
-def test_a_process_that_knows_its_connections_key_names_it_and_never_the_node_id(tmp_path: Path) -> None:
+def test_the_key_of_the_connection_is_named_and_never_the_node_id(tmp_path: Path) -> None:
     own = proof.fingerprint(proof.public_pem(own_key(tmp_path).public_key()))
-    stock = proof_of(CALL, "alice", str(tmp_path), RecordDict(), 7)
-    assert signer(stock, "7") == own
     state = RecordDict()
     note_connection(state, "f" * 64, lasting=False)
-    said = proof_of(CALL, "alice", str(tmp_path), state, 7)
+    said = proof_of(CALL, "alice", str(tmp_path), state)
     assert signer(said, "f" * 64) == own
     with pytest.raises(ValueError, match="does not fit"):
         signer(said, "7")
@@ -76,9 +74,12 @@ def test_a_process_that_knows_its_connections_key_names_it_and_never_the_node_id
 def test_nothing_is_signed_where_nothing_is_to_be_proven(tmp_path: Path) -> None:
     registered = RecordDict()
     note_connection(registered, "f" * 64, lasting=True)
-    assert proof_of(CALL, "alice", str(tmp_path), registered, 7) == {}
-    assert proof_of(CALL, "alice", "", RecordDict(), 7) == {}
-    assert proof_of({keys.RUN_KEY: "run"}, "alice", str(tmp_path), RecordDict(), 7) == {}
+    assert proof_of(CALL, "alice", str(tmp_path), registered) == {}
+    assert proof_of(CALL, "alice", str(tmp_path), RecordDict()) == {}, "a stock SuperNode's app knows no connection"
+    passing = RecordDict()
+    note_connection(passing, "f" * 64, lasting=False)
+    assert proof_of(CALL, "alice", "", passing) == {}
+    assert proof_of({keys.RUN_KEY: "run"}, "alice", str(tmp_path), passing) == {}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -93,18 +94,21 @@ def test_nothing_is_signed_where_nothing_is_to_be_proven(tmp_path: Path) -> None
     ],
 )
 def test_a_server_gets_no_signature_of_a_text_of_its_own(tmp_path: Path, call: dict[str, object]) -> None:
+    state = RecordDict()
+    note_connection(state, "f" * 64, lasting=False)
     with pytest.raises(ValueError, match="is not allowed"):
-        proof_of(call, "alice", str(tmp_path), RecordDict(), 7)
+        proof_of(call, "alice", str(tmp_path), state)
 
 
 def test_a_client_proves_who_it_is_after_a_restart_under_another_node_id(tmp_path: Path) -> None:
     config = run_config(clients=2, model="logistic", solo__steps=2)
     node = Node(config, tmp_path / "state")
     signers = []
-    for each, node_id in ((node, "3"), (node.restarted(), "99")):
-        answer = each("query", nonce=NONCE, run_key="run")
+    for process, connection in ((node, "e" * 64), (node.restarted(), "f" * 64)):
+        note_connection(process.context.state, connection, lasting=False)
+        answer = process("query", nonce=NONCE, run_key="run")
         info = dict(answer.config_records[keys.INFO])
-        signers.append(signer(info, node_id, str(info[keys.CLIENT_ID])))  # type: ignore[arg-type]
+        signers.append(signer(info, connection, str(info[keys.CLIENT_ID])))  # type: ignore[arg-type]
     assert signers[0] == signers[1]
     assert keys.SIGNATURE not in node("query").config_records[keys.INFO]
 

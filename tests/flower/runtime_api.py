@@ -40,6 +40,7 @@ class RuntimeApi:
         server: whose state it serves.
         run_id: the run.
         calls: how often each call was made.
+        encodings: in which each call's answer may be, the latest.
         announces: whether answers say how long they are.
         read: bytes of all answers that were read.
     """
@@ -47,6 +48,7 @@ class RuntimeApi:
     server: Server
     run_id: int
     calls: Counter[str] = field(default_factory=Counter)
+    encodings: dict[str, str] = field(default_factory=dict)
     announces: bool = True
     read: int = 0
 
@@ -61,6 +63,7 @@ class RuntimeApi:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         name = request.url.path.rpartition("/")[2]
         self.calls[name] += 1
+        self.encodings[name] = request.headers["accept-encoding"]
         handle, kind = CALLS[name]
         [task] = self.server.state.get_tasks(run_ids=[self.run_id])
         try:

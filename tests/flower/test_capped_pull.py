@@ -15,4 +15,5 @@ def test_of_an_object_that_is_too_large_no_more_is_read_than_is_allowed(world: W
     world.api.announces = announces
     (got,) = world.pull(node).values()
     assert "too large" in str(got.error.reason)
+    assert world.api.encodings["pull-object"] == "identity", "a squeezed answer would say nothing of its size"
     assert world.api.read < (MIB // 4 if announces else 2 * MIB)

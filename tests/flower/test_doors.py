@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 import socket
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
@@ -10,7 +12,7 @@ import pytest
 from flwr.proto import fleet_pb2_grpc
 
 from fedappeal.flower import doors
-from fedappeal.flower.doors import OwnUserOnly, grpc_address, is_loopback
+from fedappeal.flower.doors import OwnUserInterceptor, OwnUserOnly, grpc_address, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,33 @@ def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not doors.admits(("127.0.0.1", 1), ("127.0.0.1", 2), "port")
     monkeypatch.setattr(doors, "peer_of", lambda remote, local: doors.os.geteuid())
     assert doors.admits(("127.0.0.1", 1), ("127.0.0.1", 2), "port")
+
+
+class Call:
+    """A call of the Fleet API, from this very process."""
+
+    def __init__(self, peer: str, active: bool) -> None:
+        self.peer, self.is_active = lambda: peer, lambda: active
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise PermissionError(details)
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_the_grpc_door_and_a_call_whose_connection_has_ended(active: bool) -> None:
+    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: f"answered {request}")
+    details = SimpleNamespace(method="/flwr.proto.Fleet/PullMessages")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        server, _ = listener.accept()
+        door = OwnUserInterceptor("127.0.0.1:{1}".format(*listener.getsockname()))
+        guarded = door.intercept_service(lambda details: handler, details)
+        assert guarded is not None
+        call = Call("ipv4:{}:{}".format(*client.getsockname()), active)
+        with server, nullcontext() if active else pytest.raises(PermissionError, match="serves the user who"):
+            assert guarded.unary_unary(1, call) == "answered 1"
 
 
 def test_every_method_of_the_fleet_api_has_one_request_and_one_reply() -> None:

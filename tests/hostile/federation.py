@@ -69,6 +69,11 @@ class Attacker(threading.Thread):
             except (MessageDropped, NotConnected):
                 continue
 
+    @property
+    def fingerprint(self) -> str:
+        """Of its node key."""
+        return proof.fingerprint(proof.public_pem(self.key.public_key()))
+
     def end(self) -> None:
         """Go offline."""
         self._over.set()
@@ -81,6 +86,7 @@ def enrolled(
     client_id: str = "mallory",
     *,
     signed_by: ec.EllipticCurvePrivateKey | None = None,
+    connection: str = "",
     **info: str | int | bytes,
 ) -> Message:
     """Return an honest answer to the roll call.
@@ -89,12 +95,13 @@ def enrolled(
         message: the roll call.
         client_id: a member's; two attackers of one run need two.
         signed_by: proves this key's client-id; None: the attacker's node key does, by its connection.
+        connection: fingerprint of the node key, which the proof names; empty: it names the node id.
         info: adds to what it says.
     """
     said: dict[str, Any] = {keys.CLIENT_ID: client_id, keys.ROLE: keys.SEEN}
     if signed_by is not None:
         asked = message.content.config_records[keys.CONFIG]
-        node, run_key = str(message.metadata.dst_node_id), str(asked[keys.RUN_KEY])
+        node, run_key = connection or str(message.metadata.dst_node_id), str(asked[keys.RUN_KEY])
         stated = proof.statement(str(asked[keys.NONCE]), run_key, node, client_id)
         public_key = proof.public_pem(signed_by.public_key()).decode()
         said |= {keys.PUBLIC_KEY: public_key, keys.SIGNATURE: proof.sign(signed_by, stated)}

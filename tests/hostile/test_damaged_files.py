@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+import fedappeal
 from client.activity import ACTIVITY, Activity
 from client.memory import RunMemory
 from client.preferred import describe_preferred
@@ -19,9 +20,10 @@ from client.process.owner import describe, pause, reset
 from client.requirement import Requirement, read_requirement, stored_requirement
 from client.state import DiskStore, Record
 from fedappeal.cli.main import main
-from fedappeal.files import write_safetensors
+from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.packing import content_hash
+from fedappeal.simulation.engine import Simulation, simulate
 from server.checkpoint import Checkpoint
 from server.checkpoints import checkpoint_files, newest_usable, write_checkpoint
 from server.initial_files import damaged_initials, initial_files
@@ -250,6 +252,29 @@ def test_without_one_that_can_be_used_the_run_is_refused_and_nothing_is_changed(
     (line,) = shown.err.splitlines()
     assert line.endswith("do not match their checksum, nor can the 2 before it: the run cannot continue")
     assert {file.name: file.read_bytes() for file in folder.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT, "memory-2.safetensors"])
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_a_short_simulation_has_a_predecessor_from_the_second_round_on(
+    name: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One minute between checkpoints: so short a run would have one alone.
+    monkeypatch.setattr("server.recorder.SECONDS_APART", 60.0)
+    config = RunConfig.parse(
+        {"clients": 2, "rounds": rounds, "local-steps": 2, "strategy": "scaffold", "solo.steps": 1}
+    )
+    for folder in ("whole", "damaged"):
+        simulate(config, RunFolder.create(tmp_path / folder, config), Simulation(mode="sequential"))
+    file = tmp_path / "damaged" / name.replace("2", str(rounds))
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    for folder in ("whole", "damaged"):
+        assert fedappeal.load(tmp_path / folder, quiet=True).resume(rounds=rounds + 1).rounds == rounds + 1
+    models = [(tmp_path / folder / "model.safetensors") for folder in ("whole", "damaged")]
+    arrays = [read_safetensors(path)[0] for path in models]
+    assert all(np.array_equal(arrays[0][key], arrays[1][key]) for key in arrays[0])
+    assert [line["round"] for line in read_lines(tmp_path / "damaged" / HISTORY)] == [*range(1, rounds + 2)]
 
 
 def test_a_checkpoint_of_an_earlier_version_still_continues(

@@ -48,7 +48,8 @@ def member(client_id: str, signed_by: ec.EllipticCurvePrivateKey | None = None, 
 
     def answer(attacker: Attacker, message: Message) -> Message | None:
         if is_roll_call(message):
-            return enrolled(message, client_id, signed_by=signed_by, left_run=0, priority=1)
+            signed = {"signed_by": signed_by, "connection": attacker.fingerprint}
+            return enrolled(message, client_id, left_run=0, priority=1, **signed)  # type: ignore[arg-type]
         return trained(message, decision) if message.metadata.message_type == "train" else None
 
     return answer

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from fedappeal.protocol.config import ConfigError
+from fedappeal.report.chart import Chart
+from fedappeal.report.page import Script, Section, page
 from fedappeal.report.report import ReportOptions, write_report
 from server.decisions import packed
 from server.lines import REQUIREMENTS
@@ -122,6 +124,15 @@ def test_texts_of_others_stay_texts(a_finished_run: Path) -> None:
     assert "\u2028" not in file.read_text()
     assert [load for load in found.loads if "alert" in load or load.startswith("img")] == []
     assert not re.search(r"https?:", file.read_text())
+
+
+def test_no_tag_is_in_the_data_whatever_plotly_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plotly.utils.PlotlyJSONEncoder", json.JSONEncoder)  # Plotly's own of today escapes it too
+    chart = Chart("title", "alt", {"data": [{"name": HOSTILE}]})
+    text = page("title", [Section("section", charts=[chart])], Script(file="plotly.js"))
+    data = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)[0]
+    assert json.loads(data) == [chart.figure]
+    assert "<" not in data
 
 
 def test_hostile_ids_do_not_leave_the_data(tmp_path: Path) -> None:

@@ -71,8 +71,10 @@ def test_code_that_a_lone_file_names_runs_only_where_it_is_allowed(tmp_path: Pat
         assert "moons_of_mine" not in sys.modules
     opened = open_model(tmp_path / "model.safetensors", allow=["moons_of_mine"])
     assert opened.card.class_names == opened.task.class_names == ("north", "south")
-    (tmp_path / "config.json").write_text("{}")  # the folder of a run of one's own
-    assert load_model(tmp_path).weight.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    (tmp_path / "config.json").write_text("{}")  # a file that anyone can write
+    with pytest.raises(ConfigError, match="--allow moons_of_mine"):
+        load_model(tmp_path)
+    assert load_model(tmp_path, allow=["moons_of_mine"]).weight.tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_a_task_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_a_task_that_is_not_there_is_named(tmp_path: Path) -> None:
     ):
         write_model(path, {}, task=task)
         with pytest.raises(ConfigError, match=f"is a model of task '{task}': task = .*{line}") as error:
-            load_model(path)
+            load_model(path, allow=["not_here"])
         assert "\n" not in str(error.value)
 
 

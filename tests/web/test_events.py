@@ -109,6 +109,16 @@ def _none_left(events: Events) -> bool:
     return False
 
 
+def test_one_page_more_than_are_allowed_is_refused() -> None:
+    async def trial() -> list[int]:
+        events = Events(lambda: ("all", 0))
+        answers = [await events.endpoint(request()) for _ in range(17)]
+        assert events.readers == 16
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(trial()) == [200] * 16 + [503]
+
+
 @pytest.mark.parametrize("name", ["state", "round"])
 def test_nothing_is_kept_where_no_page_is_open(name: str) -> None:
     events = Events(lambda: (name, 1))

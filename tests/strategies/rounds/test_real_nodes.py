@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import ConfigRecord, Error, Message
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
+from client.own_key import own_key, proof_of
 from fedappeal.protocol import keys, proof
 from strategies import FedALIGN, FedAvg
 from strategies.rounds.calls import FEW, LONGEST_PAUSE
@@ -36,7 +38,8 @@ class RealGrid(MemoryGrid):
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         for node in self.nodes:
-            key = self.keys.setdefault(node, new_key()).public_key()
+            connection = getattr(self.nodes[node], "connection", None) or new_key()
+            key = self.keys.setdefault(node, connection).public_key()
             since = f"2026-01-01T00:00:{node:06}"
             yield NodeInfo(
                 node_id=node, public_key=proof.public_pem(key), name=self.names.get(node), registered_at=since
@@ -44,18 +47,19 @@ class RealGrid(MemoryGrid):
 
 
 class Signing:
-    """A client that proves its own key; ``forge`` changes what it says."""
+    """A client that proves its own key; ``name``: what it calls its connection, empty: by the key of that."""
 
     def __init__(self, name: str, key: ec.EllipticCurvePrivateKey, **said: Any) -> None:
-        self.volunteer, self.key = Volunteer(name, **said), key
+        self.volunteer, self.key, self.connection = Volunteer(name, **said), key, new_key()
         self.calls: list[Message] = []
+        self.name = ""
 
     def __call__(self, message: Message) -> Message | None:
         reply = self.volunteer(message)
         if reply is not None and message.metadata.message_type == "query":
             self.calls.append(message)
             asked = message.content.config_records[keys.CONFIG]
-            node = str(message.metadata.dst_node_id)
+            node = self.name or proof.fingerprint(proof.public_pem(self.connection.public_key()))
             stated = proof.statement(str(asked[keys.NONCE]), str(asked[keys.RUN_KEY]), node, self.volunteer.name)
             info = reply.content.config_records[keys.INFO]
             info[keys.PUBLIC_KEY] = proof.public_pem(self.key.public_key()).decode()
@@ -141,6 +145,44 @@ def test_a_signature_for_another_node_is_of_no_use() -> None:
     assert watch.refused == {
         12: "the proof that client-id 'alice' is this node's does not hold: the signature does not fit"
     }
+
+
+class Stock:
+    """A ClientApp under a stock SuperNode, which knows neither the key nor the server of its connection."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, message: Message) -> Message | None:
+        reply = Volunteer("alice", left=False)(message)
+        if reply is not None and message.metadata.message_type == "query":
+            asked = message.content.config_records[keys.CONFIG]
+            info = reply.content.config_records[keys.INFO]
+            info.update(proof_of(asked, "alice", str(self.folder), RecordDict()))
+            reply.content[keys.INFO] = info
+        return reply
+
+
+def test_a_hostile_server_gets_no_proof_of_a_stock_supernode_that_another_server_takes(tmp_path: Path) -> None:
+    """It gives its own client the node id that it has here, and passes on this roll call and the answer."""
+    alice = Signing("alice", own_key(tmp_path))
+    grid = slow(RealGrid({10: alice, 11: Volunteer("b")}))
+    watch = federate(grid, 3, Watch(before={2: lambda: grid.nodes.update({12: Stock(tmp_path)})}))
+    assert [client for client, _ in watch.enrolled] == ["alice", "b"]
+    assert watch.refused[12].startswith("client-id 'alice' belongs to another key")
+    assert [10 in grid.asked(number) for number in (1, 2, 3)] == [True] * 3
+
+
+def test_a_proof_of_an_earlier_version_that_names_its_node_id_counts_for_nothing() -> None:
+    alice = Signing("alice", new_key())
+    alice.name = "10"
+    grid = RealGrid({10: alice, 11: Volunteer("b")})
+    seen: list[str] = []
+    watch = Watch()
+    watch.on_enrolled = lambda member, enrolled: seen.append(member.key_id)  # type: ignore[method-assign]
+    federate(grid, 1, watch)
+    assert id_of(alice.connection) in seen
+    assert id_of(alice.key) not in seen
 
 
 def test_a_registered_node_is_known_by_its_own_key_whatever_it_signs() -> None:
