@@ -16,6 +16,7 @@ READY := $(VENV)/ready
 
 TASK ?= digits
 STRATEGY ?= maxfl
+AGAINST ?= $(if $(filter fedavg,$(STRATEGY)),maxfl,fedavg)
 CLIENTS ?= 10
 ROUNDS ?= 20
 SEED ?= 0
@@ -39,7 +40,7 @@ $(READY): requirements.txt docker/installer.txt pyproject.toml
 	@touch $(READY)
 
 demo: setup
-	@$(BIN)/fedappeal local --strategy $(STRATEGY) --task $(TASK) --clients $(CLIENTS) --rounds $(ROUNDS) --seed $(SEED) --page 0 $(ARGS)
+	@$(BIN)/fedappeal local --strategy $(STRATEGY) --task $(TASK) --clients $(CLIENTS) --rounds $(ROUNDS) --seed $(SEED) --page 0 --against $(AGAINST) $(ARGS)
 
 # Many tests wait for real processes: two workers take little more than half of the time of one.
 test: setup

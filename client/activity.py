@@ -44,9 +44,11 @@ class Judged:
         figure: the loss, or the value of the task's metric, that was measured.
         requirement: rho_k.
         of: what both are: ``loss``, or the metric's name.
-        split: on which data, ``train`` or ``test``.
+        split: on which data, ``train``, ``held-out`` or ``test``.
         met: whether the model meets the requirement.
         bound: where the figure has to be: ``below`` the requirement, ``at least`` or ``at most`` there.
+        spent: rounds of the run that the client has joined on request although the model did not meet it.
+        goodwill: how many it gives in the run; None: no limited number, or the model was not sent to be trained.
     """
 
     figure: float
@@ -55,13 +57,34 @@ class Judged:
     split: str
     met: bool
     bound: str = "below"
+    spent: int = 0
+    goodwill: int | None = None
+
+    @property
+    def goodwill_spent(self) -> str:
+        """How much goodwill the client has spent, in words; empty where it gives no limited number."""
+        return "" if self.goodwill is None else f"goodwill: {self.spent} of {counted(self.goodwill, 'round')} spent"
 
     def __str__(self) -> str:
         return f"{self.of} {self.figure:.3f}, requirement {self.requirement:.3f}"
 
 
-def note_judged(state: "RecordDict", evaluation: Evaluation, requirement: Requirement, split: str) -> None:
-    """Note in a context's state what was measured of a model, if it was."""
+def note_judged(
+    state: "RecordDict",
+    evaluation: Evaluation,
+    requirement: Requirement,
+    split: str,
+    goodwill: tuple[int, int] | None = None,
+) -> None:
+    """Note in a context's state what was measured of a model, if it was.
+
+    Args:
+        state: of the context.
+        evaluation: what was measured.
+        requirement: what the client requires.
+        split: on which data.
+        goodwill: rounds that it has joined on request, and how many it gives; None: it was not asked to train.
+    """
     from flwr.app import ConfigRecord
 
     figure, of, bound = evaluation.loss, LOSS, "below"
@@ -70,7 +93,8 @@ def note_judged(state: "RecordDict", evaluation: Evaluation, requirement: Requir
         figure, of, bound = evaluation.score, metric.name, "at least" if metric.higher_is_better else "at most"
     if figure == figure:
         met = requirement.met(evaluation)
-        state[_JUDGED] = ConfigRecord(asdict(Judged(figure, requirement.rho, of, split, met, bound)))
+        judged = asdict(Judged(figure, requirement.rho, of, split, met, bound, *(goodwill or ())))
+        state[_JUDGED] = ConfigRecord({key: value for key, value in judged.items() if value is not None})
 
 
 def take_judged(state: "RecordDict") -> Judged | None:
@@ -97,6 +121,9 @@ class RunActivity:
         bytes_up: bytes of the answers' contents; ``bytes_down``: of the messages'.
         server_round: the latest round.
         judged: what it measured of the latest model that it judged; None: of none.
+        served_since: the first of the rounds up to now in which it was asked and the model met its requirement; 0:
+            the latest did not.
+        goodwill: what it has spent of its goodwill, in words; empty: it gives no limited number.
     """
 
     run_key: str
@@ -110,6 +137,14 @@ class RunActivity:
     bytes_down: int = 0
     server_round: int = 0
     judged: Judged | None = None
+    served_since: int = 0
+    goodwill: str = ""
+
+    @property
+    def goodwill_line(self) -> str:
+        """Goodwill that the client has spent, and since when the model serves it."""
+        since = f"the model serves you since round {self.served_since}" if self.served_since else ""
+        return "; ".join(filter(None, (self.goodwill, since)))
 
     @property
     def what(self) -> str:
@@ -132,7 +167,7 @@ class RunActivity:
                 f"round {self.server_round}: {split} {judged.of} {judged.figure:.4f}, required {wanted}: "
                 f"{'met' if judged.met else 'not met'}"
             )
-        return lines
+        return [*lines, *([self.goodwill_line] if self.goodwill_line else [])]
 
 
 def run_of(settings: Mapping[str, object]) -> str:
@@ -194,6 +229,9 @@ class Activity:
                 set_aside(self._path)  # damaged, not empty: it holds a run from the first answer on
         strategy, task = (printable(settings.get(key, ""), _LONGEST) for key in ("strategy", "task"))
         run = runs.pop(run_key, None) or RunActivity(run_key, strategy, task, now, now)
+        since, goodwill = run.served_since, run.goodwill
+        if judged and judged.split != "test":
+            since, goodwill = (since or server_round) if judged.met else 0, judged.goodwill_spent
         runs[run_key] = replace(
             run,
             last=now,
@@ -203,6 +241,8 @@ class Activity:
             bytes_down=run.bytes_down + bytes_down,
             server_round=server_round if judged else run.server_round,
             judged=judged or run.judged,
+            served_since=since,
+            goodwill=goodwill,
         )
         kept = [asdict(each) for each in runs.values()][-KEPT_RUNS:]
         # Not forced to the disk: a power cut may cost a round's figures, and a small device's card lives longer.

@@ -21,7 +21,7 @@ from client.data.unfit import OwnDataRefused
 from client.judgement import Adaptation
 from client.outlook import ModelOutlook
 from client.own_key import proof_of
-from client.participant import Participant
+from client.participant import ADAPTATION, Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
 from client.preferred import record_name
@@ -29,7 +29,7 @@ from client.privacy import Protection, protected
 from client.training.measured import UNMEASURED, Measured
 from client.training.rule import LocalRule
 from client.training.settings import LocalTrainingSettings
-from client.turn import Turn, told_rule, told_strategy
+from client.turn import NO_STRATEGY, Turn, told_rule, told_strategy
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
@@ -205,12 +205,13 @@ class _Answers:
         shared, model = self._model(message, participant)
         arrays = participant.complete(shared, run_key, server_round)
         requirement = participant.requirement(run_key)
-        evaluation = UNMEASURED
+        evaluation = judged = UNMEASURED
+        by = participant.judged_split
         if attacking or participant.policy.needs_loss or algorithm.reports:
-            steps = algorithm.tuning_steps()
-            evaluation = participant.judge(arrays, model, keys.TRAIN_SPLIT, steps, server_round=server_round)
-        if participant.store.durable:  # for its owner to see; a simulator's clients have none
-            note_judged(context.state, evaluation, requirement, keys.TRAIN_SPLIT)
+            judge = partial(participant.judge, arrays, model, server_round=server_round)
+            steps, use = algorithm.tuning_steps(), participant.use_of(algorithm)
+            evaluation = judge(keys.TRAIN_SPLIT, steps)
+            judged = judge(by, 0 if use else steps, use) if use or by != keys.TRAIN_SPLIT else evaluation
         priority, decision = participant.priority(algorithm.granted(told)), Decision.JOINED
         if not attacking:
             mandatory = bool(config.get(keys.MANDATORY, 0))
@@ -223,18 +224,24 @@ class _Answers:
                 told=told,
                 priority=priority,
                 outlook=ModelOutlook(participant, arrays, model),
+                judged=judged,
+                model=model,
             )
         if decision is Decision.LEFT:
             participant.memory(run_key).leave(server_round)
         metrics[keys.DECISION] = int(decision)
-        if decision is not Decision.JOINED:
+        rule = training = None
+        if decision is Decision.JOINED:
+            rule = told_rule(participant, algorithm, config)
+            training = self._training_settings(config, context.run_config)
+            rule.check(training)
+            _check_sent(participant, rule, training)
+            participant.pay(run_key)
+        if participant.store.durable:  # for its owner to see; a simulator's clients have none
+            note_judged(context.state, judged, requirement, by, participant.goodwill(run_key))
+        if rule is None or training is None:
             return _reply(message, metrics)
-
-        rule = told_rule(participant, algorithm, config)
-        training = self._training_settings(config, context.run_config)
-        rule.check(training)
-        _check_sent(participant, rule, training)
-        measured = Measured(evaluation, requirement.rho, requirement.met(evaluation), priority, told)
+        measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, told, judged)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
         claims = algorithm.report(measured) if participant.discloses.weight else {}
         if attacking:
@@ -261,12 +268,17 @@ class _Answers:
         requirement = participant.requirement(run_key)
 
         judge = partial(participant.judge, arrays, model, server_round=server_round)
-        measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, tuning_steps)
+        algorithm = told_strategy(participant, config)[0] if keys.STRATEGY in config else None
+        asks = algorithm or (
+            NO_STRATEGY if split == keys.TEST_SPLIT else None
+        )  # a survey is of the model as it is sent
+        use = participant.use_of(asks) if asks is not None else None
+        measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, 0 if use else tuning_steps, use)
         appealed = requirement.met(on_test)
         if participant.store.durable:
             note_judged(context.state, on_test, requirement, keys.TEST_SPLIT)
         metrics: Metrics = {
-            keys.NUM_EXAMPLES: participant.data.counts[split == keys.TEST_SPLIT],
+            keys.NUM_EXAMPLES: participant.count(split),
             participant.task.metric.name: measured.score,
             keys.LOSS: measured.loss,
             keys.APPEALED: int(appealed),
@@ -275,24 +287,26 @@ class _Answers:
         asked, may_tell = participant.config, participant.discloses
         tells_train_loss = asked.report_train_loss and may_tell.loss
         if may_tell.train_split and (asked.evaluate_train or tells_train_loss):
-            on_train = judge(keys.TRAIN_SPLIT, tuning_steps)
-            metrics[keys.APPEALED_TRAIN] = int(requirement.met(on_train))
+            judged = judge(participant.judged_split, 0 if use else tuning_steps, use)
+            metrics[keys.APPEALED_HELD_OUT if asked.holds_out else keys.APPEALED_TRAIN] = int(requirement.met(judged))
             if tells_train_loss:
-                metrics[keys.TRAIN_LOSS] = on_train.loss
-        algorithm = told_strategy(participant, config)[0] if keys.STRATEGY in config else None
+                metrics[keys.TRAIN_LOSS] = judge(keys.TRAIN_SPLIT, tuning_steps).loss
         adapted = None
         if algorithm is not None and (adapting := algorithm.adaptation()) is not None:
             rule, steps = adapting
-            adapted = judge(split, adaptation=Adaptation.of(rule, participant.plain_training(steps), "adaptation"))
+            adapted = judge(split, adaptation=Adaptation.of(rule, participant.plain_training(steps), ADAPTATION))
         elif algorithm is not None and (own := algorithm.own_model(participant.store, run_key, server_round + 1)):
             adapted = participant.measured({**arrays, **own}, split, precision=participant.precision)
+        elif use is not None and not (algorithm is not None and algorithm.has_own_models):
+            adapted = judge(split, adaptation=use)
         if adapted is not None:
             metrics[keys.ADAPTED + participant.task.metric.name] = adapted.score
             metrics[keys.ADAPTED_LOSS] = adapted.loss
         if (preferred := participant.preferred_score(on_test, requirement)) is not None:
             metrics[keys.PREFERRED + participant.task.metric.name] = preferred
+            metrics[keys.SERVED] = int(participant.task.metric.reaches(on_test.score, requirement.solo_score))
         if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
-            which = participant.keep_preferred(arrays, requirement, on_test, run_key, server_round)
+            which = participant.keep_preferred(arrays, requirement, on_test, run_key, server_round, use)
             file = f"{participant.node.state_dir}/{record_name(run_key)}.safetensors"
             kept = f", kept in {file}" if participant.node.state_dir else ""
             log.info("the run is over: this client prefers the %s model%s", which, kept)

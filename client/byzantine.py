@@ -99,8 +99,9 @@ def false_claims(
     made_up = {algorithm.weight_claim: config.byzantine_claim} if algorithm.weight_claim in honest else {}
     if config.byzantine_attack == "claim":
         return {**honest, **made_up}
-    lie = measured.evaluation.inflated(config.byzantine_inflation)
-    false = algorithm.false_report(measured, replace(measured, evaluation=lie, met=requirement.met(lie)))
+    lie, judged = (e.inflated(config.byzantine_inflation) for e in (measured.evaluation, measured.judged))
+    pretended = replace(measured, evaluation=lie, met=requirement.met(judged), judged=judged)
+    false = algorithm.false_report(measured, pretended)
     return false if config.byzantine_attack == "inflate" else {**false, **made_up}
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 _LOSSES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS})
-_APPEALS = frozenset({keys.APPEALED, keys.APPEALED_TRAIN})
-_OF_TRAIN_SPLIT = frozenset({keys.APPEALED_TRAIN, keys.TRAIN_LOSS})
+_APPEALS = frozenset({keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED})
+_OF_TRAIN_SPLIT = frozenset({keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.TRAIN_LOSS})
 _NEEDS = {
     "report-loss": "its strategy needs the clients' losses",
     "report-weight": "its strategy needs what a client tells besides its model",
@@ -87,7 +87,7 @@ class Disclosure:
         Raises:
             ConfigError: one line for the server: it asks about training examples.
         """
-        self._check(train_split=split == keys.TRAIN_SPLIT)
+        self._check(train_split=split in (keys.TRAIN_SPLIT, keys.HELD_OUT_SPLIT))
 
     def of_evaluation(self, metrics: Mapping[str, V]) -> dict[str, V]:
         """Return what of an EVALUATE's answer may leave the device."""

@@ -60,6 +60,11 @@ def _past(
     return Past(server_round, Decision(decision), float(loss), held_out, wished, bool(mandatory))
 
 
+def _payment(server_round: int, model: str) -> str:
+    """Return how a round that was paid for is remembered."""
+    return f"{server_round}:{model[:32]}"
+
+
 class RunMemory:
     """What a client remembers of one run.
 
@@ -99,6 +104,33 @@ class RunMemory:
     def leave(self, server_round: int) -> None:
         """Remember that the client left for good in the given round."""
         self._remember("left-round", server_round)
+
+    def accepts(self, server_round: int, model: str, goodwill: int) -> bool:
+        """Whether the client's goodwill lets it join a round on request.
+
+        Args:
+            server_round: the round.
+            model: content hash of the model that was sent; a round that was paid for is not paid for again.
+            goodwill: rounds that it gives in this run; -1: all.
+        """
+        if goodwill <= 0:
+            return goodwill < 0
+        spent = self._spent()
+        return len(spent) < goodwill or _payment(server_round, model) in spent
+
+    def pay(self, server_round: int, model: str) -> None:
+        """Remember a round that the client joins on request, before it trains."""
+        spent = self._spent()
+        if (payment := _payment(server_round, model)) not in spent:
+            self._remember("goodwill-spent", " ".join((*spent, payment)))
+
+    @property
+    def goodwill_spent(self) -> int:
+        """Rounds that the client has joined on request although the model did not meet its requirement."""
+        return len(self._spent())
+
+    def _spent(self) -> list[str]:
+        return str(self._values()["goodwill-spent"]).split()
 
     def personal(self, before: int) -> Mapping[str, NDArray[np.generic]]:
         """Return the personal part of the model as it was before a round."""
@@ -144,7 +176,7 @@ class RunMemory:
 
     def _values(self) -> dict[str, Scalar]:
         record = self._store.read(f"run-{self._run_key}")
-        return {"requirement": "", "left-round": 0, **(record.values if record else {})}
+        return {"requirement": "", "left-round": 0, "goodwill-spent": "", **(record.values if record else {})}
 
     def _remember(self, key: str, value: Scalar) -> None:
         values = self._values()

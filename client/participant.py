@@ -3,8 +3,9 @@
 Everything here is the client's own side of a message; what a message looks like is in `client.app`.
 """
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -17,7 +18,7 @@ from client.guard import Guard
 from client.judgement import Adaptation, JudgedModel
 from client.memory import RunMemory, client_identity
 from client.participation.policy import Outlook, Past, Situation
-from client.requirement import Requirement, made, read_requirement, stored_requirement
+from client.requirement import LOOKS, Requirement, made, read_requirement, stored_requirement
 from client.settings import NodeSettings
 from client.state import Store
 from client.training.measured import Evaluation
@@ -34,8 +35,15 @@ from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash
 from fedappeal.tasks.examples import OneClientsData
+from fedappeal.tasks.held_out import FEWEST
 from fedappeal.tasks.share import ALL
 from fedappeal.trained.card import ModelCard
+from strategies.rounds.algorithm import Algorithm
+
+log = logging.getLogger("fedappeal.client")
+
+ADAPTATION = "adaptation"
+"""Purpose of the local training after which a client would use a model."""
 
 
 class Participant:
@@ -105,13 +113,14 @@ class Participant:
         self.device, self.task, self.model = equipment.device, equipment.task, equipment.model
         self._initial, self.parts, self.layout = equipment.initial, equipment.parts, equipment.layout
         self.data = data or (
-            cache.own_data(self.task, node.data, self.client_id, self.device, node.columns)
+            cache.own_data(self.task, node.data, self.client_id, self.device, node.columns, config.holds_out)
             if node.data
-            else cache.data(self.task, node.partition_id, self.device)
+            else cache.data(self.task, node.partition_id, self.device, config.holds_out)
         )
         self._arithmetic = arithmetic or Arithmetic()
         self.judged = JudgedModel("", 0, {})
         self.guard: Guard | None = None
+        self._owes: tuple[int, str] | None = None
 
     @property
     def trainable(self) -> list[str]:
@@ -161,11 +170,28 @@ class Participant:
         if self.guard is not None:
             self.guard.make_room(self.store, run_key, packed)
             self.guard.begin_run(run_key, packed)
+        if self.store.durable:
+            self._say_how_it_judges()
         key = self.equipment.requirement_key(self.data, initial_hash, self.client_id)
         warm_up = _WarmUp(self, initial)
         requirement = stored_requirement(self.store, key, lambda: made(self._required, warm_up))
         self.memory(run_key).requirement = key
         return requirement
+
+    def _say_how_it_judges(self) -> None:
+        """Tell the owner what is not as the run, or an earlier setting, lets expect."""
+        if self.config.holds_out and self.judged_split == keys.TRAIN_SPLIT:
+            count = self.data.counts[0]
+            why = f"are fewer than {FEWEST}" if count < FEWEST else "have too many equal inputs"
+            log.info(
+                "%d training examples %s: this client holds none out, and judges by its training loss", count, why
+            )
+        elif self.config.holds_out and self.node.fixed_requirement is not None:
+            log.warning(
+                "fixed-requirement = %g is compared with the loss on held-out data in this run, not with the "
+                "training loss (judge-on = held-out)",
+                self.node.fixed_requirement,
+            )
 
     def requirement(self, run_key: str) -> Requirement:
         """Return this run's requirement; without a roll call, from the task's initial model."""
@@ -180,6 +206,38 @@ class Participant:
         return self.begin_run(run_key, arrays_of(self._initial, (*self.parts.shared, *self.parts.personal)))
 
     # -- one round -----------------------------------------------------------------------------------
+
+    @property
+    def judged_split(self) -> str:
+        """The split on which this client compares models with its requirement."""
+        held_out = self.config.holds_out and self.data.held_out is not None
+        return keys.HELD_OUT_SPLIT if held_out else keys.TRAIN_SPLIT
+
+    def count(self, split: str) -> int:
+        """Return the number of examples of a split.
+
+        Raises:
+            ConfigError: for another name.
+        """
+        if split == keys.HELD_OUT_SPLIT and (held_out := self.data.held_out) is not None:
+            return len(held_out)
+        if split not in (keys.TRAIN_SPLIT, keys.TEST_SPLIT, keys.HELD_OUT_SPLIT):
+            raise ConfigError(f"{keys.SPLIT} = '{split[:40]}' is not allowed: {keys.TRAIN_SPLIT}, {keys.TEST_SPLIT}")
+        return self.data.counts[split == keys.TEST_SPLIT]
+
+    def use_of(self, algorithm: Algorithm) -> Adaptation | None:
+        """Return the local training after which this client would use a model that it is sent.
+
+        The papers' clients judge the model as it is sent.
+        """
+        if not self.config.holds_out:
+            return None
+        steps = self.config.adaptation_steps
+        plain: tuple[LocalRule, Mapping[str, Scalar]] | None = (SGD(), {"local-steps": steps}) if steps else None
+        if (adapting := algorithm.use() or plain) is None:
+            return None
+        rule, settings = adapting
+        return Adaptation.of(rule, self.plain_training(settings), ADAPTATION)
 
     def judge(
         self,
@@ -196,7 +254,7 @@ class Participant:
         Args:
             arrays: the model.
             model: its content hash; what was measured of the latest model is remembered.
-            split: ``train`` or ``test``.
+            split: ``train``, ``held-out`` or ``test``.
             tuning_steps: steps of the run's SGD before the measurement.
             adaptation: any other local training before it.
             server_round: whose noise it is, where ``loss-mode = training`` measures with dropout on.
@@ -211,10 +269,14 @@ class Participant:
         key = " ".join(map(str, (split, *how, *(() if adaptation is None else (adaptation,)))))
         if key not in (known := self.judged.evaluations):
             shared = "" if self.parts.personal else model
+            splits = {split: key}
             if adaptation is not None:
                 kind, own = adaptation.rule
                 arrays, shared = self.trained(arrays, kind(own), adaptation.training, 0, adaptation.purpose), ""
-            known[key] = self.measured(arrays, split, shared, server_round, precision=precision)
+                if adaptation.purpose == ADAPTATION:  # what is asked next of the same model; it is trained once
+                    splits |= {also: key.replace(split, also, 1) for also in (keys.TEST_SPLIT, self.judged_split)}
+            for also, name in splits.items():
+                known[name] = self.measured(arrays, also, shared, server_round, precision=precision)
         return known[key]
 
     def plain_training(self, told: Mapping[str, Scalar]) -> LocalTrainingSettings:
@@ -238,8 +300,12 @@ class Participant:
         told: Mapping[str, Scalar],
         priority: bool,
         outlook: Outlook | None = None,
+        judged: Evaluation | None = None,
+        model: str = "",
     ) -> Decision:
-        """Decide by this client's policy, and remember the decision where the policy reads its past.
+        """Decide by this client's policy; remember what it costs, and the decision where the policy reads its past.
+
+        A round that it joins on request although the model does not meet its requirement is paid for by goodwill.
 
         Args:
             server_round: counted from 1.
@@ -250,28 +316,53 @@ class Participant:
             told: what the server told about its strategy, by key.
             priority: whether this client is served with priority.
             outlook: what a policy that looks ahead may measure.
+            judged: of the model on what the client judges by; None: ``evaluation``.
+            model: content hash of the model that was sent.
         """
-        memory = self.memory(run_key)
+        judged = evaluation if judged is None else judged
+        memory, goodwill = self.memory(run_key), self.node.goodwill_in(self.config.goodwill)
+        mandatory = mandatory and memory.accepts(server_round, model, goodwill)
+        met = requirement.met(judged)
         past = memory.past(server_round) if self.policy.needs_history else ()
         situation = Situation(
             server_round=server_round,
             evaluation=evaluation,
             requirement=requirement.rho,
-            met=requirement.met(evaluation),
-            mandatory=mandatory and not self.node.refuse_mandatory,
+            met=met,
+            mandatory=mandatory,
             priority=priority,
             told=told,
             history=past,
-            advantage=requirement.advantage(evaluation),
+            advantage=requirement.advantage(judged),
             outlook=outlook,
+            judged=judged,
         )
         decision = self.decision(situation, requirement)
+        asked = mandatory and not met and self.policy.mandatory  # no other policy joins for being asked to
+        self._owes = (server_round, model) if asked and goodwill > 0 and decision is Decision.JOINED else None
         if self.policy.needs_history:
             held_out = outlook.held_out().loss if outlook is not None and self.policy.looks_ahead else math.nan
             wishes = self.policy.wishes(situation)
             now = Past(server_round, decision, evaluation.loss, held_out, wishes, situation.mandatory)
             memory.keep_past((*past, now))
         return decision
+
+    def pay(self, run_key: str) -> None:
+        """Write down the goodwill that the latest decision costs; nothing is trained before."""
+        if self._owes is not None:
+            self.memory(run_key).pay(*self._owes)
+            self._owes = None
+
+    @property
+    def gives_goodwill(self) -> bool:
+        """Whether this client joins a limited number of rounds on request."""
+        return self.policy.mandatory and self.node.goodwill_in(self.config.goodwill) > 0
+
+    def goodwill(self, run_key: str) -> tuple[int, int] | None:
+        """Return the rounds of a run joined on request, and how many this client gives; None: no number."""
+        if not self.gives_goodwill:
+            return None
+        return self.memory(run_key).goodwill_spent, self.node.goodwill_in(self.config.goodwill)
 
     def available(self, server_round: int) -> bool:
         """Whether this client answers a round, or declines it without looking at the model."""
@@ -294,7 +385,13 @@ class Participant:
         return decision
 
     def trained(
-        self, arrays: Arrays, rule: LocalRule, training: LocalTrainingSettings, server_round: int, purpose: str
+        self,
+        arrays: Arrays,
+        rule: LocalRule,
+        training: LocalTrainingSettings,
+        server_round: int,
+        purpose: str,
+        batches: NDArray[np.int64] | None = None,
     ) -> Arrays:
         """Return the model that a rule trains from ``arrays`` on this client's own data.
 
@@ -304,6 +401,7 @@ class Participant:
             training: settings that all rules share.
             server_round: counted from 1; 0 outside a round.
             purpose: what the minibatches and the noise are drawn for.
+            batches: the minibatches, rows of the training examples, one row a step; None: drawn.
         """
         data, seed, guard = self.data.train, self.config.seed, self.guard
         if guard is not None:
@@ -319,7 +417,9 @@ class Participant:
                 arrays=arrays,
                 rule=rule,
                 training=training,
-                batches=Minibatches(seed, self.client_id, server_round, len(data), draws, size, purpose),
+                batches=Minibatches(seed, self.client_id, server_round, len(data), draws, size, purpose)
+                if batches is None
+                else batches,
                 seed=seed,
                 client_id=self.client_id,
                 server_round=server_round,
@@ -348,13 +448,15 @@ class Participant:
 
         Args:
             arrays: the model.
-            split: ``train`` or ``test``.
+            split: ``train``, ``held-out`` or ``test``.
             shared: its content hash, where other clients may be measuring the same one; else empty.
             server_round: the round of the noise, where ``loss-mode = training`` measures with dropout on.
             purpose: what the noise is drawn for.
             precision: of the forward pass, where there is no noise.
         """
         data = self.data.train if split == keys.TRAIN_SPLIT else self.data.test
+        if split == keys.HELD_OUT_SPLIT:
+            data = self.data.held_out or self.data.train
         place, noise = self.node.partition_id, None
         if self.config.loss_mode == "training" and split == keys.TRAIN_SPLIT:
             # With noise of its own a client's measurement is like no other's, though the model is the same.
@@ -369,11 +471,23 @@ class Participant:
         return RunMemory(self.store, run_key)
 
     def keep_preferred(
-        self, arrays: Arrays, requirement: Requirement, on_test: Evaluation, run_key: str, server_round: int
+        self,
+        arrays: Arrays,
+        requirement: Requirement,
+        on_test: Evaluation,
+        run_key: str,
+        server_round: int,
+        use: Adaptation | None = None,
     ) -> str:
-        """Keep the preferred model with its card; return which one it is (MaxFL, section 5)."""
+        """Keep the preferred model with its card; return which one it is (MaxFL, section 5).
+
+        The global model is kept as the client uses it: after the steps of ``use``, by which it was measured.
+        """
         met, metric = requirement.met(on_test), self.task.metric.name
         which = "global" if met or not requirement.solo else "solo"
+        if which == "global" and use is not None:
+            kind, own = use.rule
+            arrays = self.trained(arrays, kind(own), use.training, 0, use.purpose)
         kept, figures = arrays, {metric: on_test.score, "loss": on_test.loss, **on_test.others}
         if which == "solo":
             kept, figures = requirement.solo, {metric: requirement.solo_score}
@@ -403,9 +517,34 @@ class _WarmUp:
         training = LocalTrainingSettings.of(asked, self._participant.config.as_config())
         return self._participant.trained(self._initial, SGD(), training, 0, "warm-up")
 
+    def path(self, steps: int, learning_rate: float) -> Iterator[Arrays]:
+        """See `client.requirement.WarmUp`."""
+        client, arrays = self._participant, self._initial
+        asked = {"learning-rate": learning_rate, "local-steps": steps}
+        training = LocalTrainingSettings.of(asked, client.config.as_config())
+        if client.guard is not None:  # the limit is on the whole training
+            client.guard.check_training(SGD(), training, client.data.counts[0])
+        drawn = Minibatches(
+            client.config.seed, client.client_id, 0, client.data.counts[0], steps, training.batch_size, "warm-up"
+        )
+        yield arrays
+        for number, batches in enumerate(np.array_split(np.asarray(drawn), min(LOOKS, steps)), 1):
+            stretch = training.model_copy(update={"local_steps": len(batches)})
+            arrays = client.trained(arrays, SGD(), stretch, 0, f"warm-up {number}", batches)
+            yield arrays
+
     def train_loss(self, arrays: Arrays) -> float:
         """See `client.requirement.WarmUp`."""
         return self._participant.measured(arrays, keys.TRAIN_SPLIT, purpose="requirement").loss
+
+    @property
+    def holds_out(self) -> bool:
+        """See `client.requirement.WarmUp`."""
+        return self._participant.judged_split == keys.HELD_OUT_SPLIT
+
+    def judged_loss(self, arrays: Arrays) -> float:
+        """See `client.requirement.WarmUp`."""
+        return self._participant.measured(arrays, self._participant.judged_split, purpose="requirement").loss
 
     def test_score(self, arrays: Arrays) -> float:
         """See `client.requirement.WarmUp`."""

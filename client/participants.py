@@ -1,5 +1,6 @@
 """The clients of one federation in this process: each made on its first message and kept while it is in use."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
@@ -18,6 +19,8 @@ from client.training.requests import Arithmetic
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.tasks.examples import OneClientsData
 
+log = logging.getLogger("fedappeal.client")
+
 KEPT = 256
 """Participants with loaded data that are kept; those used longest ago are made again when they are needed."""
 KEPT_WITH_OWN_DATA = 2
@@ -29,7 +32,7 @@ EQUIPMENTS = 4
 @lru_cache(maxsize=64)
 def _run_config(values: tuple[tuple[str, Scalar], ...]) -> RunConfig:
     # A run of another version of the same protocol may have general settings that this one does not know.
-    return RunConfig.parse(dict(values), ignore_unknown=True)
+    return RunConfig.parse_recorded(dict(values), ignore_unknown=True)
 
 
 @lru_cache(maxsize=KEPT)
@@ -82,6 +85,7 @@ class Participants:
         self._participants: OrderedDict[tuple[RunConfig, NodeSettings], Participant] = OrderedDict()
         self._guards: dict[tuple[str, str], Guard] = {}
         self._known: dict[int, _Known] = {}
+        self._said = False
         self._latest: tuple[Mapping[str, Scalar], RunConfig] | None = None
         self._shared: tuple[RunConfig, Mapping[str, Scalar], Equipment] | None = None
         self._equipment = lru_cache(maxsize=EQUIPMENTS)(partial(Equipment, cache=self.cache))
@@ -111,6 +115,9 @@ class Participants:
         self._participants.move_to_end(key)
         participant = self._participants[key]
         participant.guard = guard
+        if not participant.store.durable and participant.gives_goodwill and not self._said:
+            self._said = True
+            log.info("this client has no state folder: after a restart it gives its goodwill anew")
         return self._with_store_of(participant, context)
 
     def _run_of(self, context: Context) -> RunConfig:

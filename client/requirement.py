@@ -7,7 +7,7 @@ killed, or got a new node id, keeps the requirement it had.
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedappeal.protocol.packing import Arrays
 
 LOSS, METRIC = "loss", "metric"
+LOOKS = 20
+"""Stretches of a solo training after which a client looks at its held-out data."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Requirement:
     """What a client requires.
 
     Attributes:
-        rho: the training loss to stay below, or the value of the task's metric to reach; finite.
+        rho: the loss to stay below, or the value of the task's metric to reach; finite.
         solo: the solo model's arrays by name; empty where there is none.
         solo_score: its value of the task's metric on the client's test data; NaN where there is none.
         of: what rho is, ``loss`` or ``metric``.
@@ -61,8 +63,18 @@ class WarmUp(Protocol):
     def train(self, steps: int, learning_rate: float) -> "Arrays":
         """Return the model that the client trains alone from w_0."""
 
+    def path(self, steps: int, learning_rate: float) -> "Iterator[Arrays]":
+        """Yield w_0 and the models after each of `LOOKS` stretches of that training; momentum begins anew in each."""
+
     def train_loss(self, arrays: "Arrays") -> float:
         """Return a model's loss on the client's training data, measured as ``loss-mode`` says."""
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether the client judges models by held-out data."""
+
+    def judged_loss(self, arrays: "Arrays") -> float:
+        """Return a model's loss on what the client judges by: held-out data, or else its training data."""
 
     def test_score(self, arrays: "Arrays") -> float:
         """Return a model's value of the task's metric on the client's test data."""
@@ -82,7 +94,11 @@ class RequirementKind(Plugin):
 
 
 class Solo(RequirementKind):
-    """The training loss of a model that the client trains alone from w_0 (MaxFL, section 3)."""
+    """The loss of a model that the client trains alone from w_0 (MaxFL, section 3).
+
+    Where the client judges by held-out data, the solo model is the one of its path that is best on them: training on
+    would overfit, and make the requirement an easy one.
+    """
 
     name = "solo"
     trains = True
@@ -95,12 +111,22 @@ class Solo(RequirementKind):
 
     def make(self, client: WarmUp) -> Requirement:
         """Train alone, and return the loss that this reaches."""
-        solo = client.train(self.settings.steps, self.settings.learning_rate)
-        return Requirement(client.train_loss(solo), dict(solo), client.test_score(solo))
+        own = self.settings
+        solo: Arrays
+        if client.holds_out:
+            rho, solo, loss = math.inf, {}, math.nan
+            for model in client.path(own.steps, own.learning_rate):
+                if (loss := client.judged_loss(model)) < rho:
+                    rho, solo = loss, model
+            rho = rho if math.isfinite(loss) else loss  # a training that diverges is no requirement
+        else:
+            solo = client.train(own.steps, own.learning_rate)
+            rho = client.train_loss(solo)
+        return Requirement(rho, dict(solo), client.test_score(solo))
 
 
 class Fixed(RequirementKind):
-    """A training loss, the same for every client."""
+    """A loss, the same for every client."""
 
     name = "fixed"
 
@@ -179,7 +205,8 @@ def requirement_key(
         general = ("batch-size", "momentum", "weight-decay", "seed", "loss-mode")
         given = config.as_config()
         training = {**{key: given[key] for key in general}, "client": client, "initial": initial}
-    text = repr((kind.name, kind.settings.as_config(), training, task, data, layout))
+    split = ("held-out",) if config.holds_out else ()
+    text = repr((kind.name, kind.settings.as_config(), training, task, data, layout, *split))
     return "requirement-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

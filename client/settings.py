@@ -13,6 +13,7 @@ from client.data.columns import Columns, is_table
 from fedappeal.protocol.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
 from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
 from fedappeal.protocol.plugins import ALL, Allowed
+from fedappeal.protocol.rounds import MOST_GOODWILL
 
 
 class NodeSettings(Settings):
@@ -47,7 +48,12 @@ class NodeSettings(Settings):
     data_dir: str = Field("", description="folder with the data sets (torchvision's layout)")
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N")
     priority: bool = Field(False, description="this client asks to be served with priority")
-    refuse_mandatory: bool = Field(False, description="decide freely in mandatory rounds too")
+    goodwill: Annotated[int, Field(ge=0, le=MOST_GOODWILL)] | None = Field(
+        None,
+        description="rounds of a run in which this client joins on request although the model does not meet its "
+        "requirement; not set: as the run says",
+    )
+    refuse_mandatory: bool = Field(False, description="decide freely in mandatory rounds too: goodwill 0")
     report_loss: bool = Field(True, description="whether replies may carry losses")
     report_weight: bool = Field(
         True, description="whether a joined reply may carry what its strategy asks for besides the model"
@@ -71,6 +77,12 @@ class NodeSettings(Settings):
     def _noise_is_bounded(self) -> Self:
         if self.dp_epsilon and not self.clipping_norm:
             raise ValueError(f"clipping-norm = 0 is not allowed with dp-epsilon = {self.dp_epsilon:g}: more than 0")
+        return self
+
+    @model_validator(mode="after")
+    def _one_goodwill(self) -> Self:
+        if self.refuse_mandatory and self.goodwill:
+            raise ValueError(f"goodwill = {self.goodwill} is not allowed together with refuse-mandatory: 0")
         return self
 
     @model_validator(mode="after")
@@ -112,6 +124,16 @@ class NodeSettings(Settings):
     def columns(self) -> Columns:
         """The owner's choice of a table's columns."""
         return Columns.parse(self.features, self.label)
+
+    def goodwill_in(self, run: int) -> int:
+        """Return this client's goodwill in a run; -1: without end.
+
+        Args:
+            run: what the run says, for owners who say nothing.
+        """
+        if self.refuse_mandatory:
+            return 0
+        return run if self.goodwill is None else self.goodwill
 
     @property
     def allowed(self) -> Allowed:

@@ -20,7 +20,7 @@ from fedappeal.tasks.share import share_of
 from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 
-_NO_STRATEGY = Algorithm()
+NO_STRATEGY = Algorithm()
 """What a message asks of a client that names no strategy: a trained model, and no report."""
 
 
@@ -41,14 +41,14 @@ def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tup
     told = section(config, name)
     if "strategy" not in run.model_fields_set:
         if not name:
-            return _NO_STRATEGY, {}
+            return NO_STRATEGY, {}
         kind = STRATEGIES.load(name, participant.node.allowed)
         known = set(kind.Settings.keys())
         algorithm = kind.of_run(run.with_plugins((f"{name}.{key}", told[key]) for key in told if key in known))
         return algorithm, {**algorithm.settings.as_config(), **told}
     expected = participant.strategy
     if not name and not expected.reports and expected.LocalRule is None:
-        return _NO_STRATEGY, {}
+        return NO_STRATEGY, {}
     if name != expected.name:
         raise ConfigError(f"strategy = '{name}' is not allowed in this run: '{expected.name}'")
     own = expected.settings.as_config()

@@ -25,4 +25,4 @@ def main(grid: Grid, context: Context) -> None:
         log.setLevel(logging.INFO)
         log.propagate = False
     return_freed_memory()
-    run(grid, RunConfig.parse(context.run_config), data_dir=environment_data_dir())
+    run(grid, RunConfig.parse_recorded(context.run_config), data_dir=environment_data_dir())

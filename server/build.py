@@ -250,7 +250,7 @@ def _shared_settings(config: RunConfig, run: Chosen) -> SharedSettings:
         start_timeout=config.start_timeout,
         round_timeout=config.round_timeout,
         seed=config.seed,
-        mandatory_rounds=(None if config.mandatory_rounds < 0 else config.mandatory_rounds) if known else 0,
+        mandatory_rounds=(None if config.mandatory_rounds == -1 else config.mandatory_rounds) if known else 0,
         on_empty_round=config.on_empty_round if known else "keep",
         ask_on=config.ask_on,
         evaluate_every=config.evaluate_every,

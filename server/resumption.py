@@ -64,7 +64,7 @@ def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = w
     """
     from server.checkpoints import newest_usable  # Flower, which takes a second
 
-    config = RunConfig.parse(recorded_settings(path))
+    config = RunConfig.parse_recorded(recorded_settings(path))
     RunFolder.open(path)
     ended, done = how_it_ended(path), newest_usable(path, usable).server_round
     if ended and ended["reason"]:
@@ -92,5 +92,5 @@ def rounds_done(path: Path) -> int:
 
 def schedule_rounds(folder: RunFolder, rounds: int) -> int:
     """Return the setting ``schedule-rounds`` of a run that continues to a total of rounds."""
-    began = RunConfig.parse(recorded_settings(folder.path), ignore_unknown=True)
+    began = RunConfig.parse_recorded(recorded_settings(folder.path), ignore_unknown=True)
     return began.schedule_rounds if rounds == began.rounds else began.scheduled_rounds

@@ -28,9 +28,10 @@ from pydantic import Field
 from client.training.rule import BatchedTerms, LocalProblem, TrainingJob
 from client.training.rule import LocalRule as AnyRule
 from client.training.sgd import SGD
-from fedappeal.protocol.config import NonNegative
+from fedappeal.protocol.config import NonNegative, Scalar
 from fedappeal.protocol.plugins import PluginSettings
 from strategies.fedavg import FedAvg
+from strategies.fedprox import FedProx
 from strategies.rounds.algorithm import StrategySettings
 
 if TYPE_CHECKING:
@@ -139,6 +140,13 @@ class Ditto(FedAvg):
             after = job.train(Personal(self.settings, anchor), before)
             remember(job.store, job.run_key, job.server_round, before, after)
             return super().reply(job)
+
+    def use(self) -> tuple[AnyRule, Mapping[str, Scalar]]:
+        """Return a round's steps of v from the model that was sent: FedProx's, with mu = lambda.
+
+        The stored v_k would say little of the model: it beats training alone whatever is sent.
+        """
+        return FedProx.LocalRule(FedProx.Settings(proximal_mu=self.settings.personal_lambda)), {}
 
     def own_model(self, store: "Store", run_key: str, before: int) -> Mapping[str, NDArray[Any]]:
         """Return v_k, by which a client is evaluated a second time."""

@@ -172,8 +172,8 @@ class MaxFL(Strategy):
         return self.settings.tuning_steps or 0
 
     def report(self, measured: Measured) -> Claims:
-        """Return the client's q_k."""
-        return {APPEAL_WEIGHT: appeal_weight(measured.loss, measured.rho)}
+        """Return the client's q_k, of the loss by which it judges."""
+        return {APPEAL_WEIGHT: appeal_weight(measured.judged.loss, measured.rho)}
 
     def weight(self, reply: "Reply") -> float:
         """Return the q_k that the client reported.

@@ -81,7 +81,7 @@ class MaxFLAdaGD(AdaGD):
 
         def factor(self, job: TrainingJob) -> float:
             """Return a_k."""
-            return appeal_factor(job.measured.loss, job.measured.rho)
+            return appeal_factor(job.measured.judged.loss, job.measured.rho)
 
     def nothing_gathered(self) -> Gathered:
         """Return what a round begins with: line 4 is at 0 for margins."""
@@ -94,4 +94,4 @@ class MaxFLAdaGD(AdaGD):
     def false_report(self, measured: Measured, pretended: Measured) -> Claims:
         """Return the margin of a pretended loss, times the gradient's factor."""
         threshold = self.settings.slack * self.settings.precision
-        return {MARGIN: appeal_factor(measured.loss, measured.rho) * (pretended.loss - threshold)}
+        return {MARGIN: appeal_factor(measured.judged.loss, measured.rho) * (pretended.loss - threshold)}

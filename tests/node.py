@@ -22,8 +22,10 @@ RUN_KEY = "k"
 
 
 def run_config(**settings: Scalar) -> RunConfig:
-    """Return run settings; a double underscore stands for the dot of a plug-in's setting."""
-    return RunConfig.parse({key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()})
+    """Return run settings, where none are given the papers'; a double underscore stands for a plug-in's dot."""
+    return RunConfig.parse_recorded(
+        {key.replace("__", ".").replace("_", "-"): value for key, value in settings.items()}
+    )
 
 
 def changed(config: RunConfig, **settings: Scalar) -> RunConfig:

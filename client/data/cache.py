@@ -16,6 +16,7 @@ from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.protocol.plugins import Allowed
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import ClientData
+from fedappeal.tasks.held_out import with_held_out
 from fedappeal.tasks.share import Parts, parts_of, share_of
 from fedappeal.tasks.task import Task
 from strategies.rounds.algorithm import Algorithm
@@ -67,11 +68,14 @@ class Cache:
         """Return the task."""
         return self._given or load_task(settings, Path(data_dir) if data_dir else None, allowed)
 
-    def _data(self, task: Task, partition_id: int, device: torch.device) -> ClientData:
+    def _data(self, task: Task, partition_id: int, device: torch.device, hold_out: bool) -> ClientData:
         """Return one client's share of the task's data, on its device."""
-        return task.load(partition_id).to(device)
+        data = task.load(partition_id)
+        return (with_held_out(data) if hold_out else data).to(device)
 
-    def _own_data(self, task: Task, data: str, client_id: str, device: torch.device, columns: Columns) -> ClientData:
+    def _own_data(
+        self, task: Task, data: str, client_id: str, device: torch.device, columns: Columns, hold_out: bool
+    ) -> ClientData:
         """Return a client's own data on its device, read once a run.
 
         What changes on the disk counts at the next start.
@@ -81,7 +85,8 @@ class Cache:
                 the owner's files are called and hold is not for it to know.
         """
         try:
-            return load_own_data(task, data, client_id, columns).to(device)
+            read = load_own_data(task, data, client_id, columns)
+            return (with_held_out(read) if hold_out else read).to(device)
         except OwnDataError as error:
             log.error("task %r: %s", task.name, error)
             log.debug("the data were refused", exc_info=True)

@@ -85,4 +85,5 @@ def _run(run: RunActivity, departed: bool) -> dict[str, Any]:
         else f"round {run.server_round}: {printable(judged.of, 80)} {judged.figure:.4f}, "
         f"required {judged.bound} {judged.requirement:.4f}",
         "met": judged is not None and judged.met,
+        "goodwill": printable(run.goodwill_line, _LONGEST),
     }

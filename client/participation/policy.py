@@ -61,6 +61,8 @@ class Situation:
         history: the client's own earlier rounds of this run, oldest first.
         advantage: by how much the model is better than required, in units of the requirement; NaN: not measured.
         outlook: what it may measure to look ahead.
+        judged: loss and metrics of the model on what the client judges by, which ``met`` and ``advantage`` compare
+            with the requirement: held-out data where ``judge-on = held-out``; None: ``evaluation``.
     """
 
     server_round: int = 1
@@ -73,6 +75,11 @@ class Situation:
     history: tuple[Past, ...] = ()
     advantage: float = math.nan
     outlook: Outlook | None = None
+    judged: Evaluation = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.judged is None:
+            object.__setattr__(self, "judged", self.evaluation)
 
     @property
     def loss(self) -> float:

@@ -40,9 +40,12 @@ class Answer:
         return cls(kind, _outcome(message, reply), message, reply, judged)
 
     def line(self, seconds: float) -> str:
-        """Return a line for the owner's log, with the figures where it sat out."""
-        sat_out = self.outcome == _DECISIONS[Decision.SAT_OUT]
-        figures = f"{self.judged}; " if self.judged and sat_out else ""
+        """Return a line for the owner's log, with the figures where it sat out or joined by goodwill."""
+        figures, judged = "", self.judged
+        if judged and self.outcome == _DECISIONS[Decision.SAT_OUT]:
+            figures = f"{judged}; "
+        elif judged and judged.spent and not judged.met and self.outcome == _DECISIONS[Decision.JOINED]:
+            figures = f"{judged}; {judged.goodwill_spent}; "
         return f"{task_of(self.message)}: {self.outcome} ({figures}{seconds:.2f} s)"
 
     def remember(self, activity: Activity, settings: Mapping[str, object], seconds: float) -> None:

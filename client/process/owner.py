@@ -80,7 +80,7 @@ def _requires(record: Record) -> str:
     own = f", alone {float(record.values['solo-score']):.4f} on the test data" if record.arrays else ""
     rho = float(record.values["rho"])
     by_metric = record.values["of"] == METRIC
-    wanted = f"the task's metric at {rho:.4f} or better" if by_metric else f"training loss below {rho:.4f}"
+    wanted = f"the task's metric at {rho:.4f} or better" if by_metric else f"a loss below {rho:.4f}"
     return f"requires   {wanted} (from {kind}{own})"
 
 

@@ -48,6 +48,7 @@ class Measured:
         met: whether the model meets the requirement.
         priority: whether the client is served with priority.
         told: what the server told about the strategy, by key: its settings, and values of the round.
+        judged: of the same model on what the client judges by, and compares with rho_k; None: ``evaluation``.
     """
 
     evaluation: Evaluation
@@ -55,6 +56,11 @@ class Measured:
     met: bool
     priority: bool = False
     told: Mapping[str, Scalar] = field(default_factory=dict)
+    judged: Evaluation = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.judged is None:
+            object.__setattr__(self, "judged", self.evaluation)
 
     @property
     def loss(self) -> float:

@@ -110,7 +110,7 @@ class Run:
     @property
     def config(self) -> RunConfig:
         """The run's settings."""
-        return RunConfig.parse(read_config(self.path)["settings"])
+        return RunConfig.parse_recorded(read_config(self.path)["settings"])
 
     @property
     def history(self) -> "pd.DataFrame":

@@ -77,7 +77,14 @@ def client(
     ] = "",
     insecure: Annotated[bool, typer.Option(help="plaintext; for loopback and tests")] = False,
     priority: Annotated[bool, typer.Option(help="ask to be served with priority")] = False,
-    refuse_mandatory: Annotated[bool, typer.Option(help="decide freely in mandatory rounds too")] = False,
+    goodwill: Annotated[
+        int | None,
+        typer.Option(
+            help="rounds of a run that this client joins on request although the model does not meet its "
+            "requirement; without it: as the run says"
+        ),
+    ] = None,
+    refuse_mandatory: Annotated[bool, typer.Option(help="decide freely in mandatory rounds too: goodwill 0")] = False,
     report_loss: Annotated[bool, typer.Option(help="whether replies may carry losses")] = True,
     report_weight: Annotated[
         bool, typer.Option(help="whether a joined reply may carry what its strategy asks for besides the model")
@@ -144,6 +151,7 @@ def client(
             "data-dir": data_dir,
             "device": device,
             "priority": priority,
+            "goodwill": goodwill,
             "refuse-mandatory": refuse_mandatory,
             "report-loss": report_loss,
             "report-weight": report_weight,

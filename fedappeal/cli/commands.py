@@ -66,6 +66,10 @@ PagePublished = Annotated[
     str, typer.Option(help="HOST:PORT under which browsers visit it, where that is another one")
 ]
 
+Against = Annotated[
+    str, typer.Option(help="a strategy: simulate the same clients under it afterwards, and show who stayed")
+]
+
 
 def _local(
     *,
@@ -80,6 +84,7 @@ def _local(
     report: WantsReport = True,
     page: Page = "",
     page_published: PagePublished = "",
+    against: Against = "",
 ) -> None:
     """Run a federation on this machine: a SuperLink and one real process per client, over gRPC."""
     from fedappeal.cli.local import start_local
@@ -95,6 +100,7 @@ def _local(
         track=track or [],
         metrics=MetricsPort(metrics_port, metrics_address),
         page=PageOptions(page, page_published),
+        against=against,
     )
     report_run(path, report)
 
@@ -244,8 +250,10 @@ def _simulate(
     metrics_address: Address = "127.0.0.1",
     page: Page = "",
     page_published: PagePublished = "",
+    against: Against = "",
 ) -> None:
     """Run a federation inside this process: the same apps, many virtual clients."""
+    from fedappeal.cli.against import config_against, show_against
     from fedappeal.cli.observers import chosen_observers
     from fedappeal.cli.page import PageOptions
     from fedappeal.cli.simulate import plan, start_simulations
@@ -257,9 +265,12 @@ def _simulate(
     place = PageOptions(page, page_published).place()
     runs = plan(settings, sweep or [], str(settings.get("out", "")))
     options = RayOptions(ray, ray_cpus, ray_gpus)
+    other = config_against([run.config for run in runs], against) if against else None
     start_simulations(
         *(runs, jobs, mode, device, data_dir, threads, workers, options, evaluation_precision, observers, place)
     )
+    if other is not None:
+        show_against(runs[0].path, other, {"device": device, "data_dir": data_dir, "threads": threads})
 
 
 cli.command("simulate")(with_run_options(_simulate))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedappeal.cli.against import config_against, show_against
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
 from fedappeal.cli.influence import check_deployed
 from fedappeal.cli.mend import mended_folder
@@ -37,8 +38,11 @@ def start_local(
     track: Sequence[str] = (),
     metrics: MetricsPort = NOWHERE,
     page: PageOptions = NO_PAGE,
+    against: str = "",
 ) -> Path:
     """Run a new federation; return the run's folder.
+
+    With ``against`` the same clients are simulated under that strategy afterwards, and both are shown.
 
     Raises:
         ConfigError: before anything is started, for a setting that is not allowed.
@@ -53,8 +57,11 @@ def start_local(
     check_initial_model(config, data_dir)
     check_share(config, data_dir)
     check_out(path)
+    other = config_against([config], against) if against else None
     runtime = _runtime(data_dir, device)
     _run(config, RunFolder.create(path, config, runtime), port, data_dir, device, observers, place)
+    if other is not None:
+        show_against(path, other, {"device": device, "data_dir": data_dir})
     return path
 
 

@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import typer
 
@@ -88,7 +89,7 @@ def plugin_options(given: Iterable[str]) -> dict[str, Scalar]:
 
 def _plain(annotation: Any) -> Any:
     """Return the plain type behind an annotated one, for typer; the run configuration checks the bounds."""
-    if get_origin(annotation) is Literal:
+    if get_origin(annotation) in (Literal, Union, UnionType):
         return str
     return get_args(annotation)[0] if get_args(annotation) else annotation
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedappeal.cli.influence import influence_line
 from fedappeal.cli.shown import Part, as_json, line_of, say
 from fedappeal.plural import counted
-from fedappeal.protocol.config import RunConfig
+from fedappeal.protocol.config import AUTO, RunConfig
 from fedappeal.protocol.foreign_text import SHOWN_ID, printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.tasks import load_task
@@ -23,6 +23,7 @@ from server.run_folder import how_it_ended, recorded_metric
 
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
+_COLUMNS = "served: as well as by their own model, on test data; preferred: by the model that each prefers"
 _MOST_NAMED = 3
 _NAME = 160
 """Characters of a client's name, with its id, that are shown."""
@@ -75,7 +76,8 @@ class RunView:
         unseen = f" and {c.unseen_clients} unseen" if c.unseen_clients else ""
         asked = f", {c.clients_per_round} a round" if c.clients_per_round else ""
         strategy = self._plugins.strategy
-        special = [f"{c.resolved_mandatory_rounds} mandatory"] if self._plugins.knows_mandatory else []
+        most = "up to " if c.mandatory_rounds == AUTO else ""
+        special = [f"{most}{c.resolved_mandatory_rounds} mandatory"] if self._plugins.knows_mandatory else []
         special += strategy.notes(c, own_settings(c, strategy))
         of_which = f" ({', '.join(special)})" if special else ""
         spread = f" ({self.data})" if self.data else ""
@@ -143,10 +145,14 @@ class RunView:
             table.add_column("unseen clients", justify="right")
         for label, key, share in (
             ("GM-Appeal (share of clients the model appeals to)", "gm_appeal", False),
+            ("served (share for whom it is as good as their own)", "served", False),
             (f"test {metric.name}", metric.column, metric.is_share),
+            (f"test {metric.name} after the clients' own steps", f"adapted_{metric.column}", metric.is_share),
             (f"preferred-model test {metric.name}", f"preferred_{metric.column}", metric.is_share),
             ("test loss", "loss", False),
         ):
+            if key.startswith("adapted_") and key not in last:
+                continue
             cells = [_number(last.get(key), share)]
             if unseen:
                 cells.append(_number(last.get(f"unseen_{key}"), share))
@@ -206,19 +212,21 @@ class RunView:
     def _columns(self) -> list[tuple[str, int]]:
         """Return the columns of a round's line, each with its width."""
         bounded = [("bounded", 7)] if self.config.influence == "bounded" else []
-        before = [("round", 6), ("joined", 6), ("sat out", 7), ("left", 4), *bounded, ("GM-Appeal", 9)]
-        return [*before, (self.metric.name, max(8, len(self.metric.name))), ("preferred", 9), ("seconds", 7)]
+        before = [("round", 6), ("joined", 6), ("served", 6), ("sat out", 7), ("left", 4), *bounded, ("GM-Appeal", 9)]
+        return [*before, (self.metric.name, max(8, len(self.metric.name))), ("preferred", 9), ("s", 5)]
 
     def _round(self, line: dict[str, Any]) -> None:
         columns, metric = self._columns(), self.metric
         if not self.rounds:
             self._say(self._legend(), style="dim", soft_wrap=False)
+            self._say(_COLUMNS, style="dim", soft_wrap=False)
             heading = self._who_width(" clients") + " ".join(n.rjust(w) for n, w in columns)
             self._say(heading, style="bold", soft_wrap=False)
         self.rounds.append(line)
         values = (
             f"{line['round']}{'*' if self._plugins.knows_mandatory and line.get('mandatory') else ' '}",
             str(line["joined"]),
+            "-" if line.get("served") is None else f"{100 * line['served']:.0f} %",
             str(line["sat_out"]),
             str(line["left"]),
             *([f"{line.get('bounded', 0):.0f}"] if self.config.influence == "bounded" else []),

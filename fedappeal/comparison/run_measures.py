@@ -44,6 +44,7 @@ def _evaluated(metric: Metric) -> Iterable[tuple[str, str, Better, bool]]:
     better: Better = "higher" if metric.higher_is_better else "lower"
     rows: tuple[tuple[str, str, Better, bool], ...] = (
         ("gm_appeal", "GM-Appeal", "higher", False),
+        ("served", "served as well as alone, % of clients", "higher", True),
         (name, f"test {shown}", better, share),
         (f"worst_decile_{name}", f"worst decile's {shown}", better, share),
         (f"preferred_{name}", f"preferred-model {shown}", better, share),

@@ -9,11 +9,12 @@ given; `fedappeal.protocol.plugins` checks them where the plug-in is known.
 import difflib
 import shlex
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
-from fedappeal.protocol.rounds import MOST_ROUNDS, default_mandatory_rounds
+from fedappeal.protocol.rounds import MOST_GOODWILL, MOST_ROUNDS, default_mandatory_rounds, most_asked_rounds
 
 Scalar = bool | int | float | str
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -32,8 +33,33 @@ Aggregation = Literal["mean", "median", "trimmed-mean"]
 """What a round makes of its models, where that is an average."""
 
 
+AUTO: Literal["auto"] = "auto"
+
+
 class ConfigError(ValueError):
     """A setting that is not allowed; the message has one line a setting."""
+
+
+def rounds_or_auto(value: object, least: int = -1) -> int | str:
+    """Return a number of rounds, or ``auto``.
+
+    Args:
+        value: as it was given.
+        least: the smallest number.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    text = str(value)
+    if text == AUTO:
+        return text
+    if isinstance(value, bool) or not text.removeprefix("-").isdecimal() or int(text) < least:
+        raise ValueError(f"{AUTO}, or a whole number, at least {least}")
+    return int(text)
+
+
+RoundsOrAuto = Annotated[int | Literal["auto"], PlainValidator(rounds_or_auto)]
+"""A number of rounds, or ``auto``; -1 where a number is not set."""
 
 
 def _kebab(name: str) -> str:
@@ -179,6 +205,12 @@ def section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key.partition(".")[2]: value for key, value in values.items() if key.partition(".")[0] == name}
 
 
+PAPERS: Mapping[str, Scalar] = MappingProxyType(
+    {"judge-on": "train", "adaptation-steps": 0, "goodwill": -1, "mandatory-rounds": -1}
+)
+"""How clients judge and join in the papers, and in runs of versions without these settings."""
+
+
 class TaskSettings(WithPlugins):
     """What is learned, and how its data is spread over the clients.
 
@@ -246,8 +278,15 @@ class RunConfig(TaskSettings):
         description="policy of clients whose owner names none: a name, a mixture (appeal=0.7,always=0.3), or auto: "
         "the strategy's own",
     )
-    mandatory_rounds: Annotated[int, Field(ge=-1)] = Field(
-        -1, description="rounds in which clients are asked not to opt out; -1: max(10, 5 % of the rounds)"
+    mandatory_rounds: RoundsOrAuto = Field(
+        AUTO,
+        description="rounds in which clients are asked not to opt out: the first N; -1: max(10, 5 % of the rounds); "
+        "auto: while more and more clients find that the model appeals, in at most half of the rounds",
+    )
+    goodwill: Annotated[int, Field(ge=-1, le=MOST_GOODWILL)] = Field(
+        20,
+        description="rounds in which a client whose owner says nothing joins on request although the model does not "
+        "meet its requirement; -1: all in which it is asked",
     )
     on_empty_round: Literal["ask-all", "keep"] = Field(
         "ask-all", description="after a round without a joiner: the next is mandatory, or nothing changes"
@@ -257,6 +296,16 @@ class RunConfig(TaskSettings):
         description="others are asked in place of clients that sit out; false: a round asks clients-per-round once",
     )
     requirement: str = Field("solo", min_length=1, description="where a client's requirement rho_k comes from")
+    judge_on: Literal["held-out", "train"] = Field(
+        "held-out",
+        description="data on which a client compares models with its requirement: a third of its training data on "
+        "which it never trains, or what it trains on, as the papers have it",
+    )
+    adaptation_steps: CountOrZero = Field(
+        5,
+        description="for judge-on = held-out: local steps after which a client uses a model, and judges it; 0: as it "
+        "is sent; personalised strategies have steps of their own",
+    )
     loss_mode: Literal["evaluation", "training"] = Field(
         "evaluation", description="how a client measures F_k and rho_k on its training data; training: dropout is on"
     )
@@ -352,7 +401,7 @@ class RunConfig(TaskSettings):
             )
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps = 0 is not allowed where local-epochs = 0: one of them must be positive")
-        if self.mandatory_rounds > self.rounds:
+        if isinstance(self.mandatory_rounds, int) and self.mandatory_rounds > self.rounds:
             raise ValueError(
                 f"mandatory-rounds = {self.mandatory_rounds} is not allowed: at most rounds = {self.rounds}"
             )
@@ -373,8 +422,24 @@ class RunConfig(TaskSettings):
 
     @property
     def resolved_mandatory_rounds(self) -> int:
-        """Number of mandatory rounds: the setting, or max(10, 5 % of the rounds)."""
+        """Most mandatory rounds: the setting, max(10, 5 % of the rounds), or half of them where they are chosen."""
+        if not isinstance(self.mandatory_rounds, int):
+            return most_asked_rounds(self.scheduled_rounds)
         return default_mandatory_rounds(self.scheduled_rounds) if self.mandatory_rounds < 0 else self.mandatory_rounds
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether clients hold a third of their training data out, to judge models by."""
+        return self.judge_on == "held-out"
+
+    @classmethod
+    def parse_recorded(cls, values: Mapping[str, Any], *, ignore_unknown: bool = False) -> Self:
+        """Validate settings that a run's folder or another program wrote; what they lack means what it always did.
+
+        Raises:
+            ConfigError: as `parse`.
+        """
+        return cls.parse({**PAPERS, **values}, ignore_unknown=ignore_unknown)
 
     def continued(self, rounds: int) -> Self:
         """Return the settings of the same run with another total of rounds.

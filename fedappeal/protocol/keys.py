@@ -56,6 +56,10 @@ DECISION = "decision"
 LOSS = "loss"
 APPEALED = "appealed"
 APPEALED_TRAIN = "appealed-train"
+APPEALED_HELD_OUT = "appealed-held-out"
+"""Whether the model meets the requirement on what the client holds out to judge models by."""
+SERVED = "served"
+"""1 where the model's value of the metric on the test data is at least the solo model's, else 0."""
 TRAIN_LOSS = "train-loss"
 """The training loss at evaluation, only where the run asks for it: with a weight it can give rho_k away."""
 PREFERRED = "preferred-"
@@ -89,6 +93,8 @@ UNSEEN = "unseen"
 
 TRAIN_SPLIT = "train"
 TEST_SPLIT = "test"
+HELD_OUT_SPLIT = "held-out"
+"""What of its training data a client never trains on, to judge models by."""
 
 
 class Decision(IntEnum):

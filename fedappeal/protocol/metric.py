@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from fedappeal.protocol.config import ConfigError
 
 _NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_TAKEN = frozenset({"loss", "train-loss", "appealed", "appealed-train", "num-examples", "decision"})
+_TAKEN = frozenset(
+    {"loss", "train-loss", "appealed", "appealed-train", "appealed-held-out", "served", "num-examples", "decision"}
+)
 
 
 def column(name: str) -> str:

@@ -17,10 +17,10 @@ def run_verdict(run: RecordedRun) -> str:
         ended = f"finished its {counted(total, 'round')}"
     else:
         ended = f"has run {run.last_round} of {total} rounds"
-    return " ".join([f"{who}, {ended}.", *_served(run), _took_part(run)])
+    return " ".join([f"{who}, {ended}.", *_rated(run), _took_part(run)])
 
 
-def _served(run: RecordedRun) -> list[str]:
+def _rated(run: RecordedRun) -> list[str]:
     line = next((line for line in reversed(run.lines) if line.get(run.metric.column) is not None), None)
     if line is None:
         return ["No model was evaluated."]
@@ -39,7 +39,11 @@ def _took_part(run: RecordedRun) -> str:
     others = [f"{sat_out:,} were declined"] if sat_out else []
     others += [f"{failed:,} failed"] if failed else []
     others += [f"{counted(left, 'client')} left for good" if left else "no client left"]
-    return f"Of {asked:,} requests to train {joined:,} were joined; {', '.join(others)}."
+    served = next((float(line["served"]) for line in reversed(run.lines) if line.get("served") is not None), None)
+    told = (
+        "" if served is None else f" The last model serves {100 * served:.0f} % of the clients as well as their own."
+    )
+    return f"Of {asked:,} requests to train {joined:,} were joined; {', '.join(others)}.{told}"
 
 
 _TOLD = ("gm_appeal", "joined")

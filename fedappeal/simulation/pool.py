@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.protocol.keys import TRAIN_SPLIT
+from fedappeal.protocol.keys import HELD_OUT_SPLIT, TRAIN_SPLIT
 from fedappeal.simulation.batched import Examples
 from fedappeal.tasks.examples import ClientData, OneClientsData, Split, map_parts, tensors_of
+from fedappeal.tasks.held_out import with_held_out
 from fedappeal.tasks.task import Task
 
 KEPT = 4096
@@ -40,7 +41,7 @@ class ClientsData(Protocol):
         """Return examples among which those of several clients are.
 
         Args:
-            split: ``train`` or ``test``.
+            split: ``train``, ``held-out`` or ``test``.
             of_clients: the examples of this split, by client, as `client` gave them.
         """
 
@@ -53,8 +54,8 @@ def clients_data(config: RunConfig, task: Task, clients: int, device: torch.devi
     """
     few = 0 < config.clients_per_round * FEW <= config.clients and config.evaluate_every != 1
     if clients > MANY and few and _tells_counts(task) and task.counts(0) is not None:
-        return LazyPool(task, device)
-    return Pool(task, clients, device)
+        return LazyPool(task, device, config.holds_out)
+    return Pool(task, clients, device, config.holds_out)
 
 
 def _tells_counts(task: Task) -> bool:
@@ -71,25 +72,37 @@ class Pool:
         device: where they are.
         train: the training examples of all clients.
         test: their test examples.
+        held_out: what they hold out of their training data; None: nothing.
     """
 
-    def __init__(self, task: Task, clients: int, device: torch.device) -> None:
+    def __init__(self, task: Task, clients: int, device: torch.device, hold_out: bool = False) -> None:
         """Load the data of clients 0..clients-1.
+
+        Args:
+            task: loads them.
+            clients: how many there are.
+            device: where they go.
+            hold_out: whether clients hold a third of their training data out.
 
         Raises:
             ConfigError: if the data set cannot be had or shared out.
         """
-        loaded = [task.load(k) for k in range(clients)]
+        loaded = [_loaded(task, k, hold_out) for k in range(clients)]
         self.device = device
         self.train = _joined([data.train for data in loaded], device)
         self.test = _joined([data.test for data in loaded], device)
+        parts = [data.train.take(slice(0, 0)) if data.held_out is None else data.held_out for data in loaded]
+        self.held_out = _joined(parts, device) if hold_out else None
 
     def client(self, k: int) -> ClientData:
         """Return one client's data, as views of the pool."""
-        return ClientData(self.train.of_client(k), self.test.of_client(k))
+        held_out = None if self.held_out is None else self.held_out.of_client(k)
+        return ClientData(self.train.of_client(k), self.test.of_client(k), held_out or None)
 
     def examples(self, split: str, of_clients: Mapping[int, Split]) -> Examples:
         """Return all clients' examples; see `ClientsData`."""
+        if split == HELD_OUT_SPLIT and self.held_out is not None:
+            return self.held_out
         return self.train if split == TRAIN_SPLIT else self.test
 
 
@@ -99,11 +112,12 @@ class LazyPool:
     Attributes:
         device: where they are.
         task: loads them.
+        hold_out: whether clients hold a third of their training data out.
     """
 
-    def __init__(self, task: Task, device: torch.device) -> None:
+    def __init__(self, task: Task, device: torch.device, hold_out: bool = False) -> None:
         """Begin with none; the task tells `counts`."""
-        self.device, self.task = device, task
+        self.device, self.task, self.hold_out = device, task, hold_out
         self._kept: OrderedDict[int, ClientData] = OrderedDict()
         self._bytes = 0
 
@@ -124,10 +138,12 @@ class LazyPool:
         if (data := self._kept.get(k)) is not None:
             self._kept.move_to_end(k)
             return data
-        data = self.task.load(k).to(self.device)
-        if (told := self.task.counts(k)) not in (None, data.counts):
+        data = _loaded(self.task, k, self.hold_out).to(self.device)
+        trained, tested = data.counts
+        counts = trained + (len(data.held_out) if data.held_out is not None else 0), tested
+        if (told := self.task.counts(k)) not in (None, counts):
             raise ConfigError(
-                f"task = '{self.task.settings.task}': client {k} has {data.counts} examples to train and test, its "
+                f"task = '{self.task.settings.task}': client {k} has {counts} examples to train and test, its "
                 f"counts tell {told}"
             )
         self._kept[k] = data
@@ -154,8 +170,13 @@ class _Later:
         return self._pool.loaded(self._client).test
 
     @property
+    def held_out(self) -> Split | None:
+        return self._pool.loaded(self._client).held_out
+
+    @property
     def counts(self) -> tuple[int, int]:
-        told = self._pool.task.counts(self._client)
+        # How many are held out depends on which inputs are equal.
+        told = None if self._pool.hold_out else self._pool.task.counts(self._client)
         return self._pool.loaded(self._client).counts if told is None else told
 
     @property
@@ -163,10 +184,15 @@ class _Later:
         return self._pool.loaded(self._client).fingerprint
 
 
+def _loaded(task: Task, k: int, hold_out: bool) -> ClientData:
+    data = task.load(k)
+    return with_held_out(data) if hold_out else data
+
+
 def _bytes(data: ClientData) -> int:
     """Return the size of a client's tensors."""
-    structures = (data.train.x, data.train.y, data.test.x, data.test.y)
-    return sum(tensor.nbytes for each in structures for _, tensor in tensors_of(each))
+    structures = (part for split in data.splits for part in (split.x, split.y))
+    return sum(tensor.nbytes for structure in structures for _, tensor in tensors_of(structure))
 
 
 def _joined(splits: list[Split], device: torch.device, clients: Sequence[int] | None = None) -> Examples:

@@ -64,7 +64,7 @@ class BFloat16Participant(Participant):
     ) -> Evaluation:
         """See `Participant.judge`."""
         judge = partial(super().judge, arrays, model, split, *given, **{**named, "server_round": server_round})
-        if split == TRAIN_SPLIT and server_round % COMPARED_EVERY == 1:
+        if split == self.judged_split and server_round % COMPARED_EVERY == 1:
             self._in_float32 = partial(judge, precision=FLOAT32)
         return judge()
 
@@ -76,9 +76,9 @@ class BFloat16Participant(Participant):
         by_loss = self.policy.needs_loss and self.config.loss_mode == "evaluation"
         if again is not None and by_loss and situation.server_round % COMPARED_EVERY == 1:
             exact = again()
-            other = replace(
-                situation, evaluation=exact, met=requirement.met(exact), advantage=requirement.advantage(exact)
-            )
+            training = exact if self.judged_split == TRAIN_SPLIT else situation.evaluation
+            met, advantage = requirement.met(exact), requirement.advantage(exact)
+            other = replace(situation, evaluation=training, judged=exact, met=met, advantage=advantage)
             self._flips.add(super().decision(other, requirement) is not decision)
         return decision
 

@@ -134,8 +134,12 @@ class OneClientsData(Protocol):
         """What it keeps for testing."""
 
     @property
+    def held_out(self) -> Split | None:
+        """What of its training data it never trains on, to judge models by; None: it judges by what it trains on."""
+
+    @property
     def counts(self) -> tuple[int, int]:
-        """How many examples these are."""
+        """How many examples it trains on, and how many it tests with."""
 
     @property
     def fingerprint(self) -> str:
@@ -148,6 +152,7 @@ class ClientData:
 
     train: Split
     test: Split
+    held_out: Split | None = None
 
     @cached_property
     def counts(self) -> tuple[int, int]:
@@ -158,19 +163,25 @@ class ClientData:
     def fingerprint(self) -> str:
         """Hash of forms, shapes and bytes, 16 hex digits: equal data, equal fingerprint."""
         digest = hashlib.blake2b(digest_size=8)
-        for structure in (self.train.x, self.train.y, self.test.x, self.test.y):
+        for structure in (part for split in self.splits for part in (split.x, split.y)):
             for path, tensor in tensors_of(structure):
                 usual = str(tensor.dtype) in ("torch.float32", "torch.int64")
                 digest.update(f"{path}{'' if usual else tensor.dtype}{tuple(tensor.shape)}".encode())
-                digest.update(_bytes(tensor))
+                digest.update(bytes_of(tensor))
         return digest.hexdigest()
 
     def to(self, device: "torch.device") -> "ClientData":
         """Return the data on a device."""
-        return ClientData(self.train.to(device), self.test.to(device))
+        return ClientData(*(split.to(device) for split in self.splits))
+
+    @property
+    def splits(self) -> list[Split]:
+        """What it trains on, what it tests with, and what it holds out, if anything."""
+        return [self.train, self.test, *([] if self.held_out is None else [self.held_out])]
 
 
-def _bytes(tensor: "Tensor") -> memoryview:
+def bytes_of(tensor: "Tensor") -> memoryview:
+    """Return a tensor's values as bytes, row after row."""
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)

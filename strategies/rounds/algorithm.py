@@ -15,6 +15,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.protocol.plugins import Plugin, PluginSettings, parse_section
+from strategies.rounds.asking import Asking
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import NOTHING, Instructions, Round
 from strategies.rounds.shared import SharedSettings
@@ -198,6 +199,15 @@ class Algorithm(Plugin):
         """Whether a round with this client alone could move the model."""
         return True
 
+    def asks(self, number: int, asking: Asking) -> bool:
+        """Whether to ask clients not to opt out of a round, where ``mandatory-rounds = auto``.
+
+        Args:
+            number: the round, from 1.
+            asking: what is known of the clients; it allows half of the rounds at most, whatever is returned.
+        """
+        return asking.asks(number, self.num_rounds)
+
     def begin(self, round: Round) -> None:
         """Begin a round; what it gathers besides the sum of models goes into ``round.carry``."""
 
@@ -315,9 +325,21 @@ class Algorithm(Plugin):
         """
         return {}
 
+    @property
+    def has_own_models(self) -> bool:
+        """Whether clients keep a model of their own, by which they are evaluated a second time."""
+        return type(self).own_model is not Algorithm.own_model
+
     def adaptation(self) -> tuple[Rule, Mapping[str, Scalar]] | None:
         """Return how a client adapts the model before a second evaluation: rule, training settings."""
         return None
+
+    def use(self) -> tuple[Rule, Mapping[str, Scalar]] | None:
+        """Return the local training after which a client would use a model that it is sent; by default `adaptation`.
+
+        Where clients judge by held-out data, this is what they judge.
+        """
+        return self.adaptation()
 
     def tuning_steps(self) -> int:
         """Return the fine-tuning steps before a client judges the model it is sent."""

@@ -21,6 +21,8 @@ def _averaged(metric: Metric, others: Iterable[str]) -> dict[str, str]:
     return {
         "gm_appeal": keys.APPEALED,
         "gm_appeal_train": keys.APPEALED_TRAIN,
+        "gm_appeal_held_out": keys.APPEALED_HELD_OUT,
+        "served": keys.SERVED,
         primary: name,
         "loss": keys.LOSS,
         "train_loss": keys.TRAIN_LOSS,
@@ -42,7 +44,9 @@ def summarise(
         others: names of the task's further metrics.
 
     Returns:
-        ``gm_appeal`` (share of clients with test loss < rho_k), ``gm_appeal_train``, ``accuracy``, ``loss``,
+        ``gm_appeal`` (share of clients with test loss < rho_k), ``gm_appeal_train`` or ``gm_appeal_held_out`` (the
+        same by what they judge models by), ``served`` (share of clients whose test metric is at least as good with
+        the model as with their own), ``accuracy``, ``loss``,
         ``train_loss``, ``preferred_accuracy``, ``adapted_accuracy``, ``adapted_loss`` and the further metrics
         over the seen clients that reported each of them; of their accuracies also the mean over the tenth of the
         clients where it is worst (``worst_decile_accuracy``), the lowest and the highest (``lowest_accuracy``,

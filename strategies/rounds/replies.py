@@ -25,7 +25,7 @@ MOST_EXAMPLES = 10**12
 """What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
 _SHOWN = 80
 """Characters of a client's text that a reason quotes."""
-_SHARES = (keys.APPEALED, keys.APPEALED_TRAIN)
+_SHARES = (keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED)
 
 
 class DataRefused(Refused):

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import AUTO, ConfigError
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.rounds import default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm
+from strategies.rounds.asking import Asking
 from strategies.rounds.divergence import DIVERGED, Divergence
 from strategies.rounds.faults import check_faults, unexpected
 from strategies.rounds.held_models import HeldModels
@@ -22,7 +23,7 @@ from strategies.rounds.schedule import learning_rate_share
 from strategies.rounds.weighted_sum import NotFinite, Refused, finite
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, Message
+    from flwr.app import ArrayRecord, Message, MetricRecord
 
     from strategies.rounds.replies import Reply
 
@@ -37,6 +38,7 @@ class RoundSteps(Algorithm):
         record: what happened in the latest round.
         finished: why the run is over before its last round; empty while it is not.
         pool_empty: whether the last round had no joiner.
+        asking: what is known of whether to ask clients not to opt out.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -47,6 +49,7 @@ class RoundSteps(Algorithm):
         self.pool_empty = False
         self._divergence = Divergence()
         self._medians = Medians()
+        self.asking = Asking()
 
     # -- what clients are asked ----------------------------------------------------------------------
 
@@ -63,10 +66,7 @@ class RoundSteps(Algorithm):
 
     def open_round(self, number: int, arrays: "ArrayRecord") -> Round:
         """Begin round ``number``, counted from 1, from the global model."""
-        first = self.shared.mandatory_rounds
-        first = default_mandatory_rounds(self.num_rounds) if first is None else first
-        mandatory = number <= first or (self.pool_empty and self.shared.on_empty_round == "ask-all")
-        self.record = RoundRecord(number, mandatory=mandatory)
+        self.record = RoundRecord(number, mandatory=self._is_mandatory(number))
         lr_share = learning_rate_share(self.shared, number, self.num_rounds)
         round = Round(arrays, self.members, self.record, lr_share=lr_share)
         own = self.shared
@@ -76,6 +76,21 @@ class RoundSteps(Algorithm):
             round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)
         self.begin(round)
         return round
+
+    def _is_mandatory(self, number: int) -> bool:
+        """Whether clients are asked not to opt out of a round."""
+        first, after_empty = self.shared.mandatory_rounds, self.pool_empty and self.shared.on_empty_round == "ask-all"
+        if first == AUTO:
+            asks = (self.asks(number, self.asking) or after_empty) and self.asking.may_ask(self.num_rounds)
+            self.asking.asked += asks
+            return asks
+        return after_empty or number <= (default_mandatory_rounds(self.num_rounds) if first is None else int(first))
+
+    def _hear(self, answers: "Sequence[tuple[Member, MetricRecord]]") -> None:
+        """Take in what the seen clients that have not left say of a model."""
+        left = self.members.left
+        seen = [said for member, said in answers if member.role == keys.SEEN and member.client_id not in left]
+        self.asking.note_answers(seen, len(self.members.population()), len(left))
 
     def train_messages(
         self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
@@ -192,6 +207,10 @@ class RoundSteps(Algorithm):
                 self._add_held(round, round.bounds, sent)
         check_faults(round.faults, len(record.decisions), record.count("joined"))
         self.pool_empty = record.count("joined") == 0
+        if not record.mandatory:
+            willing = record.count("joined") + record.count("surplus")
+            staying, left = len(self.members.population()), len(self.members.left)
+            self.asking.note_decisions(willing, len(record.decisions) - record.count("left"), staying, left)
         arrays = self.finish(round) if round.bounds is None else self._finish_bounded(round, round.bounds)
         self.finished = self.finished or round.end
         # All clients are listed only where it matters: of a large federation that takes time, in every round.

@@ -1,8 +1,8 @@
 """Settings that every strategy shares."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 
 from fedappeal.protocol.config import (
     Aggregation,
@@ -15,6 +15,7 @@ from fedappeal.protocol.config import (
     PositiveShare,
     Settings,
     TrimShare,
+    rounds_or_auto,
 )
 
 
@@ -27,8 +28,13 @@ class SharedSettings(Settings):
     start_timeout: Positive = Field(300.0, description="seconds to wait for them")
     round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
     seed: CountOrZero = Field(0, description="seed of the sampling")
-    mandatory_rounds: CountOrZero | None = Field(
-        None, description="rounds in which clients are asked not to opt out; None: max(10, 5 % of the rounds)"
+    mandatory_rounds: Annotated[
+        int | Literal["auto"] | None,
+        PlainValidator(lambda value: value if value is None else rounds_or_auto(value, 0)),
+    ] = Field(
+        None,
+        description="rounds in which clients are asked not to opt out: the first N; None: max(10, 5 % of the "
+        "rounds); auto: as `strategies.rounds.asking` says",
     )
     on_empty_round: Literal["ask-all", "keep"] = Field(
         "ask-all", description="after a round without a joiner: the next is mandatory, or nothing changes"

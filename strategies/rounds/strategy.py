@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
+from strategies.rounds.asking import Asking
 from strategies.rounds.divergence import DIVERGED, Divergence
 from strategies.rounds.faults import unexpected
 from strategies.rounds.hooks import Hooks, RoundRecord
@@ -64,6 +65,7 @@ class Strategy(RoundSteps):
         from strategies.rounds.carry import packed
 
         loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
+        loop |= self.asking.state()
         own = {_LOOP: loop | self._divergence.state() | self._last_good.state(), _INFLUENCE: self._medians.state()}
         if taken := own.keys() & (carried := self.carried()).keys():
             raise ConfigError(
@@ -84,6 +86,7 @@ class Strategy(RoundSteps):
         self.members.left = set(loop["gone"])
         self.pool_empty, self.finished = bool(loop["pool-empty"]), str(loop["finished"])
         self._divergence.restore(loop)
+        self.asking = Asking.restored(loop)
         self._medians.restore(carried.pop(_INFLUENCE, {}))
         self.take_up(carried)
 
@@ -136,6 +139,7 @@ class Strategy(RoundSteps):
                 answers.append((member, read_evaluate(message, self.metric)))
             except Refused as error:
                 log.warning("round %d: evaluation of %s left out: %s", server_round, member.client_id, error)
+        self._hear(answers)
         return MetricRecord(dict(self.summarise(answers))) if answers else None
 
     def _sender(self, message: "Message") -> Member:
@@ -238,6 +242,7 @@ class Strategy(RoundSteps):
                 until = channel.clock() + shared.round_timeout
                 answers = evaluation_answers(round.record, channel, until, messages, self.metric)
                 round.record.measured = {member.client_id: measured for member, measured in answers}
+                self._hear(answers)
                 metrics = self.summarise(answers)
                 round.record.metrics |= metrics
                 result.evaluate_metrics_clientapp[number] = MetricRecord(dict(metrics))

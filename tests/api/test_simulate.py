@@ -198,6 +198,8 @@ def test_a_setting_that_no_plug_in_of_the_run_uses_is_said() -> None:
 class Loyal(Policy):
     """Always joins."""
 
+    needs_loss = False  # else its clients train in other batches, with other dropout
+
     def decide(self, situation: Situation) -> Decision:
         return Decision.JOINED
 

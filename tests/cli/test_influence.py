@@ -43,7 +43,7 @@ def test_priority_that_the_operator_grants_can_be_bounded() -> None:
 def test_a_column_says_how_many_were_cut() -> None:
     lines = printed(influence="bounded", strategy="fedavg")
     assert lines[1].startswith("influence: bounded (")
-    assert " left bounded GM-Appeal" in lines[3]
+    assert " left bounded GM-Appeal" in lines[4]
     assert "bounded" not in "".join(printed(strategy="fedavg"))
 
 

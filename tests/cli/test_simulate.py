@@ -123,7 +123,7 @@ def test_resume_continues_a_simulation_as_one(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     resume_run(path, ResumeOptions(rounds=4))
     shown = capsys.readouterr().out
-    assert "3 clients, 4 rounds (2 mandatory)" in " ".join(shown.split())
+    assert "3 clients, 4 rounds (up to 1 mandatory)" in " ".join(shown.split())
     assert "continued after round 2" in shown
     assert "after round 4" in shown
     assert [line["round"] for line in read_lines(path / HISTORY)] == [1, 2, 3, 4]

@@ -29,21 +29,22 @@ def printed(columns: int = 100, **settings: Scalar) -> list[str]:
 @pytest.mark.parametrize(
     ("settings", "rounds"),
     [
-        ({}, "20 rounds (10 mandatory), seed 0"),
+        ({}, "20 rounds (up to 10 mandatory), seed 0"),
         ({"strategy": "fedavg", "rounds": 5, "mandatory_rounds": 2}, "5 rounds (2 mandatory), seed 0"),
         ({"strategy": "fedalign"}, "20 rounds (2 of warm-up), seed 0"),
         ({"strategy": "fedalign", "fedalign.warmup-share": 0.07, "rounds": 100}, "100 rounds (7 of warm-up), seed 0"),
         ({"strategy": "adagd"}, "20 rounds, seed 0"),
         ({"participation": "always"}, "20 rounds, seed 0"),
-        ({"strategy": "fedalign", "participation": "appeal"}, "20 rounds (10 mandatory, 2 of warm-up), seed 0"),
+        ({"strategy": "fedalign", "participation": "appeal"}, "20 rounds (up to 10 mandatory, 2 of warm-up), seed 0"),
     ],
 )
 def test_mandatory_rounds_are_announced_where_clients_heed_them(settings: dict[str, Scalar], rounds: str) -> None:
-    heading, legend, _, first, second = printed(120, **settings)
+    heading, legend, columns, _, first, second = printed(120, **settings)
     assert heading.endswith(f", {rounds}")
     starred = "mandatory" in rounds
     assert ("* asked not to opt out" in legend, "1*" in first) == (starred, starred)
     assert "2*" not in second
+    assert columns.startswith("served: ")
 
 
 @pytest.mark.parametrize("participation", ["auto", "appeal", "match", "defect", "always"])
@@ -95,7 +96,11 @@ class Mine(Digits):
     ("settings", "data", "said"),
     [
         ({}, None, "maxfl on digits (dirichlet), 4 clients, 20 rounds"),
-        ({"partition": "iid", "clients": 1, "rounds": 1}, None, "maxfl on digits (iid), 1 client, 1 round (1 mandat"),
+        (
+            {"partition": "iid", "clients": 1, "rounds": 1},
+            None,
+            "maxfl on digits (iid), 1 client, 1 round (up to 1 mandat",
+        ),
         ({"task": "synth"}, None, "maxfl on synth (natural), 4 clients"),
         ({"task": "headed:Own"}, None, "maxfl on headed:Own (its own partition), 4 clients"),
         ({"task": "headed:Own", "partition": "iid"}, None, "maxfl on headed:Own (its own partition), 4 clients"),

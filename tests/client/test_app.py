@@ -166,6 +166,7 @@ def test_an_evaluation_by_definition_one(tmp_path: Path) -> None:
             keys.APPEALED: int(losses[0] < rho),
             keys.APPEALED_TRAIN: 0,
             "preferred-accuracy": pytest.approx(accuracy if losses[0] < rho else node.requirement.solo_score),
+            keys.SERVED: int(accuracy >= node.requirement.solo_score),
         }
         assert appealed is None or told[keys.APPEALED] == int(appealed)
 

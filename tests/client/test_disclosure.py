@@ -127,12 +127,12 @@ def test_what_each_switch_takes_from_an_evaluation() -> None:
     whole = set(metrics_of(Node(config)("evaluate")))
     assert whole == {
         *(keys.NUM_EXAMPLES, keys.LOSS, "accuracy", keys.APPEALED, keys.APPEALED_TRAIN, keys.TRAIN_LOSS),
-        *("preferred-accuracy", keys.ADAPTED_LOSS, "adapted-accuracy"),
+        *("preferred-accuracy", keys.SERVED, keys.ADAPTED_LOSS, "adapted-accuracy"),
     }
     taken = {
         "report-loss": {keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS},
         "report-weight": set(),
-        "report-appeal": {keys.APPEALED, keys.APPEALED_TRAIN, "preferred-accuracy"},
+        "report-appeal": {keys.APPEALED, keys.APPEALED_TRAIN, keys.SERVED, "preferred-accuracy"},
         "answer-evaluate": whole - {keys.NUM_EXAMPLES},
         "answer-train-split": {keys.APPEALED_TRAIN, keys.TRAIN_LOSS},
     }

@@ -64,7 +64,7 @@ def test_the_owners_number_goes_before_the_runs_requirement(run: str, own: float
     assert "preferred-accuracy" not in measured, "there is no solo model to prefer"
     lines = describe(tmp_path)
     assert [line for line in lines if line.startswith("requires")] == [
-        f"requires   training loss below {own:.4f} (from a fixed number)"
+        f"requires   a loss below {own:.4f} (from a fixed number)"
     ]
     assert any(line.startswith("prefers    the global model") for line in lines)
 

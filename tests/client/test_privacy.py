@@ -31,8 +31,8 @@ def server() -> None:
     be_server(run_id=7, node_id=1, task_id=9)  # else no message can be made outside of a Flower process
 
 
-CLIP = RunConfig(clipping_norm=1.0)
-NOISE = RunConfig(clipping_norm=1.0, dp_epsilon=5.0)
+CLIP = RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_norm=1.0)
+NOISE = RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_norm=1.0, dp_epsilon=5.0)
 
 
 def memory(key: str = "a secret") -> Store:
@@ -90,7 +90,7 @@ def reply(owner: Owner, sent: object, own: object, server_round: int = 1) -> NDA
 def test_clipping_by_hand() -> None:
     # the update (3, 4) has norm 5: clipped to 1 it is (0.6, 0.8)
     assert reply(Owner(CLIP), [10, 20], [13, 24]).tolist() == pytest.approx([10.6, 20.8], rel=1e-6)
-    tenth = RunConfig(clipping_norm=0.1)
+    tenth = RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_norm=0.1)
     assert reply(Owner(tenth), [0, 0], [-30, 40]).tolist() == pytest.approx([-0.06, 0.08], rel=1e-6)
 
 
@@ -105,7 +105,14 @@ def test_an_update_inside_the_norm_stays_as_it_is() -> None:
 def test_no_clipped_update_is_longer_than_the_norm(size: int, norm: float, spread: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     sent, update = rng.normal(size=size), spread * rng.normal(size=size)
-    found = reply(Owner(RunConfig(clipping_norm=norm), size), sent, sent + update) - sent
+    found = (
+        reply(
+            Owner(RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_norm=norm), size),
+            sent,
+            sent + update,
+        )
+        - sent
+    )
     expected = update * min(1.0, norm / math.sqrt(float(update @ update)))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * (1 + spread))
 
@@ -117,7 +124,15 @@ SIZE = 200_000
 def test_the_noise_has_the_standard_deviation_of_the_gaussian_mechanism(
     epsilon: float, delta: float, sensitivity: float
 ) -> None:
-    config = RunConfig(clipping_norm=3.0, dp_epsilon=epsilon, dp_delta=delta, dp_sensitivity=sensitivity)
+    config = RunConfig(
+        judge_on="train",
+        adaptation_steps=0,
+        goodwill=-1,
+        clipping_norm=3.0,
+        dp_epsilon=epsilon,
+        dp_delta=delta,
+        dp_sensitivity=sensitivity,
+    )
     sent, update = np.full(SIZE, 0.5), np.zeros(SIZE)
     update[0] = 30.0  # clipped to 3
     noise = reply(Owner(config, SIZE), sent, sent + update) - sent
@@ -185,7 +200,10 @@ def refused(config: RunConfig, rule: type[LocalRule] = SGD, **arrays: NDArray[np
 
 
 def test_what_cannot_be_protected_is_refused_before_any_training() -> None:
-    assert refused(RunConfig(dp_epsilon=5.0)) == "clipping-norm = 0 is not allowed with dp-epsilon = 5: more than 0"
+    assert (
+        refused(RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, dp_epsilon=5.0))
+        == "clipping-norm = 0 is not allowed with dp-epsilon = 5: more than 0"
+    )
     for rule in (Scaffold.LocalRule, AdaGD.LocalRule, MaxFLAdaGD.LocalRule):
         for config in (CLIP, NOISE):
             assert f"local-rule = '{rule.name}'" in refused(config, rule)
@@ -211,7 +229,10 @@ def test_what_flowers_mod_does_not_take_is_its_error_reply() -> None:
     ("run", "own", "length"), [(0.0, 1.0, 1.0), (2.0, 1.0, 1.0), (0.5, 1.0, 0.5), (2.0, 0.0, 2.0), (0.0, 0.0, 5.0)]
 )
 def test_the_smaller_norm_counts(run: float, own: float, length: float) -> None:
-    owner = Owner(RunConfig(clipping_norm=run), node=NodeSettings(clipping_norm=own))
+    owner = Owner(
+        RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_norm=run),
+        node=NodeSettings(clipping_norm=own),
+    )
     found = reply(owner, [10, 20], [13, 24]) - np.array([10, 20])
     assert found.tolist() == pytest.approx([0.6 * length, 0.8 * length], rel=1e-6)
 
@@ -257,7 +278,7 @@ RUN = run_config(clients=4, solo__steps=3, batch_size=8, local_steps=5)
 
 
 def told_train(folder: Path, settings: dict[str, Scalar], **told: Scalar) -> RecordDict:
-    config = RunConfig.parse({**RUN.as_config(), **settings})
+    config = RunConfig.parse_recorded({**RUN.as_config(), **settings})
     return Node(config, folder)("train", **{"mandatory": 1, **told})
 
 
@@ -294,7 +315,7 @@ def test_a_client_refuses_what_it_cannot_protect_unless_it_sits_out(tmp_path: Pa
 
 @pytest.mark.parametrize("strategy", ["scaffold", "adagd", "maxfl-adagd"])
 def test_an_owner_who_asks_for_clipping_declines_what_cannot_be_clipped(strategy: str, tmp_path: Path) -> None:
-    config = RunConfig.parse({**RUN.as_config(), "strategy": strategy})
+    config = RunConfig.parse_recorded({**RUN.as_config(), "strategy": strategy})
     with pytest.raises(ConfigError, match="clipping-norm = 1 of this client's owner is not allowed with local-rule"):
         Node(config, tmp_path, clipping_norm=1.0)("query")
     assert keys.INFO in Node(config, tmp_path)("query")

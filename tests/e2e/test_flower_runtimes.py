@@ -26,7 +26,8 @@ def free_port() -> int:
 
 def test_stock_supernodes_and_a_long_lived_client_in_one_run(marked: Marked, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    config = RunConfig.parse({"clients": 2, "rounds": 1, "local-steps": 5, "out": str(folder), "solo.steps": 10})
+    unmet = {"requirement": "fixed", "fixed.loss": 0.0, "mandatory-rounds": 2, "goodwill": 1}
+    config = RunConfig.parse({"clients": 2, "rounds": 2, "local-steps": 5, "out": str(folder), **unmet})
     with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
         stock = marked.start(
             str(BIN / "flower-supernode"),
@@ -56,8 +57,9 @@ def test_stock_supernodes_and_a_long_lived_client_in_one_run(marked: Marked, tmp
         psutil.wait_procs(executors, timeout=20)
         assert status.completed, status
     rounds = read_lines(folder / HISTORY)
-    assert [(r["joined"], r["evaluated"]) for r in rounds] == [(2, 2)]
-    assert "round 1: joined" in (tmp_path / "client.log").read_text()
+    # The server asks beyond their goodwill: both clients join once, and no more.
+    assert [(r["mandatory"], r["joined"], r["evaluated"]) for r in rounds] == [(True, 2, 2), (True, 0, 2)]
+    assert "goodwill: 1 of 1 rounds spent" in (tmp_path / "client.log").read_text()
 
 
 def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> None:

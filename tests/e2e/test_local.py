@@ -90,7 +90,7 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
 
-    shown = [line.split()[1] for line in done.stdout.splitlines() if line[:1] in "●○"]
+    shown = [line.split()[1] for line in done.stdout.splitlines() if line[:1] in ("●", "○", "·")]
     after = int(re.findall("continued after round ([0-9]+)", done.stdout)[0])
     assert [int(number.rstrip("*")) for number in shown] == list(range(after + 1, 11)), "only rounds that exist"
     began = [e["round"] for e in read_lines(killed / EVENTS) if e["event"] == "round"]

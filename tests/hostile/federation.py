@@ -214,7 +214,7 @@ def federation(folder: Path, *, attackers: int = 1, **settings: Any) -> Iterator
         The federation, its honest clients connecting; all of its processes have ended afterwards.
     """
     chosen = {"task": "digits", "strategy": "fedavg", "clients": 3, "rounds": 3, "local_steps": 5} | settings
-    config = RunConfig.parse({key.replace("_", "-"): value for key, value in chosen.items()})
+    config = RunConfig.parse_recorded({key.replace("_", "-"): value for key, value in chosen.items()})
     path = folder / "run"
     RunFolder.create(path, config, {KIND: LOCAL})
     superlink = SuperLink(path / "logs")

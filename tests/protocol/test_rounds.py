@@ -20,7 +20,7 @@ def test_mandatory_rounds_by_hand(rounds: int, mandatory: int) -> None:
 
 @given(st.integers(1, 10**6))
 def test_the_settings_follow_the_same_rule(rounds: int) -> None:
-    mandatory = RunConfig(rounds=rounds).resolved_mandatory_rounds
+    mandatory = RunConfig(rounds=rounds, mandatory_rounds=-1).resolved_mandatory_rounds
     assert mandatory == default_mandatory_rounds(rounds)
     assert min(10, rounds) <= mandatory <= rounds
     assert mandatory in (rounds, 10) or 0 <= mandatory - Fraction(rounds, 20) < 1

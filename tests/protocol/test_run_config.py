@@ -191,10 +191,11 @@ def test_a_plug_ins_setting_is_a_scalar(value: object) -> None:
 
 
 def test_what_follows_from_the_number_of_rounds_stays_as_the_run_began() -> None:
-    config = RunConfig.parse({"rounds": 400, "seed": 3, "maxfl.server-lr": 0.5})
+    config = RunConfig.parse({"rounds": 400, "seed": 3, "maxfl.server-lr": 0.5, "mandatory-rounds": -1})
     longer = config.continued(1000).continued(2000)
     assert (longer.rounds, longer.scheduled_rounds, longer.resolved_mandatory_rounds) == (2000, 400, 20)
-    assert RunConfig(rounds=2000).resolved_mandatory_rounds == 100
+    assert RunConfig(rounds=2000, mandatory_rounds=-1).resolved_mandatory_rounds == 100
+    assert RunConfig(rounds=401).continued(1000).resolved_mandatory_rounds == 201
     same = {"rounds": 400, "schedule-rounds": 0}
     assert RunConfig.parse(longer.as_config() | same) == RunConfig.parse(config.as_config())
     with pytest.raises(ConfigError, match="mandatory-rounds = 12 is not allowed: at most rounds = 5"):

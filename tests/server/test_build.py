@@ -238,7 +238,8 @@ def test_mandatory_rounds_are_asked_for_only_where_clients_heed_them(
 
 
 def test_how_many_rounds_are_mandatory_where_the_run_does_not_say() -> None:
-    assert build_strategy(RunConfig(strategy="maxfl")).shared.mandatory_rounds is None
+    assert build_strategy(RunConfig(strategy="maxfl")).shared.mandatory_rounds == "auto"
+    assert build_strategy(RunConfig(strategy="maxfl", mandatory_rounds=-1)).shared.mandatory_rounds is None
     assert build_strategy(RunConfig(strategy="fedalign")).shared.mandatory_rounds == 0
 
 

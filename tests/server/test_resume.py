@@ -167,7 +167,7 @@ def test_a_strategy_is_built_from_the_settings() -> None:
     assert (shared.evaluate_every, shared.seed, shared.start_timeout) == (4, 8, 20.0)
     other = build_strategy(RunConfig(strategy="fedavg"))
     assert isinstance(other, FedAvg)
-    assert (other.shared.clients_per_round, other.shared.mandatory_rounds) == (None, None)
+    assert (other.shared.clients_per_round, other.shared.mandatory_rounds) == (None, "auto")
     assert build_strategy(changed(CONFIG, tuning_steps=3, maxfl__tuning_steps=5)).tuning_steps() == 5
     with pytest.raises(ConfigError, match=r"strategy = 'maxfll' is not allowed: .*\(did you mean 'maxfl'\?\)"):
         build_strategy(RunConfig(strategy="maxfll"))

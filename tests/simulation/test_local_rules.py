@@ -26,7 +26,9 @@ SETTINGS: dict[str, Any] = {
 
 
 def config_of(**settings: Any) -> RunConfig:
-    return RunConfig.parse(SETTINGS | {k.replace("__", ".").replace("_", "-"): v for k, v in settings.items()})
+    return RunConfig.parse_recorded(
+        SETTINGS | {k.replace("__", ".").replace("_", "-"): v for k, v in settings.items()}
+    )
 
 
 def simulated(folder: Path, config: RunConfig, mode: str = "auto") -> RunFolder:

@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 
 def run(folder: Path, mode: str, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the history, without what depends on the clock, and the decisions."""
-    config = RunConfig.parse(SETTINGS | {k.replace("_", "-"): v for k, v in settings.items()})
+    config = RunConfig.parse_recorded(SETTINGS | {k.replace("_", "-"): v for k, v in settings.items()})
     made = RunFolder.create(folder, config)
     simulate(config, made, Simulation(mode, threads=1))
     lines = [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(folder / HISTORY)]
@@ -43,7 +43,7 @@ def run(folder: Path, mode: str, **settings: Any) -> tuple[list[dict[str, Any]],
 def test_each_rounds_training_loss_is_the_mean_over_the_clients_own_noise(mode: str, tmp_path: Path) -> None:
     lines, _ = run(tmp_path / "noisy", mode, loss_mode="training")
     usual, _ = run(tmp_path / "usual", mode)
-    config = RunConfig.parse(SETTINGS)
+    config = RunConfig.parse_recorded(SETTINGS)
     task = load_task(config.task_settings())
     model = task.initial_model(config.seed)
     for line in lines:

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def last_line(folder: Path, **settings: Any) -> tuple[dict[str, Any], RunConfig]:
-    config = RunConfig.parse({**SETTINGS, **{k.replace("_", "-"): v for k, v in settings.items()}})
+    config = RunConfig.parse_recorded({**SETTINGS, **{k.replace("_", "-"): v for k, v in settings.items()}})
     simulate(config, RunFolder.create(folder, config), Simulation(threads=1))
     return read_lines(folder / HISTORY)[-1], config
 

@@ -52,7 +52,7 @@ def test_a_run_is_the_same_to_the_bit_when_clients_are_loaded_as_they_are_needed
     used: list[LazyPool] = []
 
     def lazily(config: RunConfig, task: Task, clients: int, device: torch.device) -> LazyPool:
-        used.append(LazyPool(task, device))
+        used.append(LazyPool(task, device, config.holds_out))
         return used[-1]
 
     eager = run(tmp_path / "eager", mode, settings)

@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
 STRATEGIES: dict[str, dict[str, Any]] = {
     "fedavg": {"participation": "appeal=0.4,defect=0.6", "defect.leave-below": 1.2},
     "fedprox": {},
-    "fedadam": {},
+    "fedadam": {"mandatory-rounds": "auto", "goodwill": 2},
     "fednova": {"local-steps": 0, "local-epochs": 2},
     "fedau": {},
     "mifa": {},
@@ -391,7 +391,7 @@ def test_a_run_that_keeps_no_memory_says_so(tmp_path: Path) -> None:
 
 
 def test_what_each_client_measured_and_requires_is_in_columns(tmp_path: Path) -> None:
-    path = run(tmp_path / "run", settings(evaluate_every=2))
+    path = run(tmp_path / "run", settings(evaluate_every=2, adaptation_steps=0))  # each loss is of the model as sent
     lines, history = read_lines(path / MEASUREMENTS), read_lines(path / HISTORY)
     assert [line["round"] for line in lines] == [2, 4, 6]
     ids = [f"client-{k:04d}" for k in range(7)]

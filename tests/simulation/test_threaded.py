@@ -25,7 +25,9 @@ from fedappeal.tasks import load_task
 from server.run_folder import HISTORY, RunFolder, read_lines
 
 CLIENTS = 5
-TASK = load_task(RunConfig(clients=CLIENTS, model="mlp").task_settings())
+TASK = load_task(
+    RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clients=CLIENTS, model="mlp").task_settings()
+)
 
 
 def requests(module: nn.Module) -> list[TrainRequest]:
@@ -137,7 +139,7 @@ def test_an_error_is_its_own_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_one_by_one_on_two_threads_is_the_run_on_one(tmp_path: Path) -> None:
-    config = RunConfig.parse(
+    config = RunConfig.parse_recorded(
         {
             **{"task": "digits", "model": "logistic", "clients": 6, "clients-per-round": 4, "rounds": 2},
             **{"local-steps": 2, "batch-size": 4, "requirement": "fixed"},
@@ -156,7 +158,7 @@ def test_a_run_with_a_rule_of_a_users_own_trains_on_two_threads_as_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rule has no batched form and is not known to allow others beside it."""
-    config = RunConfig.parse(
+    config = RunConfig.parse_recorded(
         {
             **{"task": "digits", "model": "logistic", "clients": 4, "rounds": 2, "batch-size": 4, "local-steps": 2},
             **{"requirement": "fixed", "local-rule": "tests.simulation.test_threaded:Halved"},

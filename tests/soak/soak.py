@@ -141,7 +141,7 @@ def environment(**values: str) -> Iterator[None]:
 
 def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
     """Run it; return figures, what was done, and what is wrong (nothing: ``wrong`` is empty)."""
-    config = RunConfig.parse({**SETTINGS, "rounds": rounds, "seed": seed})
+    config = RunConfig.parse_recorded({**SETTINGS, "rounds": rounds, "seed": seed})
     path, starts = folder / "run", folder / "starts.jsonl"
     RunFolder.create(path, config, {KIND: LOCAL})
     told = config.model_copy(update={"out": str(path), "resume": True, "initial_model": str(path / INITIAL)})

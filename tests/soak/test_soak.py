@@ -24,7 +24,7 @@ from tests.soak.soak import SETTINGS, TOLERANCE, check_rounds, clients_of
 
 
 def test_the_replay_comes_to_the_model_of_the_joiners_and_to_another_one_without_one_of_them(tmp_path: Path) -> None:
-    config = RunConfig.parse({**SETTINGS, "clients": 6, "rounds": 10, "clients-per-round": 3})
+    config = RunConfig.parse_recorded({**SETTINGS, "clients": 6, "rounds": 10, "clients-per-round": 3})
     run = RunFolder.create(tmp_path / "run", config)
     simulate(config, run, Simulation("sequential"))
     assert check_rounds(run.path, config) == []
@@ -42,7 +42,7 @@ def test_the_replay_comes_to_the_model_of_the_joiners_and_to_another_one_without
 
 
 def test_a_round_that_is_missing_or_has_another_joiner_is_found(tmp_path: Path) -> None:
-    config = RunConfig.parse({**SETTINGS, "clients": 6, "rounds": 3, "clients-per-round": 2})
+    config = RunConfig.parse_recorded({**SETTINGS, "clients": 6, "rounds": 3, "clients-per-round": 2})
     run = RunFolder.create(tmp_path / "run", config)
     simulate(config, run, Simulation("sequential"))
     history, participation = run.path / "history.jsonl", run.path / PARTICIPATION

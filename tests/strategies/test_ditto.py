@@ -125,7 +125,7 @@ def test_what_is_sent_is_fedavgs_and_an_evaluation_reports_the_own_model_besides
 
 def test_both_modes_and_sitting_out(tmp_path: Path) -> None:
     settings = {"rounds": 4, "participation": "appeal", "mandatory-rounds": 1, "on-empty-round": "keep", "seed": 2}
-    run = RunConfig.parse({**CONFIG.as_config(), **settings, "learning-rate": 0.3})
+    run = RunConfig.parse_recorded({**CONFIG.as_config(), **settings, "learning-rate": 0.3})
     lines, models = {}, {}
     for mode, strategy in (("batched", "ditto"), ("sequential", "ditto"), ("batched", "fedavg")):
         folder = RunFolder.create(tmp_path / f"{mode}-{strategy}", changed(run, strategy=strategy))

@@ -19,8 +19,9 @@ from fedappeal.tasks import load_task
 from strategies import MaxFL, appeal_weight
 from strategies.maxfl import APPEAL_WEIGHT
 from tests.grid import Handler, MemoryGrid
+from tests.node import run_config
 
-CONFIG = RunConfig(clients=4, model="logistic", learning_rate=0.3, local_steps=1, batch_size=10_000)
+CONFIG = run_config(clients=4, model="logistic", learning_rate=0.3, local_steps=1, batch_size=10_000)
 TASK = load_task(CONFIG.task_settings())
 INITIAL = arrays_of(TASK.initial_model(0))
 LAYOUT = Layout.of(INITIAL)

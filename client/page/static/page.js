@@ -29,6 +29,7 @@ function article(run) {
   whole.append(made("p", `joined ${run.joined}, sat out ${run.sat_out}, failed ${run.failed}; ` +
     `${run.seconds.toFixed(1)} s of work; ${megabytes(run.bytes_up)} up, ${megabytes(run.bytes_down)} down`));
   if (run.judged) whole.append(made("p", `${run.judged}: ${run.met ? "met" : "not met"}`, run.met ? "good" : "bad"));
+  if (run.goodwill) whole.append(made("p", run.goodwill));
   if (run.departed) whole.append(made("p", "left for good"));
   else {
     const button = made("button", "Leave for good");

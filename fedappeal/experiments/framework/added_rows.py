@@ -96,7 +96,7 @@ def _settings(record: Record, added: Record) -> dict[str, dict[str, str]]:
     experiment = record.experiment
     found = {**_of_rows(experiment, record.numbers["settings"]), **_of_rows(experiment, added.numbers["settings"])}
     if not experiment.compute:
-        defaults = {key: text_of(value) for key, value in RunConfig.parse({}).as_config().items()}
+        defaults = {key: text_of(value) for key, value in RunConfig.parse_recorded({}).as_config().items()}
         keys = {key for row in found.values() for key in row if key in defaults}
         found = {name: {**{key: defaults[key] for key in keys}, **row} for name, row in found.items()}
     return {arm.name: found[arm.name] for arm in experiment.arms if arm.name in found}
@@ -108,7 +108,7 @@ def _of_rows(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, d
     found = {}
     for name, values in settings["rows"].items():
         given = {**experiment.settings, **(arms[name].settings if name in arms else {})}
-        own = set() if experiment.compute else resolved_settings(RunConfig.parse(given)).keys()
+        own = set() if experiment.compute else resolved_settings(RunConfig.parse_recorded(given)).keys()
         shared = {key: value for key, value in settings["shared"].items() if "." not in key or key in own}
         different = zip(settings["different"], values, strict=True)
         found[name] = {**shared, **{key: value for key, value in different if value}}

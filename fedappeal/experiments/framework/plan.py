@@ -83,7 +83,7 @@ class Run:
             return []
         recorded = dict(record["settings"])
         if self.config:
-            recorded = resolved_settings(RunConfig.parse(recorded, ignore_unknown=True))
+            recorded = resolved_settings(RunConfig.parse_recorded(recorded, ignore_unknown=True))
         keys = sorted((set(recorded) | set(self.settings)) - set(_KEPT_OUT))
         return [
             f"{key} = {recorded.get(key)!r}, now {self.settings.get(key)!r}"
@@ -206,7 +206,7 @@ def _run(experiment: Experiment, arm: Arm, settings: Mapping[str, Any], seed: in
         if unknown := set(settings) - set(experiment.settings) - set(arm.settings):
             raise ConfigError(f"unknown setting '{min(unknown)}': {experiment.name} has {', '.join(settings)}")
         return Run(arm, seed, json.loads(json.dumps(dict(settings))), path)
-    config = RunConfig.parse({**settings, "seed": seed})
+    config = RunConfig.parse_recorded({**settings, "seed": seed})  # in the papers clients judge by training data
     check_settings(config)
     return Run(arm, seed, resolved_settings(config), path, config)
 

@@ -169,7 +169,7 @@ class EngineWorker:
         allowed = Allowed.of(packages_named(job.config, job.given))
         task = self._cache.task(job.config.task_settings(), job.data_dir, allowed)
         contexts = Contexts(job.config, job.given, job.data_dir, str(device))
-        pool = Pool(cast(Task, Share(task, clients)), contexts.clients, device)
+        pool = Pool(cast(Task, Share(task, clients)), contexts.clients, device, contexts.config.holds_out)
         here = clients_here(contexts, task, pool, self._cache, job.mode, self._threads)
         placed = _Clients(self._stack.enter_context(here)[0])
         self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)

@@ -250,7 +250,7 @@ def test_an_exception_in_a_hook_ends_the_run() -> None:
 NAN = float("nan")
 NUMBERS = (
     *("clients_per_round", "min_clients", "start_timeout", "round_timeout", "seed"),
-    *("mandatory_rounds", "evaluate_every"),
+    "evaluate_every",
 )
 
 
@@ -262,7 +262,7 @@ NUMBERS = (
         ("start_timeout", (0, -0.5), "input should be greater than 0"),
         ("round_timeout", (0.0, -1), "input should be greater than 0"),
         ("seed", (-1,), "input should be greater than or equal to 0"),
-        ("mandatory_rounds", (-1,), "input should be greater than or equal to 0"),
+        ("mandatory_rounds", (-1, NAN, "all"), "auto, or a whole number, at least 0"),
         ("on_empty_round", ("ask", "", NAN), "input should be 'ask-all' or 'keep'"),
         ("evaluate_every", (-1,), "input should be greater than or equal to 0"),
         *((name, (NAN,), "input should be a finite number") for name in NUMBERS),

@@ -1,0 +1,60 @@
+"""`--against STRATEGY`: the same clients under another strategy."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedappeal.cli.against import config_against
+from fedappeal.cli.commands import cli
+from fedappeal.protocol.config import ConfigError, RunConfig
+from server.run_folder import HISTORY, MODEL, read_config, read_lines
+
+SMALL = ["--model", "logistic", "--clients", "3", "--rounds", "3", "--local-steps", "2", "--set", "solo.steps=4"]
+
+
+def test_the_other_run_is_what_the_same_command_with_that_strategy_is(tmp_path: Path) -> None:
+    ours, plain = tmp_path / "ours", tmp_path / "plain"
+    done = CliRunner().invoke(
+        cli, ["simulate", *SMALL, "--against", "fedavg", "--out", str(ours)], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    assert "who stayed: the same clients" in done.output
+    assert (ours / "stayed.png").exists()
+    CliRunner().invoke(cli, ["simulate", *SMALL, "--strategy", "fedavg", "--out", str(plain)], catch_exceptions=False)
+    other = ours / "against-fedavg"
+    untimed = [[{**line, "seconds": 0} for line in read_lines(path / HISTORY)] for path in (other, plain)]
+    assert untimed[0] == untimed[1]
+    assert (other / MODEL).read_bytes() != (ours / MODEL).read_bytes()
+    assert read_config(other)["settings"]["seed"] == read_config(ours)["settings"]["seed"]
+
+
+def test_clients_keep_the_policy_of_the_first_strategy() -> None:
+    config = RunConfig.parse({"strategy": "adagd"})
+    assert config_against([config], "fedavg").participation == "defect"
+    assert config_against([RunConfig.parse({"participation": "always"})], "fedavg").participation == "always"
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (["maxfl"], "it is the run's own strategy; name another"),
+        (["maxfl", "fedavg"], "with several runs: `fedappeal compare` shows them"),
+    ],
+)
+def test_what_is_not_allowed_is_one_line(settings: list[str], line: str) -> None:
+    configs = [RunConfig.parse({"strategy": name}) for name in settings]
+    with pytest.raises(ConfigError, match=line):
+        config_against(configs, "maxfl")
+    with pytest.raises(ConfigError, match="clients-per-round = 2 is not allowed"):
+        config_against([RunConfig.parse({"clients-per-round": 2})], "adagd")
+
+
+@pytest.mark.parametrize(("given", "settled"), [("auto", "auto"), ("-1", -1), ("2", 2)])
+def test_mandatory_rounds_are_a_number_or_auto(given: str, settled: object, tmp_path: Path) -> None:
+    options = [*SMALL, "--mandatory-rounds", given, "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(cli, ["simulate", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert read_config(tmp_path / "run")["settings"]["mandatory-rounds"] == settled
+    with pytest.raises(ConfigError, match=r"^mandatory-rounds = 'soon' is not allowed: auto, or a whole number"):
+        RunConfig.parse({"mandatory-rounds": "soon"})
