@@ -30,7 +30,7 @@ html_show_sourcelink = False
 html_show_search_summary = False  # a browser refuses to read pages for it where the site is opened from a folder
 
 SECTIONS = {
-    "Use": "simulation tasks api deployment docker edge using_the_model report scale",
+    "Use": "staying simulation tasks api deployment docker edge using_the_model report scale",
     "Strategies": "maxfl fedalign adagd baselines personalised influence hf",
     "Trust": "privacy security",
     "Results": "reproductions/README bench bench-results/README benchmarks",
