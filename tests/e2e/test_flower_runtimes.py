@@ -59,7 +59,7 @@ def test_stock_supernodes_and_a_long_lived_client_in_one_run(marked: Marked, tmp
     rounds = read_lines(folder / HISTORY)
     # The server asks beyond their goodwill: both clients join once, and no more.
     assert [(r["mandatory"], r["joined"], r["evaluated"]) for r in rounds] == [(True, 2, 2), (True, 0, 2)]
-    assert "goodwill: 1 of 1 rounds spent" in (tmp_path / "client.log").read_text()
+    assert "goodwill: 1 of 1 round spent" in (tmp_path / "client.log").read_text()
 
 
 def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> None:

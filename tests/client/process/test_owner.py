@@ -52,7 +52,8 @@ def test_status_says_what_was_done_in_each_run(folder: Path) -> None:
         f"{'':11}joined 1 round, sat out 0; 0.0 s of work; 0.0 MB up, 0.0 MB down",
         f"{'':11}round 3: training loss 0.2500, required below 0.5000: met",
     ]
-    assert lines[10].startswith("prefers")
+    assert lines[10].strip() == "the model serves you since round 3"
+    assert lines[11].startswith("prefers")
     reset(folder)
     assert list(activity.runs()) == ["def", "gone"]
     reset(folder, forget=True)
