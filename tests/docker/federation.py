@@ -169,7 +169,9 @@ class Federation:
 
     def run(self, name: str, *options: str) -> Run:
         """Submit a run whose results are in the folder ``name``."""
-        fixed = ("--out", name, "--round-timeout", str(ROUND_TIMEOUT))
+        # Faults are tried, not decisions: clients are asked to join in the first ten rounds, and judge without training.
+        willing = ("--mandatory-rounds=-1", "--goodwill=-1", "--judge-on", "train", "--adaptation-steps", "0")
+        fixed = ("--out", name, "--round-timeout", str(ROUND_TIMEOUT), *willing)
         return self._one_shot(name, *fixed, *options)
 
     def resume(self, name: str) -> Run:

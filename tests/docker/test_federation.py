@@ -17,6 +17,7 @@ from tests.docker.federation import ROOT, Federation, Run, docker
 def fresh(new_federation: Callable[[], Federation]) -> Federation:
     federation = new_federation()
     federation.environment["ROUNDS"] = "3"
+    federation.environment["OPTIONS"] = "--mandatory-rounds=-1"
     return federation
 
 
