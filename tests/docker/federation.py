@@ -169,7 +169,7 @@ class Federation:
 
     def run(self, name: str, *options: str) -> Run:
         """Submit a run whose results are in the folder ``name``."""
-        # Faults are tried, not decisions: clients are asked to join in the first ten rounds, and judge without training.
+        # Faults are tried, not decisions: clients are asked to join, and judge models as they are sent.
         willing = ("--mandatory-rounds=-1", "--goodwill=-1", "--judge-on", "train", "--adaptation-steps", "0")
         fixed = ("--out", name, "--round-timeout", str(ROUND_TIMEOUT), *willing)
         return self._one_shot(name, *fixed, *options)
