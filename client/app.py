@@ -211,7 +211,7 @@ class _Answers:
             judge = partial(participant.judge, arrays, model, server_round=server_round)
             steps, use = algorithm.tuning_steps(), participant.use_of(algorithm)
             evaluation = judge(keys.TRAIN_SPLIT, steps)
-            judged = judge(by, 0 if use else steps, use) if use or by != keys.TRAIN_SPLIT else evaluation
+            judged = judge(by, steps, use)
         priority, decision = participant.priority(algorithm.granted(told)), Decision.JOINED
         if not attacking:
             mandatory = bool(config.get(keys.MANDATORY, 0))
@@ -269,11 +269,9 @@ class _Answers:
 
         judge = partial(participant.judge, arrays, model, server_round=server_round)
         algorithm = told_strategy(participant, config)[0] if keys.STRATEGY in config else None
-        asks = algorithm or (
-            NO_STRATEGY if split == keys.TEST_SPLIT else None
-        )  # a survey is of the model as it is sent
-        use = participant.use_of(asks) if asks is not None else None
-        measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, 0 if use else tuning_steps, use)
+        survey = algorithm is None and split != keys.TEST_SPLIT  # of the model as it is sent
+        use = None if survey else participant.use_of(algorithm or NO_STRATEGY)
+        measured, on_test = judge(split, tuning_steps), judge(keys.TEST_SPLIT, tuning_steps, use)
         appealed = requirement.met(on_test)
         if participant.store.durable:
             note_judged(context.state, on_test, requirement, keys.TEST_SPLIT)
@@ -287,7 +285,7 @@ class _Answers:
         asked, may_tell = participant.config, participant.discloses
         tells_train_loss = asked.report_train_loss and may_tell.loss
         if may_tell.train_split and (asked.evaluate_train or tells_train_loss):
-            judged = judge(participant.judged_split, 0 if use else tuning_steps, use)
+            judged = judge(participant.judged_split, tuning_steps, use)
             metrics[keys.APPEALED_HELD_OUT if asked.holds_out else keys.APPEALED_TRAIN] = int(requirement.met(judged))
             if tells_train_loss:
                 metrics[keys.TRAIN_LOSS] = judge(keys.TRAIN_SPLIT, tuning_steps).loss

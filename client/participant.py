@@ -256,7 +256,7 @@ class Participant:
             model: its content hash; what was measured of the latest model is remembered.
             split: ``train``, ``held-out`` or ``test``.
             tuning_steps: steps of the run's SGD before the measurement.
-            adaptation: any other local training before it.
+            adaptation: other local training before it, in place of these steps.
             server_round: whose noise it is, where ``loss-mode = training`` measures with dropout on.
             precision: of the forward passes; empty: this client's.
         """
@@ -271,8 +271,7 @@ class Participant:
             shared = "" if self.parts.personal else model
             splits = {split: key}
             if adaptation is not None:
-                kind, own = adaptation.rule
-                arrays, shared = self.trained(arrays, kind(own), adaptation.training, 0, adaptation.purpose), ""
+                arrays, shared = self.adapted(arrays, adaptation), ""
                 if adaptation.purpose == ADAPTATION:  # what is asked next of the same model; it is trained once
                     splits |= {also: key.replace(split, also, 1) for also in (keys.TEST_SPLIT, self.judged_split)}
             for also, name in splits.items():
@@ -428,6 +427,11 @@ class Participant:
             )
         )
 
+    def adapted(self, arrays: Arrays, adaptation: Adaptation) -> Arrays:
+        """Return a model after the local training by which this client adapts it."""
+        rule, settings = adaptation.rule
+        return self.trained(arrays, rule(settings), adaptation.training, 0, adaptation.purpose)
+
     def gradient(self, arrays: Arrays, batch: NDArray[np.int64] | None) -> Arrays:
         """Return the gradient of a model's mean training loss; None: all examples."""
         if self.guard is not None and self.guard.deadline is not None:
@@ -486,8 +490,7 @@ class Participant:
         met, metric = requirement.met(on_test), self.task.metric.name
         which = "global" if met or not requirement.solo else "solo"
         if which == "global" and use is not None:
-            kind, own = use.rule
-            arrays = self.trained(arrays, kind(own), use.training, 0, use.purpose)
+            arrays = self.adapted(arrays, use)
         kept, figures = arrays, {metric: on_test.score, "loss": on_test.loss, **on_test.others}
         if which == "solo":
             kept, figures = requirement.solo, {metric: requirement.solo_score}

@@ -14,7 +14,7 @@ from fedappeal.cli.shown import Part, as_json, line_of, say
 from fedappeal.plural import counted
 from fedappeal.protocol.config import AUTO, RunConfig
 from fedappeal.protocol.foreign_text import SHOWN_ID, printable
-from fedappeal.protocol.metric import Metric
+from fedappeal.protocol.metric import Metric, shown
 from fedappeal.tasks import load_task
 from fedappeal.tasks.natural import NaturalTask
 from fedappeal.tasks.partitioned import PartitionedTask
@@ -153,9 +153,9 @@ class RunView:
         ):
             if key.startswith("adapted_") and key not in last:
                 continue
-            cells = [_number(last.get(key), share)]
+            cells = [shown(last.get(key), share)]
             if unseen:
-                cells.append(_number(last.get(f"unseen_{key}"), share))
+                cells.append(shown(last.get(f"unseen_{key}"), share))
             table.add_row(line_of(label), *cells)
         if as_json():
             for row in zip(*(column.cells for column in table.columns), strict=True):
@@ -230,9 +230,9 @@ class RunView:
             str(line["sat_out"]),
             str(line["left"]),
             *([f"{line.get('bounded', 0):.0f}"] if self.config.influence == "bounded" else []),
-            _number(line.get("gm_appeal"), False),
-            _number(line.get(metric.column), metric.is_share),
-            _number(line.get(f"preferred_{metric.column}"), metric.is_share),
+            shown(line.get("gm_appeal"), False),
+            shown(line.get(metric.column), metric.is_share),
+            shown(line.get(f"preferred_{metric.column}"), metric.is_share),
             f"{line['seconds']:.2f}",
         )
         row = " ".join(v.rjust(w) for v, (_, w) in zip(values, columns, strict=True))
@@ -276,9 +276,3 @@ def _partition(config: RunConfig) -> str:
     """Return how the task spreads its data over clients, where it is fedappeal's."""
     task = load_task(config.task_settings())
     return task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"
-
-
-def _number(value: float | None, share: bool) -> str:
-    if value is None:
-        return "-"
-    return f"{100 * value:.1f} %" if share else f"{value:.3f}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.comparison.figures import new_figure
-from fedappeal.protocol.metric import Metric
+from fedappeal.protocol.metric import Metric, shown
 from server.run_folder import HISTORY, PARTICIPATION, read_lines, recorded_metric, recorded_settings
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class WhoStayed:
             self.strategy,
             _share(self.willing),
             _share(self.served),
-            *(_value(value, self.metric) for value in (self.score, self.used)),
+            *(shown(value, self.metric.is_share) for value in (self.score, self.used)),
             str(self.asked),
         )
 
@@ -119,12 +119,6 @@ NOTE = (
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.0f} %"
-
-
-def _value(value: float | None, metric: Metric) -> str:
-    if value is None:
-        return "-"
-    return f"{100 * value:.1f} %" if metric.is_share else f"{value:.3f}"
 
 
 def draw(runs: Sequence[WhoStayed]) -> "Figure":

@@ -18,6 +18,13 @@ def column(name: str) -> str:
     return name.replace("-", "_")
 
 
+def shown(value: float | None, share: bool) -> str:
+    """Return a figure for a table: in per cent where it is a share; ``-`` where there is none."""
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if share else f"{value:.3f}"
+
+
 @dataclass(frozen=True)
 class Metric:
     """One number that says how good a model is on a client's data.

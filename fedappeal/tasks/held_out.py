@@ -13,7 +13,7 @@ from fedappeal.tasks.examples import ClientData, Split, bytes_of, tensors_of
 FEWEST = 20
 """Training examples below which a client holds none out, and judges models by its training loss."""
 ONE_IN = 3
-"""One training example in so many is held out."""
+"""Number of training examples of which one is held out."""
 _PURPOSE = b"fedappeal-held-out"
 
 

@@ -24,11 +24,11 @@ FALL = 0.1
 FEWEST = 30
 """Answers that are evidence; all clients' where they are fewer."""
 PATIENCE = 3
-"""The server waits for the share to grow for one in so many of the rounds in which it may ask."""
+"""The server waits for the share to grow for the rounds in which it may ask, divided by this number."""
 LEAST_PATIENCE = 5
-"""The server waits for the share to grow for at least so many rounds."""
+"""Fewest rounds for which the server waits for the share to grow."""
 FREE_EVERY = 5
-"""Where clients say nothing about the model, one round in so many is free."""
+"""Rounds from one free round to the next where clients say nothing about the model."""
 
 
 @dataclass
