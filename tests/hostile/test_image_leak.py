@@ -9,7 +9,7 @@ import pytest
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig
 from tests.hostile.attacks.figures import NOISY, SILENT, check, images_figure
-from tests.hostile.attacks.images import by_differences, by_rare_units, by_single_batches
+from tests.hostile.attacks.images import by_differences, by_initial_model, by_rare_units, by_single_batches
 from tests.hostile.attacks.victim import Found, Vector, Victim, write_images
 from tests.node import changed, run_config
 
@@ -40,6 +40,24 @@ ATTACKS: list[tuple[str, RunConfig, str, Attack]] = [
     ("rarely active units, batches of all", MLP, SILENT, lambda v: by_rare_units(v, models=1)),
     ("rarely active units, batches of all", MLP, SILENT, lambda v: by_rare_units(v, models=4)),
     ("rarely active units, batches of all", MLP, f"{SILENT} {NOISY}", lambda v: by_rare_units(v, models=4)),
+    *(
+        (f"w_0 as it is, batches of {size}", MLP, options, lambda v, m=models, b=size: by_initial_model(v, m, b))
+        for size, options, models in (
+            (8, SILENT, 1),
+            (8, SILENT, 5),
+            (8, SILENT, 30),
+            (8, f"{SILENT} {CLIPPED}", 30),
+            (8, f"{SILENT} {NOISY}", 30),
+            (32, SILENT, 30),
+            (32, f"{SILENT} {NOISY}", 30),
+        )
+    ),
+    (
+        "w_0 as it is, 30 local steps of 32, the defaults of a run",
+        MLP,
+        SILENT,
+        lambda v: by_initial_model(v, models=30, batch_size=32, local_steps=30),
+    ),
 ]
 
 
@@ -70,6 +88,8 @@ def test_a_smallest_batch_counts_the_examples_that_a_run_leaves_to_train_on(imag
 def test_it_stops_no_attack_but_that_one(images: Path) -> None:
     victim = Victim(MLP, images, f"{SILENT} {LIMITS}")
     assert images_figure(by_rare_units(victim, models=1), victim).startswith("17 of 36 images")
+    victim = Victim(MLP, images, f"{SILENT} {LIMITS}")
+    assert images_figure(by_initial_model(victim, models=1, batch_size=8), victim).startswith("6 of 36 images")
     victim = Victim(LOGISTIC, images, f"{SILENT} {LIMITS}")
     assert len(by_differences(victim, models=2).value) == 2
 

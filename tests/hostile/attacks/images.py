@@ -1,4 +1,10 @@
-"""How a server reads images off updates: of a batch of one, of two batches that differ by one, of rare units."""
+"""How a server reads images off updates: of a batch of one, of two batches that differ by one, of rare units.
+
+A unit of the first layer that is active for one image of a batch has that image's gradient alone: the gradient of its
+weights over that of its bias is the image. Which units had one image the result shows: its pixels are whole greys.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,21 +32,39 @@ def by_differences(victim: Victim, models: int) -> Found[Vector]:
 def by_rare_units(victim: Victim, models: int, batch_size: int = 10**6) -> Found[Vector]:
     """Send first layers each of whose units is active for about one image in all: its gradient is that image's.
 
-    How rarely a unit is active the server tries with images of its own. Which units had one image alone is seen from
-    the result, whose pixels are whole greys.
+    How rarely a unit is active the server tries with images of its own.
     """
-    rng, found = np.random.default_rng(0), []
+    rng, slopes = np.random.default_rng(0), []
     for _ in range(models):
         sent = dict(victim.node.initial)
         directions = rng.normal(size=sent["hidden1.weight"].shape)
         rare = np.quantile(other_images() @ directions.T, 1 - 1 / min(batch_size, victim.examples), axis=0)
         sent |= {"hidden1.weight": directions.astype(np.float32), "hidden1.bias": -rare.astype(np.float32)}
-        slope = victim.gradient(sent, batch_size, rate=1e4)
+        slopes.append(victim.gradient(sent, batch_size, rate=1e4))
+    return Found(_whole_greys(slopes), victim.asked)
+
+
+def by_initial_model(victim: Victim, models: int, batch_size: int, local_steps: int = 1) -> Found[Vector]:
+    """Send w_0 as it is, at the run's own learning rate: some units are active for one image of a batch anyway.
+
+    Each message has a round number of its own, and so another batch and other units that dropout leaves out.
+    """
+    sent, rate = victim.node.initial, victim.node.config.learning_rate
+    asked = {"batch-size": batch_size, "local-steps": local_steps, "learning-rate": rate}
+    slopes = [victim.update(sent, victim.train(sent, **asked), rate) for _ in range(models)]
+    return Found(_whole_greys(slopes), victim.asked)
+
+
+def _whole_greys(slopes: Sequence[Arrays]) -> Vector:
+    """Return what the first layer's units saw, where its pixels are whole greys: shape ``(images, 64)``."""
+    ratios = []
+    for slope in slopes:
         weights, biases = slope["hidden1.weight"], slope["hidden1.bias"]
-        found += [weights[unit] / biases[unit] for unit in np.flatnonzero(biases)]
-    images = np.array(found).reshape(-1, PIXELS)
-    greys = (images * Digits.std + Digits.mean) * Digits.scale
-    return Found(images[np.abs(greys - np.round(greys)).max(axis=1) < 0.05], victim.asked)
+        ratios += [weights[unit] / biases[unit] for unit in np.flatnonzero(biases)]
+    greys = (np.array(ratios).reshape(-1, PIXELS) * Digits.std + Digits.mean) * Digits.scale
+    whole = np.round(greys)
+    images: Vector = (whole / Digits.scale - Digits.mean) / Digits.std
+    return images[np.abs(greys - whole).max(axis=1) < 0.05]
 
 
 def _image(slope: Arrays) -> Vector:
