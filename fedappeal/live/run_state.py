@@ -19,7 +19,7 @@ MOST_REASONS = 20
 ESTIMATED_FROM = 20
 """Rounds, the latest ones, whose mean says how long the others will take."""
 _SUMS = ("asked", "joined", "sat_out", "left", "failed", "bytes_up", "bytes_down", "seconds")
-_SHOWN = ("round", *_SUMS, "surplus", "mandatory", "evaluated", "expected", "gm_appeal")
+_SHOWN = ("round", *_SUMS, "surplus", "mandatory", "evaluated", "expected", "gm_appeal", "served")
 _REASON = 160
 _LARGEST = 1e300
 

@@ -14,7 +14,7 @@ from fedappeal.report.chart import DASHES, LEGEND, MOST_POINTS, Chart, chart_of
 
 
 def curves(found: Comparison) -> list[Chart]:
-    """Return GM-Appeal, metric, participation and loss over the rounds: a line and a band a group."""
+    """Return GM-Appeal, metric, participation, clients served and loss over the rounds: a line and a band a group."""
     metric, joined = found.metric, joined_share()
     no_bound, share = math.inf, metric.is_share
     measured = (100.0, 100.0) if share else (1.0, no_bound)
@@ -22,6 +22,7 @@ def curves(found: Comparison) -> list[Chart]:
         ("GM-Appeal", lambda line: line.get("gm_appeal"), 1.0, 1.0),
         (f"Test {metric.heading}", lambda line: line.get(metric.column), *measured),
         ("Joined, % of those asked", lambda line: joined([line]), 100.0, 100.0),
+        ("Served as well as alone, % of clients", lambda line: line.get("served"), 100.0, 100.0),
         ("Test loss", lambda line: line.get("loss"), 1.0, no_bound),
     )
     charts = [_curve(found, *each) for each in shown]
@@ -83,7 +84,7 @@ def _faint(colour: str) -> str:
 
 def differences_chart(found: Comparison) -> Chart | None:
     """Return the paired differences from the baseline with their intervals: a row a group and measure."""
-    measures = [m for m in found.measures if m.key in ("gm_appeal", "joined", found.metric.column)]
+    measures = [m for m in found.measures if m.key in ("gm_appeal", "joined", "served", found.metric.column)]
     traces, said = [], []
     for place, measure in enumerate(measures):
         named = [(group, found.of(group, measure)) for group in found.groups if group != found.baseline]

@@ -32,6 +32,7 @@ pytestmark = needs_chromium
 MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
 LINES = [
     {"accuracy": 0.5 + 0.01 * n, "gm_appeal": 0.03 * n, "loss": 2.0 / n, "joined": 2 - n % 2, "sat_out": n % 2}
+    | {"served": 0.02 * n}
     for n in range(1, 31)
 ]
 
@@ -149,7 +150,8 @@ def test_without_plotly_the_page_has_plain_curves_and_says_how_to_get_charts(
             "#charts svg", "nodes => nodes.map(node => node.getAttribute('aria-label'))"
         )
         assert names[0] == "GM-Appeal, rounds 1 to 30: last 0.900."
-        assert len(names) == 3
+        assert names[3] == "share of clients served as well as alone, rounds 1 to 30: last 0.600."
+        assert len(names) == 4
         assert "pip install 'fedappeal[report]'" in page.text_content("#charts-note")
         assert not [address for address in visited.requests if "plotly" in address]
         assert visited.problems == []

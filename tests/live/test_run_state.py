@@ -12,7 +12,7 @@ from tests.comparison.recorded import a_run
 
 LINES = [
     {"accuracy": 0.5, "gm_appeal": 0.25, "joined": 2, "sat_out": 1, "seconds": 4.0},
-    {"accuracy": 0.75, "gm_appeal": 0.5, "joined": 3, "sat_out": 0, "seconds": 2.0},
+    {"accuracy": 0.75, "gm_appeal": 0.5, "joined": 3, "sat_out": 0, "seconds": 2.0, "served": 0.5},
 ]
 
 
@@ -24,6 +24,7 @@ def test_the_numbers_are_those_of_the_history(tmp_path: Path) -> None:
     written = read_lines(path / HISTORY)
     assert [{key: line[key] for key in shown} for line, shown in zip(written, fresh, strict=True)] == fresh
     assert [set(shown) >= {"round", "joined", "sat_out", "gm_appeal", "accuracy", "seconds"} for shown in fresh]
+    assert [line.get("served") for line in fresh] == [None, 0.5]
     section = state.section()
     assert (section["title"], section["last"], section["total"]) == ("maxfl on digits", 2, 10)
     assert section["sums"]["joined"] == 5

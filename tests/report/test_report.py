@@ -98,6 +98,16 @@ def test_what_came_out_of_a_run(a_finished_run: Path) -> None:
     assert "learning-rate" in found.text
 
 
+def test_the_share_of_clients_served_is_a_chart_where_a_run_has_it(tmp_path: Path) -> None:
+    lines = [{"accuracy": 0.5}, {"accuracy": 0.6, "served": 0.25}, {"accuracy": 0.7, "served": 0.75}]
+    _, figures = read(write_report([a_run(tmp_path / "run", lines, strategy="maxfl")]))
+    shown = {figure["layout"].get("yaxis", {}).get("title", {}).get("text", ""): figure["data"] for figure in figures}
+    served = shown["Served as well as alone, % of clients"][0]
+    assert (served["x"], served["y"]) == ([2, 3], [25.0, 75.0])
+    _, figures = read(write_report([a_run(tmp_path / "without", lines[:1], strategy="maxfl")]))
+    assert "Served as well as alone" not in json.dumps(figures)
+
+
 def test_what_is_required_of_the_metric_stands_beside_it(a_finished_run: Path) -> None:
     lines = {"client-id": "bert", "requirement": 0.8, "of": "metric"}
     (a_finished_run / REQUIREMENTS).write_text(json.dumps(lines) + "\n")

@@ -203,7 +203,8 @@ async function refreshCharts() {
     } else {
       charts.figures = [];
       byId("charts").replaceChildren(...[["GM-Appeal", "gm_appeal"], [metric().name, metric().column],
-        ["clients that joined", "joined"]].map(([title, key]) => plainChart(title, shown.rounds, key)).filter(Boolean));
+        ["clients that joined", "joined"], ["share of clients served as well as alone", "served"],
+      ].map(([title, key]) => plainChart(title, shown.rounds, key)).filter(Boolean));
     }
     charts.rounds = last;
   } catch (error) {
