@@ -61,7 +61,7 @@ def read_parquet(path: str, chosen: Chosen, labels: LabelReader) -> NDArray[np.g
 
 @contextmanager
 def _opened(path: str, chosen: Chosen | None = None) -> Iterator[Any]:
-    """Open a Parquet file; the columns that are chosen are checked by its footer."""
+    """Open a Parquet file; the chosen columns are checked before any of them is read."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -75,7 +75,7 @@ def _opened(path: str, chosen: Chosen | None = None) -> Iterator[Any]:
             if chosen:
                 for name in chosen.features:
                     _check_kind(file.schema_arrow.field(name).type, name)
-                check_parquet(file, chosen.names)
+                check_parquet(path, file, chosen.names)
             yield file
     except pyarrow.ArrowException as error:
         raise Unfit(DataProblem.UNREADABLE, f"it is no Parquet file that can be read ({error})") from None

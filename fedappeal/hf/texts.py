@@ -124,7 +124,7 @@ def _parquet(path: Path, wanted: Sequence[str]) -> list[Column]:
     try:
         file = parquet.ParquetFile(path, read_dictionary=list(wanted))
         _check(wanted, file.schema_arrow.names)
-        check_parquet(file, wanted)
+        check_parquet(path, file, wanted)
         table = file.read(columns=list(wanted))
     except (ArrowException, OSError) as error:
         raise ValueError(f"it cannot be read ({error})") from None

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, TextIO
 
 from fedappeal.protocol.config import ConfigError
+from fedappeal.tasks.files.parquet_pages import unpacked_size
 
 MAX_DATA = "FEDAPPEAL_MAX_DATA"
 """Environment variable: megabytes of memory that one file's or folder's data may take."""
@@ -47,11 +48,17 @@ def bounded_lines(file: TextIO) -> Iterator[str]:
         yield line
 
 
-def check_parquet(file: Any, names: Collection[str]) -> None:
-    """Check the size of a Parquet file's columns by its footer.
+def check_parquet(path: str | os.PathLike[str], file: Any, names: Collection[str]) -> None:
+    """Check the size of a Parquet file's columns by its number of rows and by the headers of its pages.
+
+    Args:
+        path: the file.
+        file: pyarrow's reader of it.
+        names: the columns that are read.
 
     Raises:
-        ValueError: they are, or one holds lists or structures, whose size no footer tells.
+        ValueError: they are too large, a page's header cannot be read, or a column holds lists or structures, whose
+            size no header tells.
     """
     from pyarrow import types
 
@@ -59,10 +66,12 @@ def check_parquet(file: Any, names: Collection[str]) -> None:
         if types.is_nested(kind := file.schema_arrow.field(name).type) and not types.is_dictionary(kind):
             raise ValueError(f"column {name} holds {kind}: numbers and texts are allowed")
     footer = file.metadata
+    check_size(8 * footer.num_rows * len(names), "its columns")
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     parts = (group.column(number) for group in groups for number in range(group.num_columns))
-    texts = sum(max(part.total_uncompressed_size, 0) for part in parts if part.path_in_schema in names)
-    check_size(max(texts, 8 * footer.num_rows * len(names)), "its columns")
+    with open(path, "rb") as pages:
+        size = sum(unpacked_size(pages, part) for part in parts if part.path_in_schema in names)
+    check_size(size, "its columns")
 
 
 def check_texts(column: Any) -> None:
