@@ -245,9 +245,11 @@ def _shared_settings(config: RunConfig, run: Chosen) -> SharedSettings:
     known = run.knows_mandatory  # no other policy knows rounds in which clients are asked not to opt out
     return SharedSettings(
         clients_per_round=config.clients_per_round or None,
-        min_clients=config.resolved_min_clients,
+        min_clients=config.min_clients or 1,
+        expected_clients=config.resolved_min_clients,
         max_clients=config.resolved_max_clients,
         start_timeout=config.start_timeout,
+        start_after=config.start_after,
         round_timeout=config.round_timeout,
         seed=config.seed,
         mandatory_rounds=(None if config.mandatory_rounds == -1 else config.mandatory_rounds) if known else 0,

@@ -167,6 +167,7 @@ def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
             seed=8,
             evaluate_every=4,
             start_timeout=20.0,
+            start_after=3.0,
             round_timeout=7.0,
             measure_leavers=False,
             on_empty_round="keep",
@@ -178,7 +179,8 @@ def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
     shared = built.shared
     assert shared.clients_per_round == some.get("clients_per_round")
     mandatory = 0 if name in ("fedalign", "adagd", "maxfl-adagd") else 2  # whose clients do not read it
-    assert (shared.min_clients, shared.mandatory_rounds, shared.evaluate_every) == (7, mandatory, 4)
+    assert (shared.min_clients, shared.expected_clients, shared.mandatory_rounds) == (1, 7, mandatory)
+    assert (shared.evaluate_every, shared.start_after) == (4, 3.0)
     assert (shared.start_timeout, shared.round_timeout, shared.seed) == (20.0, 7.0, 8)
     assert (shared.measure_leavers, shared.ask_on, shared.on_empty_round) == (False, False, "keep")
     assert built.finished == ""
