@@ -19,6 +19,7 @@ from server.build import (
     foreign_plugins,
     packages_named,
     resolved_settings,
+    resume_command,
     unused_settings,
 )
 from strategies import FedAvg
@@ -385,3 +386,10 @@ def test_a_rule_whose_replies_only_its_own_strategy_can_use(rule: str) -> None:
         "which only the strategy that it belongs to can use"
     )
     assert not refusal("fedavg", local_rule="prox")
+
+
+def test_the_command_that_continues_a_run_allows_the_code_that_the_run_names() -> None:
+    assert resume_command(RunConfig(), "runs/my first") == "fedappeal resume 'runs/my first'"
+    config = RunConfig(strategy="nowhere.deep:Mine", participation="elsewhere:Other=0.5,always=0.5")
+    command = "fedappeal resume runs/1 --superlink a:1 --allow elsewhere --allow nowhere"
+    assert resume_command(config, "runs/1", "--superlink", "a:1") == command
