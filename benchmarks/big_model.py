@@ -96,6 +96,7 @@ def settings(folder: Path, rounds: int, strategy: str, evaluate: bool) -> RunCon
             "evaluate-every": 1 if evaluate else 0,
             "out": str(folder),
             "resume": True,
+            "min-clients": CLIENTS,
             "start-timeout": 600,
             "round-timeout": 600,
         }

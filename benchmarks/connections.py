@@ -276,6 +276,7 @@ def settings(arguments: argparse.Namespace, out: Path) -> RunConfig:
             "influence": "off",
             "out": str(out),
             "resume": True,
+            "min-clients": arguments.clients,
             "start-timeout": 600,
             "round-timeout": 300,
         }

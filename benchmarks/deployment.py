@@ -45,6 +45,7 @@ def settings(evaluate: bool, rounds: int, out: Path, task: str) -> RunConfig:
             "strategy": "maxfl",
             "out": str(out),
             "resume": True,
+            "min-clients": CLIENTS,
             "start-timeout": 240,
             "round-timeout": 240,
         }

@@ -160,6 +160,7 @@ def settings(arguments: argparse.Namespace, out: Path) -> RunConfig:
             "strategy": arguments.strategy,
             "out": str(out),
             "resume": True,
+            "min-clients": arguments.clients,
             "start-timeout": 240,
             "round-timeout": 240,
         }

@@ -24,6 +24,7 @@ from fedappeal.protocol.plugins import (
     PluginSettings,
     Provenance,
     Registry,
+    allow_options,
     is_ours,
     parse_section,
     runs_only_with,
@@ -245,9 +246,11 @@ def _shared_settings(config: RunConfig, run: Chosen) -> SharedSettings:
     known = run.knows_mandatory  # no other policy knows rounds in which clients are asked not to opt out
     return SharedSettings(
         clients_per_round=config.clients_per_round or None,
-        min_clients=config.resolved_min_clients,
+        min_clients=config.min_clients or 1,
+        expected_clients=config.resolved_min_clients,
         max_clients=config.resolved_max_clients,
         start_timeout=config.start_timeout,
+        start_after=config.start_after,
         round_timeout=config.round_timeout,
         seed=config.seed,
         mandatory_rounds=(None if config.mandatory_rounds == -1 else config.mandatory_rounds) if known else 0,
@@ -308,15 +311,30 @@ def check_allowed(config: RunConfig, path: Path, allow: Iterable[str], given: Gi
     Raises:
         ConfigError: one line: what the run names, and the options that allow it.
     """
+    if missing := _not_allowed(config, allow, given):
+        whose = " and ".join(f"{kind} '{name}'" for kind, name, _ in missing)
+        raise ConfigError(f"'{path}' holds a run of {whose}: {runs_only_with({*chain(*(m for *_, m in missing))})}")
+
+
+def resume_command(config: RunConfig, path: Path | str, *options: str) -> str:
+    """Return the command that continues a run, with the options that allow the code which its settings name.
+
+    Args:
+        config: the run's settings.
+        path: its folder.
+        options: further ones.
+    """
+    allow = allow_options(chain(*(lacking for *_, lacking in _not_allowed(config, (), NOTHING_GIVEN))))
+    return shlex.join(["fedappeal", "resume", str(path), *options, *allow])
+
+
+def _not_allowed(config: RunConfig, allow: Iterable[str], given: Given) -> list[tuple[str, str, list[str]]]:
+    """Return kind and name of each plug-in that a call does not allow, and what the call would have to allow."""
     allowed, registries = Allowed.of(allow, by_call=True), (*REGISTRIES, TASKS)
     names = _named(config, given, Mixture.of_run(config, "always").parts)
     names += [(registry, name) for registry in registries for name in config.sections() if name in registry.names()]
-    missing = [
-        (registry.kind, name, lacking) for registry, name in names if (lacking := registry.missing(name, allowed))
-    ]
-    if missing:
-        whose = " and ".join(f"{kind} '{name}'" for kind, name, _ in missing)
-        raise ConfigError(f"'{path}' holds a run of {whose}: {runs_only_with({*chain(*(m for *_, m in missing))})}")
+    lacking = [(registry.kind, name, registry.missing(name, allowed)) for registry, name in names]
+    return [plugin for plugin in lacking if plugin[-1]]
 
 
 def files_named(config: RunConfig, given: Given = NOTHING_GIVEN) -> str:

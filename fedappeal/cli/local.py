@@ -21,7 +21,7 @@ from fedappeal.metrics.serving import NOWHERE, MetricsPort
 from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.socket_owner import is_told
 from fedappeal.tasks import check_task
-from server.build import check_settings
+from server.build import check_settings, resume_command
 from server.resumption import KIND, LOCAL
 from server.run_folder import RunFolder, new_path
 
@@ -115,7 +115,7 @@ def _run(
     report_unused([config])
     if not is_told():
         complain(NOT_GUARDED)
-    view = RunView(config, folder.path)
+    view, again = RunView(config, folder.path), f"continue with: {resume_command(config, folder.path)}"
     try:
         connected = ConnectedClients()
         with page_of_local(place, folder.path, view.console) as begun, observers.watch(folder.path, connected.count):
@@ -130,10 +130,10 @@ def _run(
     except KeyboardInterrupt:
         view.stop()
         folder.event("interrupted")
-        complain(f"interrupted; all processes have ended; continue with: fedappeal resume {folder.path}", prefix="")
+        complain(f"interrupted; all processes have ended; {again}", prefix="")
         sys.exit(130)
     except LocalRunError as error:
         view.stop()
-        complain(error)
+        complain(f"{error}; {again}")
         sys.exit(1)
     view.summary()

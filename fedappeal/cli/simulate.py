@@ -27,7 +27,7 @@ from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_w
 from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
 from fedappeal.tasks import check_task
 from fedappeal.tracking.sweep import all_tracked
-from server.build import check_settings, chosen
+from server.build import check_settings, chosen, resume_command
 from server.resumption import rounds_done
 from server.run_folder import CONFIG, HISTORY, RunFolder, Usable, check_new, new_path, read_lines, recorded_metric
 
@@ -201,7 +201,7 @@ def _start(
         else:
             _several(jobs, at_once, simulations, console, ray, observers)
     except KeyboardInterrupt:
-        _interrupted("FOLDER" if len(jobs) > 1 else str(jobs[0].path))
+        _interrupted(jobs[0].config, "FOLDER" if len(jobs) > 1 else jobs[0].path)
 
 
 def resume_simulation(
@@ -230,11 +230,11 @@ def resume_simulation(
     try:
         _one(SimulationJob(config, path, "run"), simulation, console, observers)
     except KeyboardInterrupt:
-        _interrupted(str(path))
+        _interrupted(config, path)
 
 
-def _interrupted(path: str) -> None:
-    complain(f"interrupted; all finished rounds are kept; continue with: fedappeal resume {path}", prefix="")
+def _interrupted(config: RunConfig, path: Path | str) -> None:
+    complain(f"interrupted; all finished rounds are kept; continue with: {resume_command(config, path)}", prefix="")
     sys.exit(130)
 
 

@@ -26,7 +26,7 @@ from fedappeal.metrics.serving import NOWHERE, MetricsPort
 from fedappeal.process_end import end_as_interrupt
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.tasks import task_fingerprint
-from server.build import check_settings
+from server.build import check_settings, resume_command
 from server.run_folder import check_new, new_path
 
 
@@ -174,6 +174,8 @@ def _submit(
     if detach:
         print(run_id)
         return
+    tls = ["--root-certificates", "CA"] if superlink.root_certificates else []
+    where = ["--superlink", superlink.address, *tls]
     view.start(f"run {run_id} was submitted")
     try:
         connected = ConnectedClients(superlink.address, superlink.root_certificates)
@@ -187,8 +189,7 @@ def _submit(
             view.stop()
     except KeyboardInterrupt:
         view.stop()
-        tls = " --root-certificates CA" if superlink.root_certificates else ""
-        stop = f"fedappeal federation stop {run_id} --superlink {superlink.address}{tls}"
+        stop = f"fedappeal federation stop {run_id} {' '.join(where)}"
         complain(f"run {run_id} continues; to stop it: {stop}", prefix="")
         sys.exit(130)
     except ControlError as error:
@@ -196,7 +197,8 @@ def _submit(
         complain(f"{error}; run {run_id} may continue")
         sys.exit(1)
     if not ended.completed:
-        complain(f"run {run_id}: {ended.reason} (its folder: {path})")
+        again = f"; continue with: {resume_command(config, path, *where)}" if path.is_absolute() else ""
+        complain(f"run {run_id}: {ended.reason} (its folder: {path}){again}")
         sys.exit(1)
     if view.rounds:
         view.summary()

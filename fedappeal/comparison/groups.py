@@ -11,7 +11,7 @@ from fedappeal.comparison.measures import Measure
 from fedappeal.comparison.runs import RecordedRun
 from fedappeal.protocol.config import ConfigError, RunConfig
 
-_NEVER = frozenset({"seed", "out", "resume", "schedule-rounds", "start-timeout"})
+_NEVER = frozenset({"seed", "out", "resume", "schedule-rounds", "start-timeout", "start-after"})
 """Settings that make no group: the seed, and what says where and when a run takes place."""
 _FIRST = ("task", "strategy")
 RUN = "run"

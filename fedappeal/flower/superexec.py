@@ -5,25 +5,30 @@
 Flower gives a ServerApp the token of its task on the command line, which every user of the machine can read. Here the
 token is in a file without a name that the ServerApp inherits. This process is also killed as soon as its SuperLink is
 gone, and the ServerApp with it: one that Flower only asks to end would record a round whose clients ended before.
+Where a ServerApp is killed, this process tells the SuperLink, which would miss its heartbeat a minute later.
 """
 
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
+from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 from fedappeal.flower.processes import replace_name
 from fedappeal.process_end import end_with_parent
 
-_TOKEN, _PARENT = "--token", "--parent-pid"
+_TOKEN, _PARENT, _CA = "--token", "--parent-pid", "--root-certificates"
 
 
 def start_task(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """Start the process of a task as Flower does, its token out of sight.
+    """Start the process of a task as Flower does, its token out of sight, and watch for its end.
 
     Args:
         arguments: its command, ``--token`` and the token among them.
@@ -34,12 +39,47 @@ def start_task(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[by
         file.write(arguments[at + 1].encode())
         file.seek(0)
         number = file.fileno()
-        return subprocess.Popen(
+        task = subprocess.Popen(
             [*arguments[:at], "--token-file", f"/dev/fd/{number}", *arguments[at + 2 :]],
             pass_fds=[number],
             preexec_fn=partial(end_with_parent, os.getpid()),
             **options,
         )
+    Thread(target=report_killed, args=(task, arguments), name="end of a task", daemon=True).start()
+    return task
+
+
+def report_killed(task: "subprocess.Popen[bytes]", arguments: Sequence[str]) -> None:
+    """Wait for the end of a task's process, and tell the SuperLink that the task failed where a signal killed it.
+
+    Args:
+        task: the process; one that ends by itself has told the SuperLink how.
+        arguments: its command as Flower gave it: the SuperLink's address stands before ``--token``.
+    """
+    if (status := task.wait()) >= 0:
+        return
+    import httpx
+    from flwr.common.constant import SubStatus
+    from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+    from flwr.supercore import log
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    at = arguments.index(_TOKEN)
+    certificates = Path(arguments[arguments.index(_CA) + 1]).read_bytes() if _CA in arguments else None
+    # Without Flower's retries, which end this process where the run has ended already.
+    client = RuntimeHttpClient.from_server_address(
+        arguments[at - 1],
+        "--insecure" in arguments,
+        certificates,
+        [RuntimeVersionHttpInterceptor("flwr-serverapp"), RuntimeTokenHttpInterceptor(arguments[at + 1])],
+    )
+    details = f"its process (ServerApp) was killed by signal {-status}"
+    with closing(client):
+        try:
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=details))
+        except httpx.HTTPError as error:
+            log(logging.WARNING, "a run failed: %s; the SuperLink does not take that: %s", details, error)
 
 
 def main() -> None:

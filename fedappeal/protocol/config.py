@@ -257,11 +257,19 @@ class RunConfig(TaskSettings):
     strategy: str = Field("maxfl", min_length=1, description="server strategy")
     rounds: Count = Field(20, le=MOST_ROUNDS, description="number of rounds")
     clients_per_round: CountOrZero = Field(0, description="clients folded a round; 0: all")
-    min_clients: CountOrZero = Field(0, description="clients to wait for before round 1; 0: all of them")
+    min_clients: CountOrZero = Field(
+        0,
+        description="clients without which round 1 does not begin; 0: all are waited for, and the run begins without "
+        "those that do not come (start-after)",
+    )
     max_clients: CountOrZero = Field(
         0, description="clients that a deployed run takes in; 0: twice as many as clients and unseen-clients together"
     )
-    start_timeout: Positive = Field(300.0, description="seconds to wait for them")
+    start_timeout: Positive = Field(300.0, description="seconds to wait for min-clients")
+    start_after: Positive = Field(
+        30.0,
+        description="for min-clients = 0: seconds after the last client came when round 1 begins without the others",
+    )
     round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
     evaluate_every: CountOrZero = Field(1, description="evaluate every N rounds; 0: after the last only")
     evaluate_train: bool = Field(

@@ -145,9 +145,15 @@ class Allowed:
 ALL = Allowed()
 
 
+def allow_options(missing: Iterable[str]) -> list[str]:
+    """Return the options of a command that allow packages, the current folder last."""
+    names = sorted(set(missing), key=lambda name: (name == HERE, name))
+    return [word for name in names for word in ("--allow", name)]
+
+
 def runs_only_with(missing: Collection[str]) -> str:
     """Return the words that say with which options code would run."""
-    options = " ".join(f"--allow {name}" for name in sorted(set(missing), key=lambda name: (name == HERE, name)))
+    options = " ".join(allow_options(missing))
     return f"code that it names runs only with {options}" + (" (the current folder)" if HERE in missing else "")
 
 
@@ -263,11 +269,21 @@ def _search_plugin_path(package: str) -> None:
     folder = os.environ.get(PLUGIN_PATH) or ("" if _is_importable(package) else os.getcwd())
     if folder and folder not in sys.path and "" not in sys.path:
         sys.path.append(folder)
+        _SEARCHED.append(folder)
+
+
+_SEARCHED: list[str] = []
+"""Folders that `_search_plugin_path` has added to the import path of this process."""
 
 
 def _is_importable(package: str) -> bool:
-    """Whether a package is found as the import path stands; it is not imported."""
-    return package in sys.modules or find_spec(package) is not None
+    """Whether a package is found as the import path stood before plug-ins were searched; it is not imported."""
+    searched = PathFinder.find_spec(package, _SEARCHED) if _SEARCHED else None
+    loaded = sys.modules.get(package)
+    if searched is None and loaded is not None:
+        return True
+    spec = loaded.__spec__ if loaded is not None else find_spec(package)
+    return spec is not None and (searched is None or spec.origin != searched.origin)
 
 
 def _only_here(package: str) -> bool:

@@ -201,7 +201,8 @@ def simulate(
     given = Given(task, strategy)
     # No client is late in one process, however long a round takes.
     settings = given.named(config).model_copy(
-        update={"out": str(folder.path), "resume": True, "round_timeout": _DAY, "start_timeout": _DAY}
+        update={"out": str(folder.path), "resume": True}
+        | dict.fromkeys(("round_timeout", "start_timeout", "start_after"), _DAY)
     )
     device, cache = pick_device(simulation.device), Cache(task, given.strategy_of)
     simulation = replace(simulation, device=str(device))

@@ -22,6 +22,7 @@ from strategies.rounds.members import Member, Members
 from strategies.rounds.messages import roll_call_content, roll_call_message
 from strategies.rounds.ownership import Identities, IdentitiesInMemory, Owners, ProvenKey
 from strategies.rounds.replies import DataRefused, read_client_id, read_proof, read_roll_call
+from strategies.rounds.shared import SharedSettings
 from strategies.rounds.weighted_sum import Refused
 
 SETTLED = 5.0
@@ -50,8 +51,8 @@ class RollCall:
         initial: the run's initial model w_0.
         config: what every client is told (run-key, layout, fingerprint, protocol).
         hooks: told of each arrival and refusal.
-        timeout: seconds that a node may take to answer, its warm-up included.
-        max_clients: clients that are enrolled, of real nodes; 0: no limit. A client that is enrolled keeps its place.
+        settings: how many clients are waited for and enrolled, and how long; a node may take ``start_timeout``
+            seconds to answer, its warm-up included. A client that is enrolled keeps its place.
         identities: whose client-ids are, of real nodes.
     """
 
@@ -60,15 +61,14 @@ class RollCall:
     initial: ArrayRecord
     config: ConfigRecord
     hooks: Hooks
-    timeout: float
-    max_clients: int = 0
+    settings: SharedSettings
     identities: Identities = field(default_factory=IdentitiesInMemory)
     refused: dict[int, str] = field(default_factory=dict)
     _warned: bool = False
     _refusals: int = 0
 
     def __post_init__(self) -> None:
-        self._calls = Calls(self.max_clients)
+        self._calls = Calls(self.settings.max_clients)
         self._content = roll_call_content(self.initial, self.config)
         self._connected = ConnectedNodes(self.channel.grid)
         self._settled: Sequence[ConnectedNode] | None = None
@@ -88,7 +88,7 @@ class RollCall:
         self._warn(nodes)
         # A node that was refused and went away may come back mended (another version, other data): called again then.
         calls.again(self.refused.keys() - online)
-        if due := calls.due(nodes, now, self.timeout):
+        if due := calls.due(nodes, now, self.settings.start_timeout):
             ids = grid.push_messages([self._message(call) for call in due])
             sent = {message_id: call for message_id, call in zip(ids, due, strict=False) if message_id}
             for message_id, call in sent.items():
@@ -106,7 +106,7 @@ class RollCall:
         content = self._content.copy()
         if call.nonce:
             content[keys.CONFIG] = ConfigRecord({**self.config, keys.NONCE: call.nonce})
-        return roll_call_message(call.node.node_id, content, self.timeout)
+        return roll_call_message(call.node.node_id, content, self.settings.start_timeout)
 
     def _warn(self, nodes: Iterable[ConnectedNode]) -> None:
         """Say once that the run has a node whose key no operator registered."""
@@ -196,8 +196,8 @@ class RollCall:
     def _check_place(self, member: Member, node: ConnectedNode) -> None:
         """Refuse one client too many, and a node that is another client of the run already."""
         new = self.members.of_client(member.client_id) is None
-        if new and 0 < self.max_clients <= len(self.members):
-            raise Refused(f"the run has all of its {self.max_clients} clients (max-clients)")
+        if new and 0 < (most := self.settings.max_clients) <= len(self.members):
+            raise Refused(f"the run has all of its {most} clients (max-clients)")
         if new and (other := self.members.of_node(node.node_id)) is not None:
             raise Refused(f"this node is client '{other.client_id}' in this run, not '{member.client_id}'")
 
@@ -233,41 +233,43 @@ class RollCall:
             self.channel.sleep(wait)
             wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
 
-    def wait_for(self, count: int, start_timeout: float, grace: float) -> None:
-        """Wait for ``count`` clients, then for others that were called while they keep coming, up to ``grace`` s.
+    def wait_for_clients(self) -> None:
+        """Wait for the run's first clients.
 
-        Args:
-            count: clients to wait for; once they are there, a silent one holds them up for `SETTLED` seconds at most.
-            start_timeout: seconds to wait for them.
-            grace: seconds to wait for others, and where no client that has come fits the run.
+        Once all that are expected have come, others that were called are waited for while they keep coming: none for
+        more than `SETTLED` seconds, all for ``round_timeout`` seconds at most. Where fewer come, the run begins
+        ``start_after`` seconds after the last one, with ``min_clients`` at least. A node that is refused counts for
+        nothing here: it neither ends the wait nor prolongs it.
 
         Raises:
-            RollCallError: after ``start_timeout`` seconds; or where for ``grace`` seconds as many as are wanted have
-                declined and no other client has come.
+            RollCallError: fewer than ``min_clients`` have come after ``start_timeout`` seconds.
         """
-        clock = self.channel.clock
-        deadline, wait, enough, declined = clock() + start_timeout, FIRST_POLL, math.inf, math.inf
+        clock, settings = self.channel.clock, self.settings
+        least, wanted = settings.min_clients, max(settings.min_clients, settings.expected_clients)
+        deadline, wait, all_here = clock() + settings.start_timeout, FIRST_POLL, math.inf
         say, came, enrolled = clock() + FIRST_WORD, clock(), len(self.members)
-        while len(self.members) < count or (self._calls.pending and clock() < min(came + SETTLED, enough + grace)):
+        while True:
             wait = FIRST_POLL if self.update() else min(LAST_POLL, wait * 1.5)
+            now, until = clock(), deadline
             if len(self.members) > enrolled:
-                came, enrolled = clock(), len(self.members)
-            if enrolled >= count:
-                enough = min(enough, clock())
-            elif clock() >= say:
+                came, enrolled = now, len(self.members)
+            if enrolled >= wanted:
+                all_here = min(all_here, now)
+                until = min(came + SETTLED, all_here + settings.round_timeout) if self._calls.pending else now
+            elif enrolled >= least:
+                until = min(deadline, came + settings.start_after)
+            if now >= until:
+                break
+            if now >= say and enrolled < wanted:
                 silent = sorted(call.node.node_id for call in self._calls.pending.values())
-                self.hooks.on_waiting(enrolled, count, max(0.0, deadline - clock()), silent)
-                say = clock() + NEXT_WORD
-            hopeless = not self.members and not self._calls.pending and len(self.refused) >= count > 0
-            declined = min(declined, clock()) if hopeless else math.inf
-            if clock() >= declined + grace:
-                raise RollCallError(f"no client fits the run: all {len(self.refused)} declined{self._reasons()}")
-            if len(self.members) < count and clock() >= deadline:
-                raise RollCallError(
-                    f"{len(self.members)} of {count} clients answered the roll call within {start_timeout:g} s "
-                    f"(min-clients, start-timeout){self._reasons()}"
-                )
+                self.hooks.on_waiting(enrolled, wanted, until - now, silent)
+                say = now + NEXT_WORD
             self.channel.sleep(wait)
+        if enrolled < least:
+            raise RollCallError(
+                f"{enrolled} of {wanted} clients answered the roll call within {settings.start_timeout:g} s "
+                f"(min-clients, start-timeout){self._reasons()}"
+            )
 
     def _reasons(self) -> str:
         reasons = list(self.refused.values())

@@ -23,9 +23,16 @@ class SharedSettings(Settings):
     """Settings of the rounds, the same for every strategy; all have a default."""
 
     clients_per_round: Count | None = Field(None, description="joiners that a round aggregates; None: all")
-    min_clients: Count = Field(1, description="clients to wait for before round 1")
+    min_clients: Count = Field(1, description="clients without which round 1 does not begin")
+    expected_clients: CountOrZero = Field(
+        0, description="clients to wait for before round 1, as long as they keep coming; 0: min_clients"
+    )
     max_clients: CountOrZero = Field(0, description="clients that are enrolled, of a run of real nodes; 0: all")
-    start_timeout: Positive = Field(300.0, description="seconds to wait for them")
+    start_timeout: Positive = Field(300.0, description="seconds to wait for min_clients")
+    start_after: Positive = Field(
+        30.0,
+        description="seconds after the last client came when round 1 begins with fewer than expected_clients",
+    )
     round_timeout: Positive = Field(60.0, description="deadline of one exchange, in seconds")
     seed: CountOrZero = Field(0, description="seed of the sampling")
     mandatory_rounds: Annotated[

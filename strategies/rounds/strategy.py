@@ -219,12 +219,11 @@ class Strategy(RoundSteps):
             initial_arrays,
             asked,
             hooks,
-            shared.start_timeout,
-            shared.max_clients,
+            shared,
             identities or IdentitiesInMemory(),
         )
         if first_round <= num_rounds and not self.finished:  # else there is nothing left to do
-            roll_call.wait_for(shared.min_clients, shared.start_timeout, shared.round_timeout)
+            roll_call.wait_for_clients()
         for number in range(first_round, num_rounds + 1):
             if self.finished:
                 break

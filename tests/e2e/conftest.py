@@ -48,12 +48,14 @@ class Marked:
             command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
         )
 
-    def start(self, *command: str, log: Path, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
+    def start(
+        self, *command: str, log: Path, env: dict[str, str] | None = None, cwd: Path = ROOT
+    ) -> "subprocess.Popen[bytes]":
         with log.open("wb") as out:
             return subprocess.Popen(
                 command,
                 env={**self.env, **(env or {})},
-                cwd=ROOT,
+                cwd=cwd,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -111,6 +111,28 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
     assert record["runtime"] == {"kind": "local", "data-dir": "", "device": "auto"}
 
 
+def test_a_killed_serverapp_ends_the_command_with_the_command_that_continues(marked: Marked, tmp_path: Path) -> None:
+    folder, log, code = tmp_path / "run", tmp_path / "log", tmp_path / "code"
+    code.mkdir()
+    (code / "mine.py").write_text('from strategies import FedAvg\n\n\nclass Mine(FedAvg):\n    """FedAvg."""\n')
+    options = ("--strategy", "mine:Mine", "--clients", "2", "--rounds", "100000", "--out", str(folder))
+    run = marked.start(FEDAPPEAL, "local", *options, log=log, cwd=code)
+    wait_for_rounds(folder, 2)
+    [server_app] = [process for process in marked.alive() if "flwr-serverapp" in " ".join(process.cmdline())]
+    server_app.kill()
+    killed = time.monotonic()
+    assert run.wait(30) == 1, "the promise is 10 s"
+    print(f"the command ended {time.monotonic() - killed:.1f} s after its ServerApp")
+    assert not marked.alive()
+    [line] = [line for line in log.read_text().splitlines() if "the run failed" in line]
+    assert line.startswith("fedappeal: the run failed: its process (ServerApp) was killed by signal 9 (logs: ")
+    assert line.endswith(f"; continue with: fedappeal resume {folder} --allow mine --allow .")
+    done = len(read_lines(folder / HISTORY))
+    command = line.partition("continue with: ")[2].split()[1:]
+    again = marked.run(FEDAPPEAL, *command, "--rounds", str(done + 1), cwd=code)
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
 @pytest.mark.parametrize("after", ["start", "round 1"])
 def test_ctrl_c_ends_every_process_and_leaves_a_readable_folder(marked: Marked, tmp_path: Path, after: str) -> None:
     folder = tmp_path / "run"

@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 from flwr.supercore.superexec.executor import subprocess_executor
 from flwr.supercore.superexec.executor.types import ExecutionSpec
@@ -62,6 +65,38 @@ def test_a_task_ends_with_the_superexec_that_started_it() -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", killed], stdout=subprocess.PIPE, timeout=60, check=False)
+
+
+class RuntimeApi(BaseHTTPRequestHandler):
+    """Keeps what tasks say of their end."""
+
+    said: ClassVar[list[tuple[str, str, str]]] = []
+
+    def do_POST(self) -> None:
+        request = PushTaskOutputRequest.FromString(self.rfile.read(int(self.headers["content-length"])))
+        assert TOKEN in str(self.headers)
+        self.said.append((self.path.rpartition("/")[2], request.sub_status, request.details))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+
+@pytest.mark.parametrize(("end", "reports"), [("os.kill(os.getpid(), 9)", 1), ("sys.exit(1)", 0)])
+def test_the_superlink_is_told_of_a_task_that_was_killed(
+    end: str, reports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RuntimeApi, "said", [])
+    monkeypatch.setattr(superexec, "Thread", lambda **options: SimpleNamespace(start=lambda: None))
+    with ThreadingHTTPServer(("127.0.0.1", 0), RuntimeApi) as api:
+        Thread(target=api.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{api.server_address[1]}"
+        command = [sys.executable, "-c", f"import os, sys; {end}", address, "--token", TOKEN, "--insecure"]
+        superexec.report_killed(superexec.start_task(command), command)
+        api.shutdown()
+    expected = ("push-task-output", "failed", "its process (ServerApp) was killed by signal 9")
+    assert RuntimeApi.said == [expected] * reports
+    if reports:  # the SuperLink has ended too: nothing is raised
+        superexec.report_killed(superexec.start_task(command), command)
 
 
 def test_the_superexec_is_flowers_with_its_way_to_start_a_task_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

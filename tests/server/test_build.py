@@ -19,6 +19,7 @@ from server.build import (
     foreign_plugins,
     packages_named,
     resolved_settings,
+    resume_command,
     unused_settings,
 )
 from strategies import FedAvg
@@ -167,6 +168,7 @@ def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
             seed=8,
             evaluate_every=4,
             start_timeout=20.0,
+            start_after=3.0,
             round_timeout=7.0,
             measure_leavers=False,
             on_empty_round="keep",
@@ -178,7 +180,8 @@ def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
     shared = built.shared
     assert shared.clients_per_round == some.get("clients_per_round")
     mandatory = 0 if name in ("fedalign", "adagd", "maxfl-adagd") else 2  # whose clients do not read it
-    assert (shared.min_clients, shared.mandatory_rounds, shared.evaluate_every) == (7, mandatory, 4)
+    assert (shared.min_clients, shared.expected_clients, shared.mandatory_rounds) == (1, 7, mandatory)
+    assert (shared.evaluate_every, shared.start_after) == (4, 3.0)
     assert (shared.start_timeout, shared.round_timeout, shared.seed) == (20.0, 7.0, 8)
     assert (shared.measure_leavers, shared.ask_on, shared.on_empty_round) == (False, False, "keep")
     assert built.finished == ""
@@ -383,3 +386,10 @@ def test_a_rule_whose_replies_only_its_own_strategy_can_use(rule: str) -> None:
         "which only the strategy that it belongs to can use"
     )
     assert not refusal("fedavg", local_rule="prox")
+
+
+def test_the_command_that_continues_a_run_allows_the_code_that_the_run_names() -> None:
+    assert resume_command(RunConfig(), "runs/my first") == "fedappeal resume 'runs/my first'"
+    config = RunConfig(strategy="nowhere.deep:Mine", participation="elsewhere:Other=0.5,always=0.5")
+    command = "fedappeal resume runs/1 --superlink a:1 --allow elsewhere --allow nowhere"
+    assert resume_command(config, "runs/1", "--superlink", "a:1") == command

@@ -163,7 +163,7 @@ def test_a_strategy_is_built_from_the_settings() -> None:
     assert isinstance(built, MaxFL)
     assert (built.settings.server_lr, built.settings.stabilizer, built.tuning_steps()) == (0.5, 0.2, 3)
     shared = built.shared
-    assert (shared.clients_per_round, shared.min_clients, shared.mandatory_rounds) == (3, 6, 2)
+    assert (shared.clients_per_round, shared.expected_clients, shared.mandatory_rounds) == (3, 6, 2)
     assert (shared.evaluate_every, shared.seed, shared.start_timeout) == (4, 8, 20.0)
     other = build_strategy(RunConfig(strategy="fedavg"))
     assert isinstance(other, FedAvg)
