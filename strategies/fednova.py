@@ -11,10 +11,14 @@ with more steps count twice. After the authors' program (github.com/JYWa/FedNova
 ``|a_i|`` is how far unit gradients would move client i: its tau_i steps of plain SGD; with momentum rho
 ``sum_{t=1}^{tau_i} (1 - rho^t) / (1 - rho)``. With the same number for all clients this is FedAvg.
 
+With ``influence = bounded`` the updates ``(w_i - w) / |a_i|`` have bounds, and tau follows from the examples that
+count.
+
 The server works tau_i out of the run's settings and of the examples that the client says it has (epochs of n_i steps
 over the batch size), which it needs for p_i anyway. The paper's proximal steps and its server momentum are left out.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -55,7 +59,7 @@ class FedNova(Strategy):
 
     name = "fednova"
     only_sums = True
-    unbounded = "a client that claims more examples than others lengthens the step of all"
+    still_open = "with epochs, a client that claims more examples lengthens the step of all by its share"
     from_run: ClassVar[Mapping[str, str]] = {
         key.replace("-", "_"): key for key in ("local-steps", "local-epochs", "batch-size", "momentum")
     }
@@ -114,8 +118,8 @@ class FedNova(Strategy):
         """Return tau_i, the local steps of a client with this many examples."""
         return self._training.steps(examples)
 
-    def _norm(self, reply: "Reply") -> float:
-        return local_norm(self.steps(reply.num_examples), self.settings.momentum or 0.0)
+    def _norm(self, examples: int) -> float:
+        return local_norm(self.steps(examples), self.settings.momentum or 0.0)
 
     def begin(self, round: Round) -> None:
         """Begin without a joiner."""
@@ -124,7 +128,15 @@ class FedNova(Strategy):
 
     def weight(self, reply: "Reply") -> float:
         """Return ``n_i / |a_i|``."""
-        return reply.num_examples / self._norm(reply)
+        return reply.num_examples / self._norm(reply.num_examples)
+
+    def log_weight(self, round: Round, reply: "Reply") -> float:
+        """Return ``log n_i``: p_i is the client's weight among updates that are divided by |a_i|."""
+        return math.log(reply.num_examples)
+
+    def update_unit(self, round: Round, reply: "Reply") -> float:
+        """Return |a_i|."""
+        return self._norm(reply.num_examples)
 
     def add(self, round: Round, reply: "Reply") -> None:
         """Take in a model, and its client's examples and steps.
@@ -133,8 +145,9 @@ class FedNova(Strategy):
             Refused: if the model does not fit.
         """
         super().add(round, reply)
-        round.carry.examples += reply.num_examples
-        round.carry.steps += reply.num_examples * self._norm(reply)
+        counted = reply.num_examples * reply.counts
+        round.carry.examples += counted
+        round.carry.steps += counted * self._norm(max(1, int(counted + 0.5)))
 
     def update(self, round: Round) -> "ArrayRecord":
         """Return ``w + tau sum p_i (w_i - w) / |a_i|``; tau is the number for the history."""

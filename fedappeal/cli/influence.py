@@ -53,6 +53,7 @@ def influence_line(config: RunConfig) -> str:
     left = f"; not bounded: {still_open}" if still_open else ""
     norm = config.influence_norm
     return (
-        f"influence: bounded (a weight above {config.influence_weight:g} or an update above {norm:g} medians of the "
-        f"clients' counts as the median, an update above {FAR * norm:g} for nothing{left})"
+        f"influence: bounded (an update counts as the clients' median at most, as does a weight above "
+        f"{config.influence_weight:g} medians; one against the common direction, or above {FAR * norm:g} medians, for "
+        f"nothing{left})"
     )

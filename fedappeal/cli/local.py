@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.cli.against import config_against, show_against
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
-from fedappeal.cli.influence import check_deployed
+from fedappeal.cli.influence import bounded_by_default, check_deployed
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.observers import NONE, Observers, chosen_observers
 from fedappeal.cli.page import NO_PAGE, PageOptions, page_of_local
@@ -48,7 +48,7 @@ def start_local(
         ConfigError: before anything is started, for a setting that is not allowed.
     """
     observers, settings = chosen_observers(track, metrics, settings)
-    config = RunConfig.parse(settings)
+    config, note = bounded_by_default(settings)
     if config.initial_model:
         config = config.model_copy(update={"initial_model": str(Path(config.initial_model).absolute())})
     path = Path(config.out or new_path(config)).absolute()
@@ -59,7 +59,7 @@ def start_local(
     check_out(path)
     other = config_against([config], against) if against else None
     runtime = _runtime(data_dir, device)
-    _run(config, RunFolder.create(path, config, runtime), port, data_dir, device, observers, place)
+    _run(config, RunFolder.create(path, config, runtime), port, data_dir, device, observers, place, note)
     if other is not None:
         show_against(path, other, {"device": device, "data_dir": data_dir})
     return path
@@ -111,11 +111,12 @@ def _run(
     device: str,
     observers: Observers,
     place: "PagePlace | None" = None,
+    note: str = "",
 ) -> None:
     report_unused([config])
     if not is_told():
         complain(NOT_GUARDED)
-    view, again = RunView(config, folder.path), f"continue with: {resume_command(config, folder.path)}"
+    view, again = RunView(config, folder.path, note=note), f"continue with: {resume_command(config, folder.path)}"
     try:
         connected = ConnectedClients()
         with page_of_local(place, folder.path, view.console) as begun, observers.watch(folder.path, connected.count):

@@ -319,15 +319,17 @@ class RunConfig(TaskSettings):
     )
 
     influence: InfluenceBound = Field(
-        "off", description="bounds on one client's weight and update, against the medians of the cohort's"
+        "off",
+        description="bounds on one client's weight and update, against the cohort's; local and submit: bounded, "
+        "where nothing is said",
     )
     influence_weight: AtLeastOne = Field(
         3.0, description="for influence = bounded: most a client's weight may be, in medians"
     )
     influence_norm: AtLeastOne = Field(
         2.0,
-        description="for influence = bounded: most the norm of a client's update may be, in medians; of "
-        "twice that the client is left out",
+        description="for influence = bounded: most a client's weight times the norm of its update may be, in "
+        "medians; a client whose update is twice as long is left out",
     )
     aggregation: Aggregation = Field(
         "mean",

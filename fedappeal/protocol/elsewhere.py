@@ -1,7 +1,7 @@
 """A model that stayed where it was trained: what a server knows of it, and who can add it up there."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ Sums = Mapping[str, NDArray[np.floating]]
 
 @dataclass(frozen=True)
 class Part:
-    """One summand of a weighted sum: a model that is elsewhere, shortened by a factor, times its weight."""
+    """One summand of a weighted sum: a model that is elsewhere, times its weight."""
 
     model: "Elsewhere"
     weight: float
@@ -53,8 +53,6 @@ class Elsewhere:
         size: bytes of its content, as `fedappeal.protocol.packing.content_size` counts them.
         trouble: why it is left out; empty: it fits the model that was sent.
         not_finite: whether that is for a value that is not finite.
-        log_norm: logarithm of the update's l2 norm, where the holder was asked for it.
-        factor: by which its update is shortened.
     """
 
     holder: Holder
@@ -63,12 +61,6 @@ class Elsewhere:
     size: int
     trouble: str
     not_finite: bool
-    log_norm: float
-    factor: float = 1.0
-
-    def shortened(self, factor: float) -> "ArrayRecord":
-        """Return the record of the model with a shorter update."""
-        return record_elsewhere(replace(self, factor=self.factor * factor))
 
 
 def record_elsewhere(model: Elsewhere) -> "ArrayRecord":

@@ -75,15 +75,16 @@ class Gathered:
     rest: NDArray[np.float64] | None = None
     losses: list[float] = field(default_factory=list)
 
-    def add(self, loss: float, gradient: Vector) -> bool:
-        """Take in one agent's F_m and gradient; return whether it is in D."""
+    def add(self, loss: float, gradient: Vector, counted: Vector | None = None) -> bool:
+        """Take in one agent's F_m and gradient, and what counts of it in the sum; return whether it is in D."""
+        counted = gradient if counted is None else counted
         leaves = loss - self.step_size * norm(gradient) <= self.threshold
         if leaves:
             self.leaving.append(gradient)
         elif self.rest is None:
-            self.rest = gradient.astype(np.float64)
+            self.rest = counted.astype(np.float64)
         else:
-            self.rest += gradient
+            self.rest += counted
         self.losses.append(loss)
         return leaves
 

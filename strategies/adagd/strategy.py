@@ -3,6 +3,11 @@ r"""ADA-GD's strategy: every client's full-batch gradient in every round, one st
 "On the Effect of Defection in Federated Learning and How to Prevent It", anonymous, under review. Algorithm 1, whose
 mathematics is in `strategies.adagd.algorithm`. A joined client sends its loss F_m of the model that was sent, and in
 place of a model the gradient of that loss.
+
+With ``influence = bounded`` the gradients in the sums of cases 1 and 2 have bounds. Whether a client is in D, and
+what the step is orthogonal to, follow from its gradient as it was sent. So the paper's guarantee that no client
+leaves (Theorem 1) holds as it stands: it needs a step of at most eta, and right angles to the gradients in D. The
+descent is that of the bounded sum. The bounds say nothing of D: a client that claims to be in it has its way.
 """
 
 from collections.abc import Sequence
@@ -55,7 +60,7 @@ class AdaGD(Strategy):
     policy = "defect"
     needs_losses = True
     needs_everybody = True
-    unbounded = "a client's gradient alone decides whether all others move orthogonally to it"
+    still_open = "a client that seems about to leave keeps all others from moving along its gradient"
     loss_modes = ("evaluation",)
     """Its gradients are those of the loss in evaluation mode."""
     claimed = keys.LOSS
@@ -117,6 +122,10 @@ class AdaGD(Strategy):
         """Return F_m of the model that was sent."""
         return {keys.LOSS: measured.loss}
 
+    def log_weight(self, round: Round, reply: "Reply") -> float:
+        """Return 0: each client counts once."""
+        return 0.0
+
     def begin(self, round: Round) -> None:
         """Begin a round."""
         self.check_model(list(round.model))
@@ -135,7 +144,9 @@ class AdaGD(Strategy):
         agents: Agents = round.carry
         loss = reply.claim(self.claimed)
         round.sum.check(reply.arrays)
-        agents.gathered.add(loss, flat(reply.arrays, list(round.model)))
+        names = list(round.model)
+        counted = flat(reply.arrays, names)
+        agents.gathered.add(loss, counted if reply.sent is None else flat(reply.sent, names), counted)
         agents.answered.add(reply.member.client_id)
 
     def finish(self, round: Round) -> "ArrayRecord | None":

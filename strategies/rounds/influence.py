@@ -5,6 +5,8 @@ is an update as it stands). With m_a and m_u the cohort's medians of weights and
 
     a_k <- m_a                        where a_k > A m_a            A: influence-weight
     u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
+    u_k <- u_k m_u / |u_k|            where |u_k| > m_u
+    u_k <- 0                          where <u_k, c> < 0           c: the common direction of the rounds before
     k is left out                     where |u_k| > 2 N m_u
 
 What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
@@ -14,6 +16,11 @@ clients, as they were sent: one client is one value, whatever it sends and howev
 of the rounds before counts at once. One beyond a limit, or that comes before three clients' values are known, waits
 for the round's end (four of them at most), and is measured by this round's values too. All is done in logarithms,
 where no weight overflows; the median of an even number is the lower one.
+
+The common direction is the mean of the updates that counted, a client one, over the rounds: each round halves the
+share of those before. The rule is of the family of FLTrust (Cao et al., NDSS 2021), whose server takes the direction
+from data of its own, and of centred clipping (Karimireddy et al., ICML 2021), whose history it uses; both were tried
+(docs/influence.md). Where more than a third of a round's updates point against it, it is not common, and forgotten.
 """
 
 import copy
@@ -24,12 +31,13 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
-from strategies.rounds.updates import log_norm, shortened
-from strategies.rounds.weighted_sum import Refused
+from strategies.rounds.updates import inner_product, log_norm, shortened, zeros_like
+from strategies.rounds.weighted_sum import Refused, WeightedSum
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
+    from fedappeal.protocol.elsewhere import Sums
     from strategies.rounds.replies import Reply
 
 FEWEST = 3
@@ -40,6 +48,10 @@ HELD = 4
 """Replies that wait, at most."""
 FAR = 2.0
 """An update longer than this many times its limit counts for nothing."""
+HISTORY = 0.5
+"""Share of the rounds before in the common direction."""
+MOST_AGAINST = 1 / 3
+"""Share of a round's updates that may point against the common direction."""
 WEIGHT = "weight"
 _TOLERANCE = 1e-9
 """Of a logarithm: what lies at a limit is not cut for a rounding."""
@@ -98,24 +110,62 @@ class Sent:
 
 
 @dataclass
+class Direction:
+    """The common direction of the rounds so far.
+
+    Attributes:
+        vectors: one vector an array of the model, by name; empty while there is none.
+    """
+
+    vectors: "Sums" = field(default_factory=dict)
+
+    def opposes(self, model: "ArrayRecord", start: "ArrayRecord | None") -> bool:
+        """Whether an update points against the common direction; arguments as `log_norm`."""
+        return bool(self.vectors) and inner_product(model, start, self.vectors) < 0.0
+
+    def take_up(self, counted: WeightedSum, against: int) -> None:
+        """End a round: take in the mean of the updates that counted.
+
+        Args:
+            counted: the updates, one a client; those against the direction count as zero.
+            against: the number of those.
+        """
+        if against > MOST_AGAINST * counted.count:
+            self.vectors = {}
+        elif counted.count:
+            scale = (1.0 - HISTORY) / counted.count
+            sums = counted.differences().items()
+            self.vectors = {name: HISTORY * self.vectors.get(name, 0.0) + scale * total for name, total in sums}
+
+
+@dataclass
 class Bounds:
     """The bounds of one round.
 
     Attributes:
         medians: of the rounds before; this round's values go into them at its end.
+        direction: of the rounds before; so do this round's updates.
         model: the model that was sent.
+        start: what replies' arrays are updates from: the model; None: they are updates themselves.
         weight: A; ``norm``: N.
+        leaves_out: whether a client far beyond its limit is left out; else its update counts as the median one.
         cut: clients whose weight or update was cut.
+        against: clients whose update pointed against the common direction.
     """
 
     medians: Medians
+    direction: Direction
     model: "ArrayRecord"
+    start: "ArrayRecord | None"
     weight: float
     norm: float
+    leaves_out: bool = True
     cut: set[str] = field(default_factory=set)
+    against: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._now = copy.deepcopy(self.medians)
+        self._counted = WeightedSum(self.model if self.start is not None else zeros_like(self.model))
         self._sent: dict[str, Mapping[str, float]] = {}
         self._held: list[Sent] = []
 
@@ -127,7 +177,7 @@ class Bounds:
             log_weight: logarithm of its weight; minus infinity for 0.
             unit: how long its update may be beside another's.
         """
-        values = {WEIGHT: log_weight, keys.ARRAYS: log_norm(reply.arrays, self.model)}
+        values = {WEIGHT: log_weight, keys.ARRAYS: log_norm(reply.arrays, self.start)}
         values |= {name: log_norm(record, None) for name, record in reply.records.items()}
         values |= {name: value - math.log(unit) for name, value in values.items() if name != WEIGHT}
         self._sent[reply.member.client_id] = values
@@ -149,20 +199,24 @@ class Bounds:
         Raises:
             Refused: if an update is longer than 2 N medians.
         """
-        reply = sent.reply
-        if sent.within:
-            return reply
-        cuts = self._cuts(sent.values, self._now)
-        if not any(cut < 1.0 for cut in cuts.values()):
-            return reply
-        self.cut.add(reply.member.client_id)
-        for name, value in sent.values.items():
-            if name != WEIGHT and _cut(value, self._now.of(name), FAR * self.norm) < 1.0:
+        reply, client = sent.reply, sent.reply.member.client_id
+        medians = self.medians if sent.within else self._now
+        cuts = self._cuts(sent.values, medians)
+        if any(cut < 1.0 for cut in cuts.values()):
+            self.cut.add(client)
+        lengths = {name: value for name, value in sent.values.items() if name != WEIGHT}
+        for name, value in lengths.items():
+            if self.leaves_out and _cut(value, medians.of(name), FAR * self.norm) < 1.0:
                 most = f"{FAR * self.norm:.3g} times the clients' median"
                 raise Refused(f"its update ({name}) is longer than {most} (influence-norm)")
-        arrays = _shortened(reply.arrays, self.model, cuts[keys.ARRAYS])
+            cuts[name] = min(cuts[name], _cut(value, medians.of(name), 1.0))
+        if self.direction.opposes(reply.arrays, self.start):
+            self.against.add(client)
+            cuts |= dict.fromkeys(lengths, 0.0)
+        arrays = _shortened(reply.arrays, self.start, cuts[keys.ARRAYS])
         records = {name: _shortened(record, None, cuts[name]) for name, record in reply.records.items()}
-        return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT])
+        self._counted.add(arrays, 1.0)
+        return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT], sent=reply.arrays)
 
     def leaves_alone(self, joined: Collection[str], others: int) -> bool:
         """Whether a client that had to be cut would move the model alone, or with one other, and there are others.
@@ -172,12 +226,13 @@ class Bounds:
             others: clients that sat out or were refused.
         """
         few = 0 < len(joined) < FEWEST <= len(joined) + others
-        return few and bool(self.cut & set(joined))
+        return few and bool((self.cut | self.against) & set(joined))
 
     def close(self) -> None:
         """End the round: what was sent counts in the medians from now on."""
         for client, values in sorted(self._sent.items()):  # not in the order in which they came
             self.medians.note(client, values)
+        self.direction.take_up(self._counted, len(self.against))
 
     def _cuts(self, values: Mapping[str, float], medians: Medians) -> dict[str, float]:
         """Return the factor on each quantity that keeps it in its bound."""

@@ -1,15 +1,18 @@
-"""The last good model: what a run goes back to where its clients cannot evaluate the model any more.
+"""The last good model: what a run goes back to where the model has become useless to its clients.
 
-A model can be finite and of no use, such as one of values around 1e30: every loss of it is inf or NaN. A client has
-answered an evaluation with a finite loss, or without one: by an error, or by a reply that is left out, as one with a
-number that is not finite is. Silence says nothing, and a reply that reports no loss (``report-loss = false``) makes
-no model good. Where at least `ANSWERS` clients have answered, the model is good if at least half of them have a
-finite loss, else useless if the answers without one outnumber all usable replies. So one client in three or more
+A model can be finite and of no use, such as one of values around 1e30. The clients' losses say so. A client has
+answered an evaluation with a usable loss, or without one: by an error, by a reply that is left out, as one with a
+number that is not finite is, or by a loss above `LastGood.limit`, which is relative: `WORSE` times the lowest median
+loss of this run, and at least w_0's. Silence says nothing, and a reply that reports no loss (``report-loss = false``)
+makes no model good. Where at least `ANSWERS` clients have answered, the model is good if at least half of them have a
+usable loss, else useless if the answers without one outnumber the others. So one client in three or more
 cannot make a model useless, nor can two in six, nor three among many that report no loss.
 """
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
@@ -23,6 +26,10 @@ log = logging.getLogger("fedappeal")
 
 ANSWERS = 3
 """Clients that have to answer before their answers say anything of the model."""
+WORSE = 100.0
+"""A loss is lost above this many times the lowest median of the run. (Healthy runs: docs/influence.md.)"""
+DOUBTFUL = 10.0
+"""A median loss above which the clients are asked for w_0's too, where no model is known to be good."""
 ROLL_BACKS = 3
 """Roll-backs without a good model between them that end the run."""
 LOST = f"the model was useless to most clients {ROLL_BACKS} times in a row, each time after going back to a good one"
@@ -43,11 +50,15 @@ class LastGood:
     Attributes:
         server_round: the round after which it was the run's model; 0: the initial model.
         in_a_row: roll-backs since the last good evaluation.
+        best: lowest median loss of the run's good models; infinite while none is known.
+        initial: median loss of w_0; None while it is not known.
     """
 
     def __init__(self) -> None:
         self.server_round = _UNKNOWN
         self.in_a_row = 0
+        self.best = math.inf
+        self.initial: float | None = None
         self._model: ArrayRecord | None = None
         self._carried: RecordDict | None = None
         self._where = _CURRENT
@@ -67,6 +78,25 @@ class LastGood:
         elif self._where == _INITIAL:
             self._model = initial
 
+    @property
+    def limit(self) -> float:
+        """The highest usable loss; infinite while neither a good model's nor w_0's is known."""
+        initial = self.initial or 0.0
+        best = self.best if math.isfinite(self.best) else initial
+        return max(WORSE * best, initial) or math.inf
+
+    def asks_for_initial(self, record: RoundRecord) -> bool:
+        """Whether w_0's loss has to be known before a round's evaluation can be judged."""
+        losses = _losses(record.measured.values())
+        if self.initial is not None or len(losses) < ANSWERS:
+            return False
+        return median_low(losses) > (WORSE * self.best if math.isfinite(self.best) else DOUBTFUL)
+
+    def note_initial(self, answers: "Iterable[Mapping[str, Any]]") -> None:
+        """Take note of what clients measured with w_0."""
+        if len(losses := _losses(answers)) >= ANSWERS:
+            self.initial = median_low(losses)
+
     def settle(self, algorithm: Algorithm, record: RoundRecord, model: "ArrayRecord", hooks: Hooks) -> "ArrayRecord":
         """Return the model with which the run continues after a round: the round's, or the last good one.
 
@@ -76,16 +106,18 @@ class LastGood:
             model: the model after the round.
             hooks: told of a roll-back.
         """
-        finite = sum(keys.LOSS in measured for measured in record.measured.values())
-        answered = finite + record.unusable
-        if answered >= ANSWERS and 2 * finite >= answered:
+        losses = _losses(record.measured.values())
+        usable = [loss for loss in losses if loss <= self.limit]
+        answered, lost = len(losses) + record.unusable, len(losses) - len(usable) + record.unusable
+        if answered >= ANSWERS and 2 * len(usable) >= answered:
             self.in_a_row = 0
+            self.best = min(self.best, median_low(losses))
             self._keep(algorithm, record.server_round, model)
             return model
-        if answered < ANSWERS or record.unusable <= len(record.measured):
+        if answered < ANSWERS or 2 * lost <= len(record.measured) + record.unusable:
             self._where = _INITIAL if self._where == _INITIAL else _KEPT
             return model
-        return self._roll_back(algorithm, record, model, hooks, finite, answered)
+        return self._roll_back(algorithm, record, model, hooks, len(usable), answered)
 
     def _keep(self, algorithm: Algorithm, server_round: int, model: "ArrayRecord") -> None:
         from strategies.rounds.carry import packed
@@ -99,7 +131,7 @@ class LastGood:
         record: RoundRecord,
         model: "ArrayRecord",
         hooks: Hooks,
-        finite: int,
+        usable: int,
         answered: int,
     ) -> "ArrayRecord":
         from strategies.rounds.carry import unpacked
@@ -110,16 +142,18 @@ class LastGood:
         self.in_a_row += 1
         self._where = _CURRENT
         record.metrics |= {ROLLED_BACK: 1.0, ROLLED_BACK_TO: float(self.server_round)}
-        text = "round %d: %d of %d clients have a finite loss on the new model; back to that of round %d"
-        log.warning(text, record.server_round, finite, answered, self.server_round)
-        hooks.on_rolled_back(record.server_round, self.server_round, finite, answered)
+        text = "round %d: %d of %d clients have a usable loss on the new model; back to that of round %d"
+        log.warning(text, record.server_round, usable, answered, self.server_round)
+        hooks.on_rolled_back(record.server_round, self.server_round, usable, answered)
         return self._model
 
     # -- in a checkpoint -----------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return the scalars of a checkpoint."""
-        return {"good-round": self.server_round, "good-model": self._where, "rolled-back": self.in_a_row}
+        losses = {"best-loss": self.best, "initial-loss": self.initial}
+        known = {name: loss for name, loss in losses.items() if loss is not None and math.isfinite(loss)}
+        return {"good-round": self.server_round, "good-model": self._where, "rolled-back": self.in_a_row} | known
 
     def records(self) -> "dict[str, Any]":
         """Return the records of a checkpoint: the model, where the checkpoint has it not anyway."""
@@ -139,6 +173,7 @@ class LastGood:
 
         self.server_round, self.in_a_row = int(loop.get("good-round", _UNKNOWN)), int(loop.get("rolled-back", 0))
         self._where = str(loop.get("good-model", _CURRENT))
+        self.best, self.initial = float(loop.get("best-loss", math.inf)), loop.get("initial-loss")
         if self._where == _INITIAL:
             self._carried = fresh
         if self._where == _KEPT:
@@ -146,6 +181,11 @@ class LastGood:
             assert isinstance(model, ArrayRecord)
             kept = {name.removeprefix(_CARRIED): r for name, r in records.items() if name.startswith(_CARRIED)}
             self._model, self._carried = model, RecordDict(kept)
+
+
+def _losses(answers: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return the losses that clients report."""
+    return [float(measured[keys.LOSS]) for measured in answers if keys.LOSS in measured]
 
 
 def split(state: "RecordDict") -> "tuple[RecordDict, RecordDict]":

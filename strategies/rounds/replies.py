@@ -54,6 +54,7 @@ class Reply:
         arrays: its model or gradient; empty where it did not join.
         records: the further ArrayRecords that were asked for, where it joined.
         counts: share of its weight that counts; less than 1 where its influence is bounded.
+        sent: its model or gradient as it was sent, where its influence is bounded.
     """
 
     member: Member
@@ -63,6 +64,7 @@ class Reply:
     arrays: ArrayRecord
     records: Mapping[str, ArrayRecord] = field(default_factory=dict)
     counts: float = 1.0
+    sent: ArrayRecord | None = None
 
     def claim(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
         """Return a number that the client reported, if it is there and inside its bounds.

@@ -15,7 +15,7 @@ from strategies.rounds.divergence import DIVERGED, Divergence
 from strategies.rounds.faults import check_faults, unexpected
 from strategies.rounds.held_models import HeldModels
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.influence import FEWEST, Bounds, Medians, Sent
+from strategies.rounds.influence import FEWEST, Bounds, Direction, Medians, Sent
 from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
 from strategies.rounds.sampling import sampling_order
@@ -48,7 +48,7 @@ class RoundSteps(Algorithm):
         self.finished = ""
         self.pool_empty = False
         self._divergence = Divergence()
-        self._medians = Medians()
+        self._medians, self._direction = Medians(), Direction()
         self.asking = Asking()
 
     # -- what clients are asked ----------------------------------------------------------------------
@@ -71,7 +71,9 @@ class RoundSteps(Algorithm):
         round = Round(arrays, self.members, self.record, lr_share=lr_share)
         own = self.shared
         if own.influence == "bounded" and len(self.members.of_role(keys.SEEN)) >= FEWEST:  # two: no measure
-            round.bounds = Bounds(self._medians, arrays, own.influence_weight, own.influence_norm)
+            start = None if self.LocalRule is not None and self.LocalRule.sends_update else arrays
+            limits = own.influence_weight, own.influence_norm, not self.needs_everybody
+            round.bounds = Bounds(self._medians, self._direction, arrays, start, *limits)
         if own.aggregation != "mean":
             round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)
         self.begin(round)
@@ -161,7 +163,7 @@ class RoundSteps(Algorithm):
 
         In that case the strategy takes up what it carried before the round: it remembers only models that count.
         """
-        round.metrics["bounded"] = float(len(bounds.cut))
+        round.metrics["bounded"] = float(len(bounds.cut | bounds.against))
         # A strategy that refuses joiners does so when it finishes: only then it is known who is left.
         suspected = self.may_refuse or self._cut_alone(round, bounds)
         carried = copy.deepcopy({name: each for name, each in self.carried().items() if each}) if suspected else {}

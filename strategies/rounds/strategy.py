@@ -37,7 +37,8 @@ log = logging.getLogger("fedappeal")
 _LOOP = "volunteers"
 """Name of what the rounds themselves carry, in a checkpoint."""
 _INFLUENCE = "influence"
-"""Name of the medians that bound clients' influence, in the same place."""
+"""Name of the medians that bound clients' influence, in the same place; `_DIRECTION`: of the common direction."""
+_DIRECTION = "common-direction"
 
 
 class Strategy(RoundSteps):
@@ -66,7 +67,8 @@ class Strategy(RoundSteps):
 
         loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
         loop |= self.asking.state()
-        own = {_LOOP: loop | self._divergence.state() | self._last_good.state(), _INFLUENCE: self._medians.state()}
+        loop |= self._divergence.state() | self._last_good.state()
+        own = {_LOOP: loop, _INFLUENCE: self._medians.state(), _DIRECTION: dict(self._direction.vectors)}
         if taken := own.keys() & (carried := self.carried()).keys():
             raise ConfigError(
                 f"strategy {self.name} carries '{min(taken)}', which is the rounds' own: choose another name"
@@ -88,6 +90,7 @@ class Strategy(RoundSteps):
         self._divergence.restore(loop)
         self.asking = Asking.restored(loop)
         self._medians.restore(carried.pop(_INFLUENCE, {}))
+        self._direction.vectors = carried.pop(_DIRECTION, {})
         self.take_up(carried)
 
     # -- Flower's methods ----------------------------------------------------------------------------
@@ -248,11 +251,24 @@ class Strategy(RoundSteps):
                 if evaluate_fn is not None and (central := evaluate_fn(number, model)) is not None:
                     round.record.metrics |= {key: float(value) for key, value in central.items()}  # type: ignore[arg-type]
                     result.evaluate_metrics_serverapp[number] = central
+            if self._last_good.asks_for_initial(round.record):
+                self._measure_initial(number, channel, initial_arrays, evaluation)
             model = self._settled(round.record, model, hooks)
             round.record.seconds = channel.clock() - started
             hooks.on_round_end(round.record, model)
         result.arrays = model
         return result
+
+    def _measure_initial(
+        self, number: int, channel: "Channel", initial: "ArrayRecord", config: Mapping[str, Any]
+    ) -> None:
+        """Have the clients evaluate w_0, which no other answer says anything of."""
+        from strategies.rounds.collect import evaluation_answers
+
+        messages = self.evaluate_messages(number, initial, config, self.shared.round_timeout)
+        until = channel.clock() + self.shared.round_timeout
+        answers = evaluation_answers(RoundRecord(number), channel, until, messages, self.metric)
+        self._last_good.note_initial([measured for _, measured in answers])
 
     def _settled(self, record: RoundRecord, model: "ArrayRecord", hooks: Hooks) -> "ArrayRecord":
         """Return the model with which the run continues after a round; see `LastGood`."""

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedappeal.protocol.elsewhere import elsewhere
 from fedappeal.protocol.packing import array_record, record_of_arrays, serialised, view
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
+
+    from fedappeal.protocol.elsewhere import Sums
 
 _BLOCK = 1 << 15
 
@@ -42,10 +43,30 @@ def squared_distance(one: "ArrayRecord", other: "ArrayRecord | None") -> float:
     return total
 
 
+def inner_product(update: "ArrayRecord", start: "ArrayRecord | None", direction: "Sums") -> float:
+    """Return ``<w_k - w, c>``, summed in float64; NaN where it overflows.
+
+    Args:
+        update: a model.
+        start: a model with the same arrays; None: zeros.
+        direction: one vector an array, by name; whole numbers do not count.
+    """
+    total = 0.0
+    for name, vector in direction.items():
+        a = view(update[name]).reshape(-1)
+        if not np.issubdtype(a.dtype, np.floating):
+            continue
+        b = None if start is None else view(start[name]).reshape(-1)
+        for begin in range(0, a.size, _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            with np.errstate(over="ignore", invalid="ignore"):
+                gap = np.subtract(a[block], 0.0 if b is None else b[block], dtype=np.float64)
+                total += float(gap @ vector[block])
+    return total
+
+
 def log_norm(update: "ArrayRecord", start: "ArrayRecord | None") -> float:
     """Return the logarithm of an update's l2 norm; minus infinity for 0; arguments as `squared_distance`."""
-    if (held := elsewhere(update)) is not None:
-        return held.log_norm
     squared = squared_distance(update, start)
     return 0.5 * math.log(squared) if squared else -math.inf
 
@@ -58,8 +79,6 @@ def shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) 
         start: a model with the same arrays; None: zeros.
         factor: 0 to 1.
     """
-    if (held := elsewhere(model)) is not None:
-        return held.shortened(factor)
     out = {}
     for name, array in model.items():
         own = view(array)

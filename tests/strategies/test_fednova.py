@@ -9,7 +9,7 @@ from fedappeal.protocol.config import ConfigError, Scalar
 from server.build import check_settings
 from strategies import FedAvg, FedNova, Strategy
 from strategies.fednova import local_norm
-from tests.grid import model
+from tests.grid import MemoryGrid, Volunteer, model, run, values_of
 from tests.node import run_config
 from tests.strategies.played import Floats, Joins, Turns, close, drawn, play
 from tests.strategies.rounds.mixed_round import Join, check_mixed
@@ -93,17 +93,25 @@ def test_a_round_of_mixed_replies() -> None:
             {"local_steps": 0, "local_epochs": 0},
             "fednova.local-steps = 0 is not allowed where fednova.local-epochs = 0",
         ),
-        (
-            {"local_steps": 3, "influence": "bounded"},
-            "influence = 'bounded' is not allowed with strategy = 'fednova': a client that claims more examples than "
-            "others lengthens the step of all (off)",
-        ),
     ],
 )
 def test_what_is_not_allowed(settings: dict[str, Scalar], line: str) -> None:
     with pytest.raises(ConfigError) as error:
         FedNova(**settings)
     assert str(error.value) == line
+
+
+def test_a_claim_of_examples_lengthens_no_step_beyond_the_median_where_influence_is_bounded() -> None:
+    # Batches of 10, one epoch: 20, 20, 30 and 10^12 examples are 2, 2, 3 and 10^11 steps; updates 2, 2, 3 and 5.
+    claims = ((20, 2.0), (20, 2.0), (30, 3.0), (10**12, 5.0))
+    clients = {10 + k: Volunteer(f"c{k}", local=u, examples=n) for k, (n, u) in enumerate(claims)}
+    strategy = FedNova(local_epochs=1, local_steps=0, batch_size=10, influence="bounded", evaluate_every=0)
+    result, watch = run(strategy, MemoryGrid(dict(clients)), 1)
+    # The claim counts as 20 examples, the lower median, so as two steps: p = 20, 20, 30, 20 of 90. Updates a step are
+    # 1, 1, 1 and 5e-11, which the bounds leave as it is.
+    tau = (20 * 2 + 20 * 2 + 30 * 3 + 20 * 2) / 90
+    assert watch.records[0].metrics["effective_steps"] == pytest.approx(tau)
+    assert values_of(result.arrays) == [pytest.approx(tau * 70 / 90, rel=1e-5)]
 
 
 def test_a_run_says_how_clients_train() -> None:

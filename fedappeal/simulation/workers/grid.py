@@ -64,9 +64,9 @@ class WorkersGrid(VirtualClients):
             if lost := set(at) - self._crew.workers.keys():
                 self._train_again([p.model.kept.key for p, number in zip(left, at, strict=True) if number in lost])
                 continue
-            given: dict[int, list[tuple[Key, float, float]]] = {}
+            given: dict[int, list[tuple[Key, float]]] = {}
             for part, number in zip(left, at, strict=True):
-                given.setdefault(number, []).append((part.model.kept.key, part.model.factor, part.weight))
+                given.setdefault(number, []).append((part.model.kept.key, part.weight))
             found = self._crew.ask("fold", {number: [given[number]] for number in sorted(given)})
             sums += [found[number] for number in sorted(found)]
             left = [part for part, number in zip(left, at, strict=True) if number not in found]

@@ -42,7 +42,6 @@ def clients_on_workers(
     job = WorkerJob(
         *(config, given, mode, contexts.device, contexts.data_dir, threads),
         keeps=sums_suffice(config, given),
-        measures=config.influence == "bounded",
         path=path,
     )
     with ExitStack() as stack:
@@ -66,5 +65,5 @@ def clients_on_workers(
 
 
 def sums_suffice(config: RunConfig, given: Given) -> bool:
-    """Return whether models may stay where they are trained: neither the strategy nor a median needs single ones."""
-    return chosen(config, given).strategy.only_sums and config.aggregation == "mean"
+    """Return whether models may stay where they are trained: no strategy, median or bound needs single ones."""
+    return chosen(config, given).strategy.only_sums and (config.aggregation, config.influence) == ("mean", "off")

@@ -22,7 +22,7 @@ from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
 from server.build import packages_named
 from server.given import Given
-from strategies.rounds.updates import log_norm, shortened, zeros_like
+from strategies.rounds.updates import zeros_like
 from strategies.rounds.weighted_sum import NotFinite, Refused, WeightedSum
 
 Key = tuple[str, str]
@@ -43,7 +43,6 @@ class WorkerJob:
         data_dir: folder with the data sets, the same on each machine.
         threads: PyTorch threads.
         keeps: whether models stay here, and are added up here.
-        measures: whether the norms of updates are measured.
         path: where the program that starts it finds its modules.
     """
 
@@ -54,7 +53,6 @@ class WorkerJob:
     data_dir: str
     threads: int
     keeps: bool = False
-    measures: bool = False
     path: tuple[str, ...] = ()
 
 
@@ -66,7 +64,6 @@ class KeptModel:
     size: int
     trouble: str
     not_finite: bool
-    log_norm: float
 
 
 @dataclass(frozen=True)
@@ -235,21 +232,18 @@ class EngineWorker:
         try:
             WeightedSum(sent).check(record)
         except Refused as error:
-            return KeptModel({}, size, str(error), isinstance(error, NotFinite), 0.0)
+            return KeptModel({}, size, str(error), isinstance(error, NotFinite))
         form = {key: ((values := view(array)).shape, values.dtype.name) for key, array in sent.items()}
-        start = sent if name == keys.ARRAYS else None
-        return KeptModel(form, size, "", False, log_norm(record, start) if self._job.measures else 0.0)
+        return KeptModel(form, size, "", False)
 
-    def fold(self, parts: Sequence[tuple[Key, float, float]]) -> Sums:
-        """Return the sum of records that stay here: by key, shortened by a factor, times a weight.
+    def fold(self, parts: Sequence[tuple[Key, float]]) -> Sums:
+        """Return the sum of records that stay here: by key, times a weight.
 
         Models count by their differences from the one that was sent.
         """
         total: WeightedSum | None = None
-        for key, factor, weight in parts:
+        for key, weight in parts:
             held = self._held[key]
-            start = held.sent if key[1] == keys.ARRAYS else None
-            model = held.model if factor == 1.0 else shortened(held.model, start, factor)
-            total = total or WeightedSum(start or zeros_like(held.sent))
-            total.add(model, weight)
+            total = total or WeightedSum(held.sent if key[1] == keys.ARRAYS else zeros_like(held.sent))
+            total.add(held.model, weight)
         return total.differences() if total is not None else {}

@@ -77,8 +77,7 @@ class Workers:
     ) -> Iterator[WorkersGrid]:
         config = contexts.config
         keeps = sums_suffice(config, contexts.given) if self.keeps is None else self.keeps
-        bounded = config.influence == "bounded"
-        job = WorkerJob(config, contexts.given, mode, "cpu", contexts.data_dir, 1, keeps, bounded)
+        job = WorkerJob(config, contexts.given, mode, "cpu", contexts.data_dir, 1, keeps)
 
         def dies(k: int) -> Callable[[str, int], str]:
             return lambda method, count: self.dies(k, method, count)

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
 from strategies import AdaGD, FedAdam, FedALIGN, FedAU, FedAvg, MaxFL, QFedAvg, Scaffold
 from strategies.fedalign.alignment import Statement, without_outliers
 from strategies.fedalign.strategy import PRIORITY
 from strategies.mwfed import loads
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.influence import HELD, KEPT, Bounds, Medians, capped
+from strategies.rounds.influence import HELD, KEPT, Bounds, Direction, Medians, capped
 from strategies.rounds.members import Member, Members
 from strategies.rounds.replies import Reply
 from strategies.rounds.round import Round
@@ -37,7 +36,7 @@ def reply(client: str, *update: float, examples: int = 2) -> Reply:
 
 
 def bounds(medians: Medians | None = None) -> Bounds:
-    return Bounds(medians or Medians(), SENT, weight=3.0, norm=1.5)
+    return Bounds(medians or Medians(), Direction(), SENT, SENT, weight=3.0, norm=1.5)
 
 
 def sent(bounds: Bounds, *replies: Reply) -> dict[str, Reply]:
@@ -60,14 +59,16 @@ def test_what_is_beyond_the_bounds_counts_as_the_median() -> None:
         own,
         reply("mallory", 6.0, 8.0, examples=100),
         *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")),
-        reply("d", 4.2, 5.6),  # norm 7: less than 1.5 times 5
+        reply("d", 4.2, 5.6),  # norm 7: less than 1.5 times 5, and shortened to 5 all the same
+        reply("e", 0.3, 0.4),
     )
     # Lower medians: weight 2, norm 5. 100 > 3 * 2 counts as 2; 10 > 1.5 * 5 as 5, in its own direction.
     assert counted["mallory"].counts == pytest.approx(0.02)
     assert update_of(counted["mallory"]) == [3.0, 4.0]
     assert own.cut == {"mallory"}
     assert all(counted[name].counts == 1.0 for name in "abcd")
-    assert update_of(counted["d"]) == [4.2, 5.6]
+    assert update_of(counted["d"]) == [3.0, 4.0]
+    assert update_of(counted["e"]) == [0.3, 0.4]
 
 
 def test_an_update_far_beyond_the_bounds_counts_for_nothing() -> None:
@@ -87,7 +88,7 @@ def test_a_client_whose_update_is_left_out_failed_and_its_weight_does_not_count(
     clients = {10 + k: Volunteer(f"c{k}", local=1.0 + k / 10) for k in range(5)}
     clients[15] = Volunteer("far", local=1e6, examples=10**9)
     result, watch = run(FedAvg(influence="bounded", evaluate_every=0), MemoryGrid(dict(clients)), 1)
-    assert values_of(result.arrays) == [pytest.approx(1.2)], "from 0, the mean of 1.0 to 1.4"
+    assert values_of(result.arrays) == [pytest.approx(1.14)], "1.0, 1.1, and three that count as 1.2"
     assert watch.records[0].failures["far"].startswith("its update (arrays) is longer than 4 times")
     assert watch.records[0].metrics["bounded"] == 1.0
 
@@ -319,8 +320,76 @@ def test_mwfeds_loads_have_a_bound() -> None:
     assert loads([0, 0, 0, 10], 10, most=3.0) == [7, 7, 7, 20]
 
 
-def test_adagd_cannot_be_bounded() -> None:
-    with pytest.raises(
-        ConfigError, match=r"influence = 'bounded' is not allowed with strategy = 'adagd': .* \(off\)$"
-    ):
-        AdaGD(influence="bounded")
+# -- the common direction ----------------------------------------------------------------------------------
+
+
+def test_an_update_against_the_common_direction_counts_as_zero() -> None:
+    medians, direction = Medians(), Direction()
+    first = Bounds(medians, direction, SENT, SENT, weight=3.0, norm=2.0)
+    sent(first, *(reply(name, 0.0, 4.0) for name in ("a", "b")), *(reply(name, 3.0, 0.0) for name in ("c", "d")))
+    assert first.against == set(), "the first round knows of no direction"
+    first.close()
+    # The lower median of 3, 3, 4, 4 is 3: the mean of the updates is (1.5, 1.5), and half of it is history.
+    assert direction.vectors["w"].tolist() == pytest.approx([0.75, 0.75])
+    again = Bounds(medians, direction, SENT, SENT, weight=3.0, norm=2.0)
+    counted = sent(
+        again, reply("a", 0.0, 2.0), reply("b", 1.0, -0.9), reply("c", 3.0, 0.0), reply("mallory", -2.0, 1.9)
+    )
+    assert again.against == {"mallory"}
+    assert again.cut == set()
+    assert {name: update_of(counts) for name, counts in counted.items()} == {
+        "a": [0.0, 2.0],
+        "b": [1.0, -0.9],
+        "c": [3.0, 0.0],
+        "mallory": [0.0, 0.0],
+    }
+    again.close()
+    # Half of (0.75, 0.75), and half of the mean over four clients: (4.0, 1.1) / 4.
+    assert direction.vectors["w"].tolist() == pytest.approx([0.375 + 0.5, 0.375 + 0.1375])
+
+
+def test_a_direction_that_a_third_of_the_updates_contradict_is_forgotten() -> None:
+    medians, direction = Medians(), Direction({"w": np.array([1.0, 0.0])})
+    for against, names in ((1, "abc"), (2, "abcde")):
+        own = Bounds(medians, Direction(direction.vectors), SENT, SENT, weight=3.0, norm=2.0)
+        signs = [-1.0] * against + [1.0] * (len(names) - against)
+        sent(own, *(reply(name, sign, 0.0) for name, sign in zip(names, signs, strict=True)))
+        assert len(own.against) == against
+        own.close()
+        assert bool(own.direction.vectors) == (against == 1)
+
+
+def test_the_direction_is_carried_on_and_of_gradients_too() -> None:
+    clients = {10 + k: Volunteer(f"c{k}", local=1.0 + k / 10) for k in range(4)}
+    strategy = FedAvg(influence="bounded", evaluate_every=0)
+    run(strategy, MemoryGrid(dict(clients)), 1)
+    # From 0 to 1.0, 1.1, 1.1, 1.1: the longer ones are as long as the median.
+    assert strategy._direction.vectors["w"].tolist() == pytest.approx([0.5 * 1.075])
+    again = FedAvg(influence="bounded", evaluate_every=0)
+    again.restore(strategy.state())
+    assert again._direction.vectors["w"].tolist() == strategy._direction.vectors["w"].tolist()
+    assert "common-direction" not in FedAvg().state()
+    gradients = {10 + k: Volunteer(f"c{k}", local=1.0, metrics={keys.LOSS: 9.0}) for k in range(4)}
+    adagd = AdaGD(influence="bounded", evaluate_every=0, step_size=0.1, precision=0.3)
+    run(adagd, MemoryGrid(dict(gradients)), 1)
+    assert adagd._direction.vectors["w"].tolist() == pytest.approx([0.5])
+
+
+@pytest.mark.parametrize("last", [9.0, 0.8])
+def test_adagd_sums_bounded_gradients_and_predicts_by_those_that_were_sent(last: float) -> None:
+    # eta = 0.1, the threshold 0.6, the lower median of the norms 0.2: 0.9 and 3.0 count as 0.2 in the sum.
+    sends = ((0.1, 9.0), (0.2, 9.0), (0.2, 9.0), (0.9, 9.0), (3.0, last))
+    clients = {
+        10 + k: Volunteer(f"c{k}", local=gradient, metrics={keys.LOSS: loss})
+        for k, (gradient, loss) in enumerate(sends)
+    }
+    strategy = AdaGD(influence="bounded", evaluate_every=0, step_size=0.1, precision=0.3)
+    result, watch = run(strategy, MemoryGrid(dict(clients)), 1)
+    (record,) = watch.records
+    assert record.count("joined") == 5, "no client is left out of a round that needs all"
+    assert record.metrics["bounded"] == 2.0
+    if last == 9.0:
+        assert values_of(result.arrays) == [pytest.approx(-0.1 * (0.1 + 4 * 0.2) / 5)]
+    else:  # 0.8 - 0.1 * 3.0 is at most 0.6: the client is in D, and the others may not move along its gradient
+        assert (record.metrics["leaving"], record.metrics["case"]) == (1.0, 1.0)
+        assert values_of(result.arrays) == [0.0]

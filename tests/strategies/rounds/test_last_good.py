@@ -241,3 +241,52 @@ def test_an_answer_out_of_the_bounds_of_the_tasks_own_metric_is_left_out() -> No
     (record,) = watch.records
     assert sorted(record.measured) == ["c1", "c2", "c3", "c4", "c5"]
     assert "auc = 1e+300 is not allowed" in record.failures["c0"]
+
+
+# -- losses that are finite, and lost --------------------------------------------------------------------
+
+
+def told(losses: dict[float, float]) -> Any:
+    """A client's answers: its loss by the model's value; of any other value 8.6e22."""
+    return lambda value: {keys.LOSS: losses.get(value, 8.6e22)}
+
+
+def test_a_finite_loss_out_of_all_proportion_is_lost_from_the_first_round_on() -> None:
+    # Nothing is known of a good model after round 1: so the clients are asked what w_0 cost them.
+    grid = federation(*[told({0.0: 2.3, 1.0: 2.0, 2.0: 1.0}) for _ in range(6)])
+    strategy = FedAvg()
+    _, watch = run(strategy, grid, 3, attacked(grid, (1,)))
+    assert lines(watch) == {1: 0}
+    assert watch.models == [[0.0], [1.0], [2.0]]
+    assert (strategy._last_good.best, strategy._last_good.initial) == (1.0, 2.3)
+
+
+@pytest.mark.parametrize(("third", "back"), [(99.0, {}), (101.0, {3: 2}), (1e4, {3: 2})])
+def test_lost_is_a_hundred_times_the_best_median(third: float, back: dict[int, int]) -> None:
+    grid = federation(*[told({0.0: 2.3, 1.0: 3.0, 2.0: 1.0, 3.0: third}) for _ in range(6)])
+    _, watch = run(FedAvg(), grid, 3)
+    assert lines(watch) == back
+
+
+def test_a_loss_below_w_0s_is_never_lost() -> None:
+    grid = federation(*[told({0.0: 2.3, 1.0: 0.001, 2.0: 2.2, 3.0: 2.4}) for _ in range(6)])
+    _, watch = run(FedAvg(), grid, 3)
+    assert lines(watch) == {3: 1 + 1}, "2.2 is 2,200 times the best, and below w_0's; 2.4 is above both limits"
+
+
+def test_two_liars_of_six_can_neither_make_a_model_lost_nor_hide_that_it_is() -> None:
+    honest = told({0.0: 2.3, 1.0: 2.0, 2.0: 1.0, 3.0: 0.9})
+    grid = federation(*[lambda value: {keys.LOSS: 1e300}] * 2, *[honest] * 4)
+    _, watch = run(FedAvg(), grid, 3)
+    assert lines(watch) == {}
+    grid = federation(*[lambda value: {keys.LOSS: 0.0}] * 2, *[honest] * 4)
+    _, watch = run(FedAvg(), grid, 3, attacked(grid, (2,)))
+    assert lines(watch) == {2: 1}
+
+
+def test_the_best_loss_is_in_a_checkpoint() -> None:
+    grid = federation(*[told({0.0: 2.3, 1.0: 2.0, 2.0: 1.0}) for _ in range(6)])
+    strategy, again = FedAvg(), FedAvg()
+    run(strategy, grid, 2)
+    again.restore(strategy.state())
+    assert (again._last_good.best, again._last_good.initial) == (1.0, None)
