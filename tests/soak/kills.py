@@ -35,7 +35,7 @@ from tests.hostile.kill_points import COUNTER, KillPoint
 
 ROOT = Path(__file__).resolve().parents[2]
 _SMALL = "--task digits --model logistic --local-steps 2 --seed 1"
-_SIMULATED = f"{_SMALL} --threads 1"
+SIMULATED = f"{_SMALL} --threads 1"
 _SITE = """import os
 from tests.hostile.kill_points import install_from
 install_from(os.environ)
@@ -129,7 +129,7 @@ class Forks:
         for name in _LOADED:
             importlib.import_module(name)
         torch.set_num_threads(1)  # this process never computes: PyTorch's threads do not survive a fork
-        self._said, self._counter = folder / "said", folder / "counter"
+        self._said, self._complained, self._counter = folder / "said", folder / "complained", folder / "counter"
         gc.collect()
         gc.freeze()
 
@@ -143,16 +143,20 @@ class Forks:
 
     @property
     def said(self) -> str:
-        """What the last command wrote, in one line."""
-        return " ".join(self._said.read_text(errors="replace").split())[-2000:]
+        """What the last command wrote to standard error, in one line."""
+        return " ".join(self.complaints)[-2000:]
+
+    @property
+    def complaints(self) -> list[str]:
+        """What the last command wrote to standard error, line by line."""
+        return self._complained.read_text(errors="replace").splitlines()
 
     def _become(self, arguments: list[str], point: KillPoint, apart: float) -> None:
         code: Any = 70
         try:
             signal.alarm(300)
-            said = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            for number in (1, 2):
-                os.dup2(said, number)
+            for number, file in ((1, self._said), (2, self._complained)):
+                os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), number)
             import server.recorder
 
             server.recorder.SECONDS_APART, server.recorder.LARGEST_SHARE = apart, 0
@@ -194,7 +198,7 @@ class Kills:
     def kill(self, name: str) -> None:
         """Kill runs of a kind at each of its points."""
         kind = KINDS[name]
-        begin = ["simulate", *_SIMULATED.split(), *kind.options.split(), "--out", str(self._path)]
+        begin = ["simulate", *SIMULATED.split(), *kind.options.split(), "--out", str(self._path)]
         expected, points = self._undisturbed(begin, kind)
         for number in spread(points, self._at_most):
             with self._judged(f"{name}, point {number} of {points}"):
@@ -204,7 +208,7 @@ class Kills:
     def kill_resume(self, name: str) -> None:
         """Kill a run in its midst, then its `resume` at each of its points."""
         kind = KINDS[name]
-        begin = ["simulate", *_SIMULATED.split(), *kind.options.split(), "--out", str(self._path)]
+        begin = ["simulate", *SIMULATED.split(), *kind.options.split(), "--out", str(self._path)]
         expected, points = self._undisturbed(begin, kind)
         self._killed(begin, points * 2 // 3, kind)
         killed = self._folder / "killed"
