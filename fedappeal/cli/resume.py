@@ -84,6 +84,8 @@ def resume_run(path: Path, options: ResumeOptions, observers: Observers = NONE) 
     from server.build import check_allowed
 
     check_allowed(config, path, options.allow)
+    if kind == SUBMITTED and options.superlink is None:
+        raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
     searched = nullcontext() if HERE in options.allow else current_folder_unsearched()
     with RunFolder.open(path).alone(COMMAND_LOCK), searched:
         _continue(config, path, runtime, usable, options, observers)
@@ -102,10 +104,8 @@ def _continue(
     if kind == SUBMITTED:
         from fedappeal.cli.submit import resume_submitted
 
-        if options.superlink is None:
-            raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
         resume_submitted(
-            config, path, options.superlink, options.root_certificates or "", bool(options.detach), observers
+            config, path, options.superlink or "", options.root_certificates or "", bool(options.detach), observers
         )
     elif kind == LOCAL:
         from fedappeal.cli.local import resume_local
