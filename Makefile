@@ -3,7 +3,8 @@
 # make test-wheel    set up, build the wheel, and run the notebook in a clean environment with it
 # make test-hostile  set up and attack federations of real processes, as one member, neighbour or server could
 # make test-docker   set up and run the tests with real containers (needs Docker with Compose)
-# make soak   set up and soak: 500 rounds of 30 clients, one of which is killed or cut off every 10 s (half an hour)
+# make soak   set up and soak: 500 rounds of 30 clients, one of which is killed or cut off every 10 s (half an hour); then
+#             runs killed at every point at which they write a file, and signals in each stage (an hour)
 # make audit  set up and look for known flaws: bandit over the code, advisories of every package (needs a network)
 # make sbom   set up and write what is installed, as CycloneDX: dist/
 # make docs   set up and build the docs site: site/index.html
@@ -23,6 +24,11 @@ SEED ?= 0
 ARGS ?=
 WORKERS ?= 2
 SOAK_ROUNDS ?= 500
+# Points at which each kind of simulated run is killed (0: all), and local runs that are killed.
+SOAK_KILLS ?= 0
+SOAK_LOCAL_KILLS ?= 50
+# Signals in the stages of runs: 1: each in each stage; empty: the sample of `make test-hostile`.
+SOAK_SIGNALS ?= 1
 
 .PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile soak lint types check docs audit sbom requirements clean
 
@@ -58,9 +64,12 @@ test-wheel: setup
 test-hostile: setup
 	@$(BIN)/python -m pytest tests/hostile -n $(WORKERS) --dist loadfile $(ARGS)
 
-# A long run whose clients are killed, stopped and cut off: rounds, memory, processes and the model must be right.
+# A long run whose clients are killed, stopped and cut off: rounds, memory, processes and the model must be right. Then
+# many short runs that are killed while they write a file, and end as undisturbed ones.
 soak: setup
 	@$(BIN)/python -m tests.soak.soak --rounds $(SOAK_ROUNDS) --seed $(SEED) $(ARGS)
+	@$(BIN)/python -m tests.soak.kills --at-most $(SOAK_KILLS) --local $(SOAK_LOCAL_KILLS)
+	@FEDAPPEAL_ALL_FAULTS=$(SOAK_SIGNALS) $(BIN)/python -m pytest tests/hostile/test_signals.py -n $(WORKERS)
 
 test-docker: setup
 	@FEDAPPEAL_DOCKER_TESTS=1 $(BIN)/python -m pytest tests/docker $(ARGS)

@@ -26,10 +26,19 @@ class SteadyClock:
 
     def now(self) -> float:
         """Return the time in seconds since 1970."""
+        return self._counted() + self.difference
+
+    @property
+    def difference(self) -> float:
+        """Seconds from the counted time to the time of day."""
         if self._difference is None:
             self.read_again()
         assert self._difference is not None
-        return self._counted() + self._difference
+        return self._difference
+
+    @difference.setter
+    def difference(self, seconds: float) -> None:
+        self._difference = seconds
 
     def read_again(self) -> None:
         """Take up the machine's time: another party, which has the right one, does not agree with this one."""

@@ -5,6 +5,7 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedappeal.flower.steady_time import keep_steady_time
 from fedappeal.freed_memory import return_freed_memory
 from fedappeal.json_log import chosen_formatter
 from fedappeal.protocol.config import RunConfig
@@ -25,4 +26,5 @@ def main(grid: Grid, context: Context) -> None:
         log.setLevel(logging.INFO)
         log.propagate = False
     return_freed_memory()
+    keep_steady_time()
     run(grid, RunConfig.parse_recorded(context.run_config), data_dir=environment_data_dir())

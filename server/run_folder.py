@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedappeal.files import replace_file
+from fedappeal.files import delete_unfinished, replace_file
 from fedappeal.locks import InUse, only_process
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
@@ -47,6 +47,8 @@ GIVEN = "given"
 CHECKPOINT = "checkpoint.safetensors"
 INITIAL = "initial.safetensors"
 _LOCK = ".lock"
+COMMAND_LOCK = ".command.lock"
+"""Held by a command that has a run's clients and server in other processes, from before it starts any of them."""
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
 
 
@@ -92,15 +94,17 @@ class RunFolder:
             raise ConfigError(f"out = '{path}' is not allowed: {error.strerror}") from None
         run_key = secrets.token_hex(8)
         folder = cls(path, run_key)
-        folder._replace_config(
-            {
-                "settings": resolved_settings(config, given),
-                keys.RUN_KEY: run_key,
-                "versions": recorded_versions(),
-                "started": time.strftime(_DATE),
-                **({"runtime": dict(runtime)} if runtime else {}),
-            }
-        )
+        record = {
+            "settings": resolved_settings(config, given),
+            keys.RUN_KEY: run_key,
+            "versions": recorded_versions(),
+            "started": time.strftime(_DATE),
+            **({"runtime": dict(runtime)} if runtime else {}),
+        }
+        with folder.alone():
+            check_new(path)  # again: another process may have made its run here meanwhile
+            delete_unfinished(path)
+            folder._replace_config(record)
         return folder
 
     @classmethod
@@ -160,14 +164,17 @@ class RunFolder:
         replace_file(self.path / CONFIG, (json.dumps(record, indent=2) + "\n").encode())
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self, lock: str = _LOCK) -> Iterator[None]:
         """Keep other processes from going on with this run.
+
+        Args:
+            lock: the process that has the rounds holds one lock, its command `COMMAND_LOCK`.
 
         Raises:
             ConfigError: one is at it.
         """
         try:
-            with only_process(self.path, _LOCK):
+            with only_process(self.path, lock):
                 yield
         except InUse as error:
             raise ConfigError(

@@ -51,9 +51,8 @@ def influence_line(config: RunConfig) -> str:
         return f"influence: bounded has no effect on fewer than {FEWEST} clients: one can replace the model"
     still_open = chosen(config).strategy.still_open
     left = f"; not bounded: {still_open}" if still_open else ""
-    norm = config.influence_norm
     return (
         f"influence: bounded (an update counts as the clients' median at most, as does a weight above "
-        f"{config.influence_weight:g} medians; one against the common direction, or above {FAR * norm:g} medians, for "
-        f"nothing{left})"
+        f"{config.influence_weight:g} medians; one against the common direction, or above "
+        f"{FAR * config.influence_norm:g} medians, for nothing{left})"
     )

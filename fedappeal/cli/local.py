@@ -23,7 +23,7 @@ from fedappeal.socket_owner import is_told
 from fedappeal.tasks import check_task
 from server.build import check_settings, resume_command
 from server.resumption import KIND, LOCAL
-from server.run_folder import RunFolder, new_path
+from server.run_folder import COMMAND_LOCK, RunFolder, new_path
 
 if TYPE_CHECKING:
     from fedappeal.web.serving import PagePlace
@@ -59,7 +59,9 @@ def start_local(
     check_out(path)
     other = config_against([config], against) if against else None
     runtime = _runtime(data_dir, device)
-    _run(config, RunFolder.create(path, config, runtime), port, data_dir, device, observers, place, note)
+    folder = RunFolder.create(path, config, runtime)
+    with folder.alone(COMMAND_LOCK):
+        _run(config, folder, port, data_dir, device, observers, place, note)
     if other is not None:
         show_against(path, other, {"device": device, "data_dir": data_dir})
     return path

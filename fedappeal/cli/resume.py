@@ -10,7 +10,7 @@ from fedappeal.cli.observers import NONE, Observers
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.plugins import HERE, current_folder_unsearched
 from server.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of, settings_to_resume
-from server.run_folder import CONFIG, GIVEN, Usable, read_config, without_memory
+from server.run_folder import COMMAND_LOCK, CONFIG, GIVEN, RunFolder, Usable, read_config, without_memory
 
 _FITTING = {
     LOCAL: ("port", "data-dir", "device"),
@@ -84,7 +84,10 @@ def resume_run(path: Path, options: ResumeOptions, observers: Observers = NONE) 
     from server.build import check_allowed
 
     check_allowed(config, path, options.allow)
-    with nullcontext() if HERE in options.allow else current_folder_unsearched():
+    if kind == SUBMITTED and options.superlink is None:
+        raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
+    searched = nullcontext() if HERE in options.allow else current_folder_unsearched()
+    with RunFolder.open(path).alone(COMMAND_LOCK), searched:
         _continue(config, path, runtime, usable, options, observers)
 
 
@@ -101,10 +104,8 @@ def _continue(
     if kind == SUBMITTED:
         from fedappeal.cli.submit import resume_submitted
 
-        if options.superlink is None:
-            raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
         resume_submitted(
-            config, path, options.superlink, options.root_certificates or "", bool(options.detach), observers
+            config, path, options.superlink or "", options.root_certificates or "", bool(options.detach), observers
         )
     elif kind == LOCAL:
         from fedappeal.cli.local import resume_local

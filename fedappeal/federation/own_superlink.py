@@ -42,8 +42,10 @@ def run_own_superlink(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Be the SuperLink, with the options of this process's command line."""
+    from fedappeal.flower.steady_time import begin_steady_time
     from fedappeal.protocol.config import ConfigError
 
+    begin_steady_time()
     try:
         run_own_superlink(sys.argv[1:])
     except (ConfigError, NotTold) as error:

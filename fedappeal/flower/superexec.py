@@ -89,6 +89,9 @@ def main() -> None:
     from flwr.supercore.cli.flower_superexec import flower_superexec
     from flwr.supercore.superexec.executor import subprocess_executor
 
+    from fedappeal.flower.steady_time import keep_steady_time
+
+    keep_steady_time()
     replace_name(subprocess_executor, "subprocess", SimpleNamespace(Popen=start_task, DEVNULL=subprocess.DEVNULL))
     flower_superexec()
 

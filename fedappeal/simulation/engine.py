@@ -294,12 +294,12 @@ class _Watch(Hooks):
         self._asked.saved = server_round
 
     def on_round_over(self, record: RoundRecord) -> None:
+        self._asked.finished = record.server_round  # before its checkpoint: a signal waits for that
         record.metrics |= self._flips.taken()
         if self._clock is not None:
             record.metrics[COLUMN] = self._clock.seconds(record)
 
     def on_round_end(self, record: RoundRecord, arrays: object) -> None:
-        self._asked.finished = record.server_round
         self._on_round(record)
         self._asked.check()
 

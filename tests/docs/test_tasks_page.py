@@ -21,7 +21,12 @@ from tests.node import Node, run_config
 
 LABEL = Columns(label="kind")
 CONFIG = run_config(
-    task="mine.plants:Plants", clients=1, participation="always", strategy="fedavg", local_steps=200, learning_rate=0.2
+    task="mine.plants:Plants",
+    clients=1,
+    participation="always",
+    strategy="fedavg",
+    local_steps=200,
+    learning_rate=0.2,
 )
 NAMES = ("setosa", "versicolor", "virginica")
 

@@ -1,5 +1,6 @@
 """Promise: a finite but useless model costs the rounds since the last good one, and no more."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,20 @@ from strategies.rounds.round import Round
 
 
 class Replaced(FedAvg):
-    """FedAvg into whose average a member put a model of 1e30 in some rounds: finite, and no loss of it is."""
+    """FedAvg into whose average a member put a huge model in some rounds: finite; of 1e30 no loss is."""
 
     name = "replaced"
     rounds: tuple[int, ...] = ()
+    scale, value = 0, 1e30
 
     def update(self, round: Round) -> ArrayRecord:
         updated = super().update(round)
         if round.number not in self.rounds:
             return updated
-        return array_record({key: view(array) * 0 + view(array).dtype.type(1e30) for key, array in updated.items()})
+        arrays = {key: view(array) for key, array in updated.items()}
+        return array_record(
+            {key: values * self.scale + values.dtype.type(self.value) for key, values in arrays.items()}
+        )
 
 
 def settings(**changed: Any) -> RunConfig:
@@ -63,6 +68,19 @@ def test_the_run_learns_on_from_the_last_good_model(tmp_path: Path) -> None:
     assert lines[6]["accuracy"] > lines[2]["accuracy"] - 0.02
     assert lines[4]["loss"] < lines[2]["loss"]
     assert not (how_it_ended(path) or {})["reason"]
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_loss_that_is_finite_is_lost_too(tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replaced, "scale", 1e6)
+    monkeypatch.setattr(Replaced, "value", 0.0)
+    path = attacked(tmp_path / "run", (first,), settings(adaptation_steps=0))
+    lines = {line["round"]: line for line in read_lines(path / HISTORY)}
+    assert math.isfinite(lines[first]["loss"])
+    assert lines[first]["loss"] > 1e9
+    assert [number for number, line in lines.items() if line.get("rolled_back")] == [first]
+    assert lines[first]["rolled_back_to"] == first - 1
+    assert lines[6]["loss"] < 1.0
 
 
 def test_a_run_that_is_stopped_and_continued_goes_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

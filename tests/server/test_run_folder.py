@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.files import read_values
+from fedappeal.locks import only_process
 from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.metric import Metric
 from server.build import resolved_settings
@@ -245,3 +246,15 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         read_lines(tmp_path / HISTORY)
     with pytest.raises(ConfigError, match="it is no file"):
         read_values(tmp_path / "model.safetensors")
+
+
+def test_a_new_run_takes_a_folder_in_which_one_was_killed_before_it_began(tmp_path: Path) -> None:
+    (tmp_path / f".{CONFIG}.4711.tmp").write_text("{")
+    RunFolder.create(tmp_path, RunConfig())
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", CONFIG]
+
+
+def test_a_folder_in_which_another_process_begins_a_run_is_refused(tmp_path: Path) -> None:
+    with only_process(tmp_path, ".lock"), pytest.raises(ConfigError, match=f"process {os.getpid()} is running"):
+        RunFolder.create(tmp_path, RunConfig())
+    assert not (tmp_path / CONFIG).exists()

@@ -1,0 +1,94 @@
+"""Promise: a disk that fills up ends a run with one line; nothing is half-written, and `resume` goes on with room."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from server.lines import last_line
+from server.run_folder import HISTORY, read_lines
+from tests.soak.full_disk import disk
+from tests.soak.kills import check_tidy, processes_with
+
+ROOT = Path(__file__).resolve().parents[2]
+MOUNT_TESTS = "FEDAPPEAL_MOUNT_TESTS"
+MARK = "FEDAPPEAL_SMALL_DISK"
+SMALL = "--task digits --model logistic --clients 2 --local-steps 5 --participation always --page 0"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 MB."""
+    try:
+        with disk(tmp_path / "disk", "16m"):
+            yield tmp_path / "disk"
+    except PermissionError as error:
+        if os.environ.get(MOUNT_TESTS):
+            raise
+        pytest.skip(f"{error} ({MOUNT_TESTS}=1 makes this fail)")
+
+
+def test_disks_that_are_too_small_by_more_and_more(small: Path, tmp_path: Path) -> None:
+    fills = subprocess.run(
+        [sys.executable, "-m", "tests.soak.full_disk", "--step", "4", "--out", str(tmp_path / "disks")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert fills.returncode == 0, fills.stdout + fills.stderr
+    assert json.loads(fills.stdout.splitlines()[-1])["full"] >= 4
+
+
+def test_a_local_run_on_a_disk_that_another_program_fills(small: Path) -> None:
+    path, filler = small / "run", small / "filler"
+    command = [sys.executable, "-m", "fedappeal.cli.main"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), MARK: str(small)}
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    run = subprocess.Popen(
+        [*command, "local", *SMALL.split(), "--rounds", "100000", "--out", str(path)],
+        env=environment,
+        text=True,
+        **quiet,
+    )
+    try:
+        until = time.monotonic() + 120
+        while (last_line(path / HISTORY) or {"round": 0})["round"] < 2:
+            assert run.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        _, said = run.communicate(timeout=120)
+    finally:
+        run.kill()
+        run.wait()
+    assert run.returncode == 1, said
+    (line,) = said.splitlines()
+    assert "No space left on device" in line, line
+    until = time.monotonic() + 10
+    while alive := processes_with(f"{MARK}={small}"):
+        assert time.monotonic() < until, alive
+        time.sleep(0.05)
+    assert not [file for file in path.rglob("*") if ".tmp" in file.name]
+    filler.unlink()
+    rounds = len(read_lines(path / HISTORY)) + 2
+    again = subprocess.run(
+        [*command, "resume", str(path), "--rounds", str(rounds)],
+        env=environment,
+        text=True,
+        timeout=120,
+        check=False,
+        **quiet,
+    )
+    assert again.returncode == 0, again.stderr
+    history = read_lines(path / HISTORY)
+    assert [line["round"] for line in history] == list(range(1, rounds + 1))
+    check_tidy(path)
