@@ -4,6 +4,7 @@
 # make test-hostile  set up and attack federations of real processes, as one member, neighbour or server could
 # make test-docker   set up and run the tests with real containers (needs Docker with Compose)
 # make soak   set up and soak: 500 rounds of 30 clients, one of which is killed or cut off every 10 s (half an hour)
+# make mutants      set up and try small changes of the code against the tests of their lines (under an hour on two cores)
 # make audit  set up and look for known flaws: bandit over the code, advisories of every package (needs a network)
 # make sbom   set up and write what is installed, as CycloneDX: dist/
 # make docs   set up and build the docs site: site/index.html
@@ -23,8 +24,9 @@ SEED ?= 0
 ARGS ?=
 WORKERS ?= 2
 SOAK_ROUNDS ?= 500
+MUTANTS ?= 300
 
-.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile soak lint types check docs audit sbom requirements clean
+.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile soak mutants lint types check docs audit sbom requirements clean
 
 setup: $(READY)
 
@@ -61,6 +63,10 @@ test-hostile: setup
 # A long run whose clients are killed, stopped and cut off: rounds, memory, processes and the model must be right.
 soak: setup
 	@$(BIN)/python -m tests.soak.soak --rounds $(SOAK_ROUNDS) --seed $(SEED) $(ARGS)
+
+# Whether the tests notice a seeded sample of small changes of the code; those that they miss are printed.
+mutants: setup
+	@$(BIN)/python -m tests.mutants.run --number $(MUTANTS) --seed $(SEED) --processes $(WORKERS) $(ARGS)
 
 test-docker: setup
 	@FEDAPPEAL_DOCKER_TESTS=1 $(BIN)/python -m pytest tests/docker $(ARGS)
