@@ -1,8 +1,9 @@
 """The small changes of a source file that tests should notice: mutants.
 
 A comparison's, a sum's or a condition's operator is replaced, a number raised by one, True and False are exchanged, a
-returned value is dropped, a statement that is a call or a raise is left out, an exception is not caught. Annotations,
-assertions (they tell the type checker what holds), texts and what only a type checker reads stay as they are.
+returned value is dropped, a statement that is a call or a raise is left out, an exception is not caught. What states
+a fact for the type checker or the reader stays as it is: annotations, assertions, ``strict`` of zip, ``frozen`` and
+``slots`` of dataclasses; so do texts.
 """
 
 import ast
@@ -32,6 +33,7 @@ ARITHMETIC: dict[type[ast.AST], tuple[str, str]] = {
     ast.Pow: ("**", "*"),
 }
 BOOLEAN: dict[type[ast.AST], tuple[str, str]] = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
+STATEMENTS_OF_FACT = ("strict", "frozen", "slots")
 # The opposite of a comparison with one of these is a mutant already.
 OPPOSITES = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
@@ -73,7 +75,7 @@ class _Finder:
 
     def mutants(self, node: ast.AST, statement: tuple[int, int], *, imported: bool) -> Iterator[Mutant]:
         """Yield the mutants of a node and of all below it."""
-        if isinstance(node, ast.Assert | ast.JoinedStr) or _for_types_only(node):
+        if isinstance(node, ast.Assert | ast.JoinedStr) or _states_a_fact(node):
             return
         if isinstance(node, ast.stmt | ast.ExceptHandler):
             statement = _header(node)
@@ -164,7 +166,9 @@ def _header(node: ast.stmt | ast.ExceptHandler) -> tuple[int, int]:
     return first, max(first, body[0].lineno - 1) if body else node.end_lineno or node.lineno
 
 
-def _for_types_only(node: ast.AST) -> bool:
+def _states_a_fact(node: ast.AST) -> bool:
+    if isinstance(node, ast.keyword):
+        return node.arg in STATEMENTS_OF_FACT
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 

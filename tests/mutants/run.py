@@ -47,7 +47,6 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 # Nothing that starts more processes, and nothing that is kept in the tree.
 OPTIONS = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not e2e and not docker and not reproduce"]
 SLOW = 8.0  # seconds; a test that takes longer is left out
-SECONDS = 40.0  # seconds that the tests tried for one mutant take together, at most
 AIM = 0.95
 
 
@@ -90,32 +89,41 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoade
         return compile(self.mutant.apply(Path(self.path).read_bytes()), self.path, "exec", dont_inherit=True)
 
 
-class _FirstFailure:
-    """A plug-in of pytest that notes which test failed first."""
+class _Failures:
+    """A plug-in of pytest that notes which tests failed, in order."""
 
-    test: str | None = None
+    def __init__(self) -> None:
+        self.tests: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and self.test is None:
-            self.test = report.nodeid
+        if report.failed:
+            self.tests.append(report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed and self.test is None:
-            self.test = report.nodeid
+        if report.failed:
+            self.tests.append(report.nodeid)
 
 
-def attempt(mutant: Mutant | None, tests: list[str], folder: Path) -> str | None:
-    """Return the first test that fails with the mutant, or without any; None where all pass."""
-    if mutant is not None:
-        sys.meta_path.insert(0, _Mutated(mutant))
-    failure = _FirstFailure()
-    options = [*OPTIONS, "-x", "--timeout=60", f"--basetemp={folder / 'tests'}"]
-    code = pytest.main([*options, *tests], plugins=[failure])
-    return None if code == pytest.ExitCode.OK else failure.test or f"pytest: {pytest.ExitCode(code).name}"
+def first_failure(mutant: Mutant, tests: list[str], folder: Path) -> list[str]:
+    """Return the first test that fails with a mutant; nothing where all pass."""
+    sys.meta_path.insert(0, _Mutated(mutant))
+    return failures(tests, folder, "-x")[:1]
 
 
-def tests_of(mutant: Mutant, measured: Measured) -> list[str]:
-    """Return the tests that run a mutant's statement, those of its own module's file first, then the quickest."""
+def failures(tests: list[str], folder: Path, *options: str) -> list[str]:
+    """Return the tests that fail."""
+    plugin = _Failures()
+    code = pytest.main(
+        [*OPTIONS, "--timeout=60", f"--basetemp={folder / 'tests'}", *options, *tests], plugins=[plugin]
+    )
+    return plugin.tests if code == pytest.ExitCode.OK else plugin.tests or [f"pytest: {pytest.ExitCode(code).name}"]
+
+
+def tests_of(mutant: Mutant, measured: Measured, seconds: float) -> list[str]:
+    """Return tests that run a mutant's statement and take so long at most together.
+
+    Those of its module's file come first, then those of its room, then the others, the quickest first.
+    """
     lines = measured.lines[mutant.path]
     first, last = mutant.statement
     at = lines if mutant.imported else range(first, last + 1)
@@ -124,12 +132,13 @@ def tests_of(mutant: Mutant, measured: Measured) -> list[str]:
         name = mutant.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
         files = {file for file in _tracked(*TESTS) if name in (ROOT / file).read_text()}
         tests |= {test for test in measured.seconds if test.partition("::")[0] in files}
-    stem = Path(mutant.path).stem
+    stem, room = Path(mutant.path).stem, "tests/" + mutant.path.removeprefix("fedappeal/").partition("/")[0]
 
-    def order(test: str) -> tuple[bool, float]:
-        return stem not in test.partition("::")[0], measured.seconds[test]
+    def order(test: str) -> tuple[bool, bool, float]:
+        file = test.partition("::")[0]
+        return stem not in file, not file.startswith(room), measured.seconds[test]
 
-    chosen, left = [], SECONDS
+    chosen, left = [], seconds
     for test in sorted((test for test in tests if measured.seconds[test] <= SLOW), key=order):
         left -= measured.seconds[test]
         if left > 0:
@@ -137,11 +146,11 @@ def tests_of(mutant: Mutant, measured: Measured) -> list[str]:
     return chosen
 
 
-def _try_all(mutants: list[Mutant], measured: Measured, processes: int) -> list[dict[str, Any]]:
+def _try_all(mutants: list[Mutant], measured: Measured, processes: int, most: float) -> list[dict[str, Any]]:
     """Return what became of each mutant."""
     results, jobs = [], []
     for mutant in mutants:
-        tests = tests_of(mutant, measured)
+        tests = tests_of(mutant, measured, most)
         results.append({"file": mutant.path, "line": mutant.line, "before": mutant.before, "after": mutant.after})
         results[-1] |= {"mutant": _text(mutant), "tests": len(tests), "fate": "survived", "by": None}
         jobs.append((mutant, tests))
@@ -151,33 +160,31 @@ def _try_all(mutants: list[Mutant], measured: Measured, processes: int) -> list[
         result = results[tried[index]]
         if outcome == "limit":
             result["fate"] = "timed out"
-        elif outcome != {"by": None}:
-            result |= {"fate": "killed", "by": outcome["by"] if outcome else "the process ended"}
+        elif outcome != []:
+            result |= {"fate": "killed", "by": outcome[0] if outcome else "the process ended"}
         print(f"{index + 1}/{len(tried)} {_spelled(result)}: {result['fate']}", file=sys.stderr, flush=True)
-
-    def job(mutant: Mutant | None, tests: list[str], folder: Path) -> Any:
-        return {"by": attempt(mutant, tests, folder)}
 
     def limit(tests: list[str]) -> float:
         return 45.0 + 4 * sum(measured.seconds[test] for test in tests)
 
-    run_forked(((partial(job, *jobs[index]), limit(jobs[index][1])) for index in tried), processes, done)
+    run_forked(((partial(first_failure, *jobs[index]), limit(jobs[index][1])) for index in tried), processes, done)
 
-    # A test that fails alone without any mutant, or too late, shows nothing.
+    # A test that fails without any mutant too, or does not end in time, shows nothing.
     killers = sorted({result["by"] for result in results if result["by"] in measured.seconds})
     late = [index for index, result in enumerate(results) if result["fate"] == "timed out"]
+    checks = [killers[start : start + 20] for start in range(0, len(killers), 20)] + [
+        jobs[index][1] for index in late
+    ]
     unsure: set[str] = set()
 
     def checked(index: int, outcome: Any) -> None:
-        if outcome == {"by": None}:
-            return
-        if index < len(killers):
-            unsure.add(killers[index])
-        else:
-            results[late[index - len(killers)]]["fate"] = "unsure"
+        late_one = index - (len(checks) - len(late))
+        if late_one >= 0 and outcome != []:
+            results[late[late_one]]["fate"] = "unsure"
+        elif late_one < 0:
+            unsure.update(outcome if isinstance(outcome, list) else checks[index])
 
-    checks = [([test], 60.0) for test in killers] + [(jobs[index][1], limit(jobs[index][1])) for index in late]
-    run_forked(((partial(job, None, tests), seconds) for tests, seconds in checks), processes, checked)
+    run_forked(((partial(failures, tests), limit(tests)) for tests in checks), processes, checked)
     for result in results:
         if result["by"] in unsure:
             result["fate"] = "unsure"
@@ -205,6 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--number", type=int, default=300, help="how many mutants (default: 300)")
     options.add_argument("--seed", type=int, default=0, help="which mutants (default: 0)")
     options.add_argument("--processes", type=int, default=2, help="processes side by side (default: 2)")
+    options.add_argument("--seconds", type=float, default=60.0, help="of tests for one mutant, at most (default: 60)")
     options.add_argument("--only", default="", help="only mutants of files whose path begins so")
     options.add_argument("--survivors", action="store_true", help="only those that survived the last time")
     chosen = options.parse_args(arguments)
@@ -226,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
         sample = [mutant for mutant in everything if (mutant.path, mutant.before, _text(mutant)) in again]
         place = place.with_stem(place.stem + "-again")
     sample = sorted((m for m in sample if m.path.startswith(chosen.only)), key=lambda m: (m.path, m.line, m.start))
-    results = _try_all(sample, measured, chosen.processes)
+    results = _try_all(sample, measured, chosen.processes, chosen.seconds)
 
     equivalent = {(entry.file, entry.mutant) for entry in listed()}
     for result in results:

@@ -40,6 +40,8 @@ def changed(source: str) -> list[str]:
         ("f'{a + 1}'", []),
         ("a: Literal[1] | None = b", []),
         ("assert a < b", []),
+        ("a = zip(b, c, strict=True)", []),
+        ("a = sorted(b, reverse=True)", ["a = sorted(b, reverse=False)"]),
         ("if TYPE_CHECKING:\n    call()", []),
     ],
 )

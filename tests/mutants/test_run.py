@@ -98,8 +98,8 @@ def test_lines_and_their_tests(project: Path) -> None:
 )
 def test_the_first_test_that_notices(project: Path, after: str, tests: list[str], noticed: str | None) -> None:
     names = [f"test_counted.py::test_{name}" for name in tests]
-    by = in_process(partial(run.attempt, mutant(after), names))
-    assert by == (noticed and f"test_counted.py::test_{noticed}")
+    failed = in_process(partial(run.first_failure, mutant(after), names))
+    assert failed == ([f"test_counted.py::test_{noticed}"] if noticed else [])
     assert (project / "counted.py").read_text() == CODE
     assert "counted" not in sys.modules
 
@@ -111,8 +111,8 @@ def test_tests_of_a_mutant_are_those_of_its_lines_and_its_own_file_comes_first(
     seconds = {"test_a.py::slow": 9.0, "test_a.py::quick": 0.1, "test_counted.py::it": 2.0, "test_b.py::long": 39.0}
     lines = {4: list(seconds), 9: ["test_b.py::long"]}
     measured = Measured(seconds, {"counted.py": lines})
-    assert run.tests_of(mutant("if count <= LIMIT:"), measured) == ["test_counted.py::it", "test_a.py::quick"]
-    assert run.tests_of(mutant("return count - 1"), measured) == []
+    assert run.tests_of(mutant("if count <= LIMIT:"), measured, 3.0) == ["test_counted.py::it", "test_a.py::quick"]
+    assert run.tests_of(mutant("return count - 1"), measured, 30.0) == []
 
 
 def test_processes_that_return_end_early_or_run_too_long(capfd: pytest.CaptureFixture[str]) -> None:

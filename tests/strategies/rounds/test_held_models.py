@@ -1,5 +1,7 @@
 """Median and trimmed mean of a round's models, by hand and by NumPy."""
 
+import weakref
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
@@ -65,3 +67,13 @@ def test_nothing_else_changes() -> None:
     assert next_model(FedAvg(), (1.0, 2.0), (3.0, 4.0)) == pytest.approx([31 / 11, 42 / 11])
     assert FedAvg().open_round(1, model(0.0)).sum.__class__ is not HeldModels
     assert RoundRecord(1).as_line().get("bounded") is None
+
+
+def test_the_models_are_let_go_of_with_the_round() -> None:
+    held, row = HeldModels(ArrayRecord({"w": Array(np.zeros(5))}), 0.5), np.ones(5)
+    held.add_checked({"w": row}, 1.0)
+    alive = weakref.ref(row)
+    del row
+    assert alive() is not None
+    held.combine(keep=0.0, scale=1.0)
+    assert alive() is None
