@@ -1,6 +1,6 @@
 """Which tests run which lines, and how long each test takes: coverage.py's contexts, one for each test.
 
-What was measured of a test file is kept in .mutants/ until it, the code, or a module that tests share changes.
+What was measured of a test file is kept in .mutants/ until it, a mutated file, or a module that tests share changes.
 """
 
 import gzip
