@@ -133,3 +133,21 @@ def test_where_a_page_is_served(page: str, published: str, host: str) -> None:
 def test_where_no_page_is_served(page: str) -> None:
     with pytest.raises(ConfigError, match=r"^page(-published)? = |^page-published is missing"):
         PagePlace.parse(page)
+
+
+def test_a_port_of_more_digits_than_a_port_has_is_no_place() -> None:
+    with pytest.raises(ConfigError, match=r"^page = '100000' is not allowed: PORT or HOST:PORT"):
+        PagePlace.parse("100000")
+
+
+def test_the_servers_loggers_are_as_before() -> None:
+    logger = logging.getLogger("uvicorn.error")
+    before = (logger.level, logger.handlers, logger.propagate)
+    mine = (logging.DEBUG + 3, [logging.NullHandler()], False)
+    logger.level, logger.handlers, logger.propagate = mine
+    try:
+        with served(small_page(), 0):
+            pass
+        assert (logger.level, logger.handlers, logger.propagate) == mine
+    finally:
+        logger.level, logger.handlers, logger.propagate = before

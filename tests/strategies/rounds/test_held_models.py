@@ -17,6 +17,7 @@ from strategies.rounds.members import Member
 from strategies.rounds.replies import Reply
 from strategies.rounds.strategy import Strategy
 from tests.grid import model, values_of
+from tests.strategies.made import MADE
 
 MODELS = [(1.0, 10.0), (2.0, -1e30), (3.0, 30.0), (4.0, 40.0), (1e30, 50.0)]
 
@@ -61,6 +62,15 @@ def test_of_few_and_of_many_models_as_numpy_has_it(count: int, share: float) -> 
 def test_strategies_that_weight_clients_refuse_it(kind: type[Strategy]) -> None:
     with pytest.raises(ConfigError, match="aggregation = 'median' is not allowed with strategy = "):
         kind(aggregation="median")
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_strategies_whose_server_averages_models_take_their_median(name: str) -> None:
+    if name in ("fedavg", "fedprox", "fedadam", "ditto", "perfedavg", "pfedme"):
+        assert MADE[name](aggregation="median").shared.aggregation == "median"
+    else:
+        with pytest.raises(ConfigError, match="aggregation = 'median' is not allowed"):
+            MADE[name](aggregation="median")
 
 
 def test_nothing_else_changes() -> None:
