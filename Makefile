@@ -5,6 +5,7 @@
 # make test-docker   set up and run the tests with real containers (needs Docker with Compose)
 # make soak   set up and soak: 500 rounds of 30 clients, one of which is killed or cut off every 10 s (half an hour); then
 #             runs killed at every point at which they write a file, and signals in each stage (an hour)
+# make mutants      set up and try small changes of the code against the tests of their lines (under an hour on two cores)
 # make audit  set up and look for known flaws: bandit over the code, advisories of every package (needs a network)
 # make sbom   set up and write what is installed, as CycloneDX: dist/
 # make docs   set up and build the docs site: site/index.html
@@ -29,8 +30,9 @@ SOAK_KILLS ?= 0
 SOAK_LOCAL_KILLS ?= 50
 # Signals in the stages of runs: 1: each in each stage; empty: the sample of `make test-hostile`.
 SOAK_SIGNALS ?= 1
+MUTANTS ?= 300
 
-.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile soak lint types check docs audit sbom requirements clean
+.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile soak mutants lint types check docs audit sbom requirements clean
 
 setup: $(READY)
 
@@ -70,6 +72,10 @@ soak: setup
 	@$(BIN)/python -m tests.soak.soak --rounds $(SOAK_ROUNDS) --seed $(SEED) $(ARGS)
 	@$(BIN)/python -m tests.soak.kills --at-most $(SOAK_KILLS) --local $(SOAK_LOCAL_KILLS)
 	@FEDAPPEAL_ALL_FAULTS=$(SOAK_SIGNALS) $(BIN)/python -m pytest tests/hostile/test_signals.py -n $(WORKERS)
+
+# Whether the tests notice a seeded sample of small changes of the code; those that they miss are printed.
+mutants: setup
+	@$(BIN)/python -m tests.mutants.run --number $(MUTANTS) --seed $(SEED) --processes $(WORKERS) $(ARGS)
 
 test-docker: setup
 	@FEDAPPEAL_DOCKER_TESTS=1 $(BIN)/python -m pytest tests/docker $(ARGS)

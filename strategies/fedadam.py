@@ -69,7 +69,6 @@ class FedAdam(FedAvg):
 
     def update(self, round: Round) -> "ArrayRecord":
         """Return the model after one step of Adam; arrays of whole numbers are averaged."""
-        self.check_model(list(round.model))
         own, mean, steps = self.settings, super().update(round), self._steps + 1
         eta, start = own.server_lr, own.tau**2
         if own.bias_correction:

@@ -160,7 +160,8 @@ class MaxFL(Strategy):
             )
         trainable = len(round.members.population())
         clients = min(self.shared.clients_per_round or trainable, trainable)
-        return theorem_step_sizes(self.num_rounds, own.local_steps or 1, max(1, clients))
+        assert own.local_steps  # checked with the other settings
+        return theorem_step_sizes(self.num_rounds, own.local_steps, max(1, clients))
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
         """Tell the clients eta_l where it is not the run's."""

@@ -71,7 +71,7 @@ class ScaledSum(LogWeightedSum):
 
     log_curvature: float = -math.inf
 
-    def add(self, arrays: "ArrayRecord", loss: float, q: float, learning_rate: float, counts: float = 1.0) -> None:
+    def add(self, arrays: "ArrayRecord", loss: float, q: float, learning_rate: float, counts: float) -> None:
         """Take in one local model with its loss; ``counts`` of its two terms count.
 
         Raises:

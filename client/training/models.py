@@ -34,7 +34,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     found = model.load_state_dict(given, strict=False)
     if not (found.unexpected_keys or found.missing_keys):
         return
-    fixed = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    fixed = {name for name, p in model.named_parameters() if not p.requires_grad}
     may_miss = fixed | tied_names(model)
     wrong = [*found.unexpected_keys, *(name for name in found.missing_keys if name not in may_miss)]
     if wrong:

@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from client.deadline import Deadline
 from client.limits import LimitReached
+from client.training.rule import LocalProblem
+from client.training.settings import LocalTrainingSettings
+from fedappeal.tasks import load_task
+from tests.node import run_config
 
 
 @dataclass
@@ -64,3 +69,16 @@ def test_it_waits_no_longer_than_until_the_deadline() -> None:
     with pytest.raises(LimitReached, match="too long"):
         deadline.check()
     assert clocks.wall == 3.0
+
+
+def test_a_rule_that_goes_on_after_the_deadline_is_stopped_at_its_next_loss() -> None:
+    task = load_task(run_config().task_settings())
+    data, clocks = task.load(0).train, Clocks()
+    settings = LocalTrainingSettings(learning_rate=0.1, batch_size=4, local_steps=1)
+    problem = LocalProblem(task, data, np.zeros((1, 4), np.int64), settings, clocks.deadline(3.0, 0.0))
+    model = task.initial_model(0)
+    (minibatch,) = problem.minibatches()
+    assert problem.loss_of(model, minibatch) > 0
+    clocks.sleep(4.0)
+    with pytest.raises(LimitReached, match="too long"):
+        problem.loss_of(model, minibatch)

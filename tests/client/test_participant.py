@@ -15,10 +15,11 @@ from client.settings import NodeSettings
 from client.state import ContextStore, DiskStore
 from client.training.measured import Evaluation
 from client.training.models import arrays_of, evaluate
+from client.training.requests import Arithmetic, EvaluateRequest
 from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
 from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT, Decision
+from fedappeal.protocol.keys import HELD_OUT_SPLIT, TEST_SPLIT, TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.trained.card import card_in
 from tests.node import Node, changed, run_config
@@ -178,3 +179,56 @@ def test_the_accuracy_of_the_preferred_model() -> None:
     assert one.preferred_score(Evaluation(0.4, 0.9), SOLO) == 0.9
     assert one.preferred_score(Evaluation(0.5, 0.9), SOLO) == 0.75
     assert one.preferred_score(Evaluation(0.4, 0.9), Requirement(0.5)) is None
+
+
+def test_a_split_has_as_many_examples_as_it_holds() -> None:
+    one = participant(changed(CONFIG, train_share=0.7, judge_on="held-out"))
+    assert one.data.held_out is not None
+    held = {split: one.count(split) for split in (TRAIN_SPLIT, TEST_SPLIT, HELD_OUT_SPLIT)}
+    assert held == {
+        TRAIN_SPLIT: len(one.data.train),
+        TEST_SPLIT: len(one.data.test),
+        HELD_OUT_SPLIT: len(one.data.held_out),
+    }
+    assert len(set(held.values())) == 3
+    with pytest.raises(ConfigError, match="'all' is not allowed"):
+        one.count("all")
+
+
+class Noted(Arithmetic):
+    """Notes under which name other clients may share what is measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared: list[str] = []
+
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
+        self.shared.append(request.shared)
+        return super().evaluate(request)
+
+
+@pytest.mark.parametrize(("share", "name"), [("all", "hash"), ("!*.bias", "")])
+def test_a_measurement_is_shared_where_all_of_the_model_travels(share: str, name: str) -> None:
+    config, arithmetic = changed(CONFIG, model="mlp", share=share), Noted()
+    one = Participant(config, NODE, ContextStore(RecordDict()), arithmetic=arithmetic)
+    assert bool(one.parts.personal) == (share != "all")
+    one.judge(arrays_of(one.task.initial_model(0)), "hash", TRAIN_SPLIT)
+    assert arithmetic.shared == [name]
+
+
+@pytest.mark.parametrize(("goodwill", "rounds"), [(0, None), (1, (0, 1)), (3, (0, 3))])
+def test_the_rounds_that_a_client_joins_on_request(goodwill: int, rounds: tuple[int, int] | None) -> None:
+    one = participant(node=NodeSettings(partition_id=1, device="cpu", goodwill=goodwill))
+    assert one.goodwill("k") == rounds
+
+
+def test_only_a_round_that_does_not_meet_the_requirement_is_paid_for() -> None:
+    one = participant(changed(CONFIG, goodwill=5))
+    for number, loss in ((1, 0.4), (2, 0.9), (3, 0.4)):
+        model = Evaluation(loss, 0.5)
+        decision = one.decide(
+            number, model, Requirement(0.5), "k", mandatory=True, told={}, priority=False, model=f"{number}"
+        )
+        assert decision is Decision.JOINED
+        one.pay("k")
+    assert one.goodwill("k") == (1, 5)

@@ -1,6 +1,7 @@
 """What fedappeal.flower.assembly relies on: how Flower takes arrays apart, and that each byte is held once."""
 
 import tracemalloc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -77,3 +78,19 @@ def test_a_large_array_is_in_memory_once() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.4 * size
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_what_chunks_may_hold_is_counted_to_the_byte(short: int) -> None:
+    array = Array(np.arange(3 * MIB, dtype=np.float64))
+    content = RecordDict({"a": ArrayRecord({"w": array})})
+    with pytest.raises(TooLong, match="its chunks make more") if short else nullcontext():
+        together(content, most=len(array.data) - short)
+
+
+def test_as_many_chunks_as_are_allowed() -> None:
+    array = Array(np.random.default_rng(0).standard_normal(6 * MIB))  # 48 MiB and a header: 10 chunks of 5 MiB
+    objects = apart(RecordDict({"a": ArrayRecord({"w": array})}))
+    for allowed, error in ((10, nullcontext()), (9, pytest.raises(ValueError, match="10 chunks are not allowed"))):
+        with error:
+            Assembly(Allowance(objects=allowed, bytes=64 * MIB)).begin(objects)

@@ -1,6 +1,7 @@
 """The Control API of a real SuperLink: each call, each of Flower's words that is compared, and each refusal."""
 
 import contextlib
+import json
 import socket
 import ssl
 import struct
@@ -15,7 +16,9 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.common.constant import Status, SubStatus
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.constant import NodeStatus
+from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower import bundle, control
@@ -207,3 +210,48 @@ def test_a_superlink_that_is_not_there_is_not_reachable() -> None:
         api.nodes()
     assert error.value.unreachable
     assert isinstance(error.value.__context__, httpx.ConnectError)
+
+
+def test_an_error_is_unreachable_only_where_it_says_so() -> None:
+    assert not control.ControlError("refused").unreachable
+    assert not control.KeyInUse("taken").unreachable
+    assert control.ControlError("no answer", unreachable=True).unreachable
+
+
+@pytest.mark.parametrize(
+    ("status", "sub_status", "words"),
+    [
+        ("running", "", []),
+        ("running", "stopped", []),
+        ("finished", "", ["finished"]),
+        ("finished", "failed", ["finished"]),
+        ("finished", "completed", ["finished", "completed"]),
+        ("finished", "stopped", ["finished", "stopped"]),
+    ],
+)
+def test_how_a_run_has_ended(status: str, sub_status: str, words: list[str]) -> None:
+    run = control.RunStatus(status, sub_status, "")
+    assert [word for word in ("finished", "completed", "stopped") if getattr(run, word)] == words
+
+
+def test_when_a_node_was_last_seen() -> None:
+    """Online until 12:01:00 with a heartbeat each 15 s, of which Flower lets two be missed: seen at 12:00:30."""
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
+    online = NodeInfo(status="online", online_until=noon + 60, heartbeat_interval=15)
+    assert control._last_seen(online) == "2026-01-01T12:00:30+00:00"
+    assert control._last_seen(NodeInfo(status="offline", last_deactivated_at="then", online_until=noon)) == "then"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE, control.KeyInUse),
+        (ApiErrorCode.PUBLIC_KEY_NOT_VALID, control.ControlError),
+    ],
+)
+def test_a_key_in_use_is_told_from_other_refusals(code: ApiErrorCode, kind: type[control.ControlError]) -> None:
+    said = json.dumps(FlowerError(code, "only its log says this").to_json("no"))
+    answer = httpx.Response(400, text=said, request=httpx.Request("POST", "http://a"))
+    with pytest.raises(control.ControlError, match="refused: no") as error, control.control("127.0.0.1:9", None):
+        raise httpx.HTTPStatusError("no", request=answer.request, response=answer)
+    assert type(error.value) is kind

@@ -107,3 +107,20 @@ def test_every_method_of_the_fleet_api_has_one_request_and_one_reply() -> None:
     methods = inspect.getsource(fleet_pb2_grpc.add_FleetServicer_to_server)
     assert methods.count("grpc.unary_unary_rpc_method_handler") == methods.count("_rpc_method_handler(") > 0
     assert callable(grpc.unary_unary_rpc_method_handler)
+
+
+@pytest.mark.parametrize(
+    ("listens", "peer", "local"),
+    [
+        ("localhost:9092", "ipv4:127.0.0.1:5", ("127.0.0.1", 9092)),
+        ("localhost:9092", "ipv6:%5B::1%5D:5", ("::1", 9092)),
+        ("127.0.0.2:9092", "ipv4:127.0.0.1:5", ("127.0.0.2", 9092)),
+    ],
+)
+def test_the_address_at_which_a_peer_has_come(
+    monkeypatch: pytest.MonkeyPatch, listens: str, peer: str, local: tuple[str, int]
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(doors, "peer_of", lambda remote, local: asked.append(local))
+    OwnUserInterceptor(listens)._admits(peer)
+    assert asked == [local]

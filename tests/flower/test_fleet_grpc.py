@@ -192,6 +192,8 @@ def test_a_superlink_that_is_not_there_does_not_answer() -> None:
     with pytest.raises(api.NotAnswering):
         fleet.pass_when_signed([0.0])
     fleet.close()
+    with pytest.raises(ValueError, match="closed channel"):
+        fleet.deactivate(5, 0.5)
 
 
 def test_a_fleet_api_answers_the_greeting(server: Server) -> None:

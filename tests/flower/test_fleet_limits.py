@@ -1,6 +1,7 @@
 """What fedappeal.flower.fleet_limits relies on: how Flower makes a Fleet API, and how it stores objects."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -168,3 +169,29 @@ def test_nodes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
         limits._node(node_id)
     assert sorted(limits._nodes) == [1, 3, 6], "one whose bytes are stored is remembered, and else the latest"
     assert limits._nodes[1].stored == {"kept": 1}
+
+
+def test_the_latest_node_is_remembered_though_all_others_have_something_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_limits, "MOST_NODES", 2)
+    limits = FleetLimits(lambda: {"kept": b""})  # type: ignore[arg-type, return-value]
+    for node_id in (1, 2):
+        limits._node(node_id).stored = {"kept": 1}
+    assert limits._node(3) is limits._node(3)
+    assert sorted(limits._nodes) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("before", [None, ["signatures"]])
+def test_what_stands_before_the_bounds_stays_there(monkeypatch: pytest.MonkeyPatch, before: list[str] | None) -> None:
+    started: list[list[object]] = []
+    monkeypatch.setattr(
+        fleet_limits.flower, "_run_fleet_api_grpc_rere", lambda *, interceptors, **named: started.append(interceptors)
+    )
+    monkeypatch.setattr(fleet_limits.flower, "GRPC_MAX_MESSAGE_LENGTH", 0)
+    limit_fleet_api()
+    fleet_limits.flower._run_fleet_api_grpc_rere(interceptors=before, objectstore_factory=SimpleNamespace(store=dict))
+    ((*first, last),) = started
+    assert first == (before or [])
+    assert isinstance(last, FleetLimits)
+    assert fleet_limits.flower.GRPC_MAX_MESSAGE_LENGTH == 24 * MIB

@@ -39,3 +39,7 @@ def test_what_was_handed_to_nodes_that_are_gone_is_not_kept(monkeypatch: pytest.
     for node in range(8, 30):
         hand(node, ttl=60.0)
     assert list(out._handed) == list(range(20, 30)), "and no more are kept than this"
+
+
+def test_no_poll_is_held_for_longer_than_proxies_keep_a_connection() -> None:
+    assert asked_to_hold([(HOLD_HEADER, "100")]) == 20.0  # many end one that is quiet for 30 s

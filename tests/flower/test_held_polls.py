@@ -3,8 +3,10 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -15,6 +17,7 @@ from flwr.proto.node_pb2 import Node
 from fedappeal.flower import held_polls
 from fedappeal.flower.fleet import HOLD_HEADER, Announcement, FleetApi, MessageDropped, NodeForgotten
 from fedappeal.flower.fleet_grpc import GrpcFleet
+from fedappeal.flower.handed_out import HandedOut
 from fedappeal.flower.held_polls import HeldPolls, hold_polls
 from fedappeal.flower.messages import be_client, be_server, error_reply
 from fedappeal.flower.objects import Parcel
@@ -327,3 +330,50 @@ def test_a_message_that_a_replaced_poll_takes_goes_to_the_one_in_its_place(
     assert second.end().object_id == sent
     assert second.seconds < HOLD / 2
     first.end()
+
+
+def test_only_calls_of_one_request_and_one_reply_are_held() -> None:
+    details = SimpleNamespace(method="/flwr.proto.Fleet/PullMessages", invocation_metadata=((HOLD_HEADER, "20"),))
+    assert HeldPolls().intercept_service(lambda _: None, details) is None
+    stream = grpc.stream_stream_rpc_method_handler(lambda requests, context: requests)
+    assert HeldPolls().intercept_service(lambda _: stream, details) is stream
+    unary = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
+    assert HeldPolls().intercept_service(lambda _: unary, details) is not unary
+
+
+def test_what_comes_while_a_node_asks_is_asked_for_again() -> None:
+    """Of its poll that is held, and of one that has no place yet; of no other node's, and of none that waits."""
+    polls = HeldPolls()
+
+    def held(node: int, asking: bool) -> held_polls._Held:
+        request = PullMessagesRequest(node=Node(node_id=node))
+        return held_polls._Held(lambda *_: None, request, SimpleNamespace(), 0.0, asking)  # type: ignore[arg-type]
+
+    starting, others, waiting, place = held(1, True), held(2, True), held(1, False), held(1, True)
+    polls._starting |= {starting, others, waiting}
+    polls._held[1] = place
+    polls._wake(1)
+    assert [one.again for one in (starting, others, waiting, place)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("before", [None, ["limits"]])
+def test_polls_are_held_before_all_and_handed_out_behind_all(
+    monkeypatch: pytest.MonkeyPatch, before: list[object] | None
+) -> None:
+    started: list[list[object]] = []
+
+    def note(*, interceptors: list[object], **named: object) -> None:
+        started.append(interceptors)
+
+    monkeypatch.setattr(held_polls.flower, "_run_fleet_api_grpc_rere", note)
+    monkeypatch.setattr(held_polls.flower, "generic_create_grpc_server", note)
+    hold_polls()
+    names = ("store_message_and_object_tree", "store_object", "cleanup_run")
+    state = SimpleNamespace(**dict.fromkeys(names, lambda *_: None))
+    state_factory = SimpleNamespace(state=lambda: state)
+    held_polls.flower._run_fleet_api_grpc_rere(state_factory=state_factory, interceptors=before)
+    held_polls.flower.generic_create_grpc_server(interceptors=before)
+    (*first, last), (outermost, *rest) = started
+    assert first == rest == (before or [])
+    assert isinstance(last, HandedOut)
+    assert isinstance(outermost, HeldPolls)

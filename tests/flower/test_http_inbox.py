@@ -85,6 +85,21 @@ def test_of_an_answer_that_is_late_only_the_fact_is_pulled(world: World) -> None
     assert world.api.calls["pull-object"] == 1
 
 
+def test_of_an_answer_that_becomes_late_while_it_comes_no_more_is_pulled(world: World) -> None:
+    node = world.node()
+    upload = node.announce(model(Array(np.ones(4, np.float32)).data))
+    while len(upload.left) > 1:
+        upload.push(1)
+    assert world.pull(node) == {}
+    asked = world.api.calls["pull-object"]
+    world.clock.now += LONGEST_WAIT
+    upload.push()
+    (got,) = world.pull(unread=(node,)).values()
+    assert got.has_content()
+    assert not got.content
+    assert world.api.calls["pull-object"] == asked + 1
+
+
 def deep(end: Forged) -> Forged:
     for _ in range(60):
         end = forged("RecordDict", b"{}", end)

@@ -93,3 +93,19 @@ def test_a_message_that_its_node_had_forgotten_while_it_was_sent_costs_no_other_
     assert got is not None
     ids = [*got.parts, got.object_id]
     assert other.pull_objects(other_id, world.run_id, ids).keys() == set(ids)
+
+
+@pytest.mark.parametrize(("refused", "lines"), [(0, []), (2, ["did not store 2 of 5 objects"])])
+def test_objects_that_were_not_stored_are_counted(
+    monkeypatch: pytest.MonkeyPatch, refused: int, lines: list[str]
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(outgoing, "log", lambda level, text, *values: said.append(text % values))
+
+    def push(object_id: str, content: bytes) -> None:
+        if int(object_id) < refused:
+            raise inflatable_utils.ObjectPushError(object_id, 1, "session")
+
+    outgoing.push_objects({str(number): Object() for number in range(5)}, push)
+    assert len(said) == len(lines)
+    assert all(line in text for line, text in zip(lines, said, strict=True))

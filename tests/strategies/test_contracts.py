@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy as FlowersStrategy
 from numpy.typing import NDArray
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import ConfigError, RunConfig
 from strategies import (
     AdaGD,
     FedALIGN,
@@ -18,6 +18,7 @@ from strategies import (
     MaxFL,
 )
 from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from strategies.rounds.shared import SharedSettings
 from tests.grid import MemoryGrid, Volunteer, run
 from tests.quadratics import config, model, nodes, value_of
 from tests.strategies.made import MADE, crowd, every_strategy, one_round, told
@@ -221,3 +222,26 @@ def test_a_strategy_counts_as_one_of_flowers() -> None:
     from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
     assert isinstance(MaxFL(), FlowerStrategy)
+
+
+@every_strategy
+def test_a_round_refuses_the_models_that_a_strategy_cannot_train(name: str) -> None:
+    """Without the run that checks it first: a strategy in somebody's own ServerApp."""
+    strategy, names = MADE[name](), ["w", "bn.running_var"]
+    arrays = ArrayRecord({array: Array(np.zeros(2, np.float32)) for array in names})
+    try:
+        strategy.check_model(names)
+    except ConfigError as error:
+        with pytest.raises(ConfigError, match=str(error)[:40]):
+            strategy.open_round(1, arrays)
+        assert name in ("adagd", "maxfl-adagd", "fedadam", "fednova", "fedau", "oracle", "mifa", "term")
+    else:
+        assert strategy.open_round(1, arrays).number == 1
+
+
+def test_a_setting_that_all_strategies_share_is_by_default_as_in_a_run() -> None:
+    run_defaults = RunConfig.parse({})
+    none_in_a_run = {"clients_per_round": 0, "min_clients": 0, "mandatory_rounds": "auto"}
+    for name, field in SharedSettings.model_fields.items():
+        default = getattr(run_defaults, name)
+        assert default == none_in_a_run.get(name, field.default), name

@@ -186,7 +186,7 @@ def test_a_run_with_the_theorems_step_sizes() -> None:
     assert [config["local-steps"] for config in sent] == [2] * 8
 
 
-@pytest.mark.parametrize(("clients_per_round", "m"), [(None, 5), (4, 4), (8, 5)])
+@pytest.mark.parametrize(("clients_per_round", "m"), [(None, 5), (4, 4), (8, 5), (1, 1)])
 def test_the_theorems_m_counts_neither_unseen_clients_nor_those_that_left(
     clients_per_round: int | None, m: int
 ) -> None:

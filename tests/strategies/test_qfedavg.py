@@ -17,6 +17,7 @@ from fedappeal.protocol.config import ConfigError, RunConfig
 from server.build import check_settings
 from strategies import FedAvg, QFedAvg, Strategy
 from strategies.qfedavg import log_terms
+from strategies.rounds.algorithm import log
 from strategies.rounds.updates import squared_distance
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 from tests.strategies.rounds.mixed_round import Join, answer, check_mixed
@@ -200,3 +201,19 @@ def test_what_clients_are_asked_and_what_is_not_allowed() -> None:
         QFedAvg(q=1)
     with pytest.raises(ConfigError, match="report-loss = False is not allowed with strategy = 'qfedavg'"):
         check_settings(RunConfig(strategy="qfedavg", report_loss=False))
+
+
+def test_the_logarithm_of_what_counts() -> None:
+    assert log(0.0) == -math.inf, "nothing of it"
+    assert log(0.5) == pytest.approx(-0.6931471805599453)
+
+
+def test_a_counter_between_the_arrays_is_no_distance() -> None:
+    one, other = (
+        ArrayRecord(
+            {"a": Array(np.full(2, x)), "count": Array(np.array([int(9 * x)])), "z": Array(np.full(3, 2 * x))}
+        )
+        for x in (1.0, 2.0)
+    )
+    assert squared_distance(one, other) == 2 * 1.0 + 3 * 4.0
+    assert squared_distance(other, None) == 2 * 4.0 + 3 * 16.0

@@ -13,7 +13,7 @@ from client.training.measured import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.config import ConfigError
 from strategies import TERM, FedAvg
-from tests.grid import MemoryGrid, Volunteer, model
+from tests.grid import MemoryGrid, Volunteer, model, run
 from tests.strategies.played import Floats, Joins, Turns, close, drawn, play
 from tests.strategies.rounds.mixed_round import Join, check_mixed
 
@@ -152,3 +152,11 @@ def test_what_clients_are_asked_and_what_is_not_allowed() -> None:
             TERM(**{key: value})
     with pytest.raises(ConfigError, match=r"^model with BatchNorm is not allowed with strategy = 'term': bn "):
         TERM().check_model(["bn.weight", "bn.running_var"])
+
+
+def test_the_history_has_the_tilted_loss() -> None:
+    """R_t = log(mean of exp(t F_k)) / t: with t = 2 and losses 0 and log 3 it is log(5) / 2."""
+    losses = (0.0, math.log(3.0))
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", metrics={keys.LOSS: loss}) for k, loss in enumerate(losses)})
+    _, watch = run(TERM(tilt=2.0, share=1.0), grid, 1)
+    assert watch.records[0].metrics["tilted_loss"] == pytest.approx(math.log(5.0) / 2)

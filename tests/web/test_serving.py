@@ -3,14 +3,16 @@
 import logging
 import socket
 import threading
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from starlette.routing import Route
 
 from fedappeal.protocol.config import ConfigError
+from fedappeal.web import serving
 from fedappeal.web.events import Events
-from fedappeal.web.serving import check_page, served
+from fedappeal.web.serving import PagePlace, check_page, served
 from tests.web.pages import small_page
 
 
@@ -94,3 +96,58 @@ def test_uvicorns_loggers_are_as_they_were() -> None:
     with served(small_page(), 0):
         assert logger.level > logging.CRITICAL
     assert (logger.level, logging.getLogger("uvicorn.access").propagate) == before
+
+
+@pytest.mark.parametrize("dead", [True, False], ids=["it ended", "it takes too long"])
+def test_a_server_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch, dead: bool) -> None:
+    waits, end = [0.0], threading.Event()
+    clock = SimpleNamespace(
+        monotonic=lambda: waits[0], sleep=lambda seconds: waits.__setitem__(0, waits[0] + seconds)
+    )
+    monkeypatch.setattr(serving, "time", clock)
+    thread = threading.Thread(target=end.wait, args=(0.0 if dead else 60.0,))
+    thread.start()
+    if dead:
+        thread.join()
+    with pytest.raises(RuntimeError, match="did not start"):
+        serving._wait_until_started(SimpleNamespace(started=False), thread)  # type: ignore[arg-type]
+    assert waits[0] == pytest.approx(0.0 if dead else 10.0, abs=0.1)
+    end.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("page", "published", "host"),
+    [
+        ("0", "", "127.0.0.1"),
+        ("127.0.0.2:0", "", "127.0.0.2"),
+        ("[::1]:0", "", "::1"),
+        ("0.0.0.0:0", "volunteers.example:80", "0.0.0.0"),
+    ],
+)
+def test_where_a_page_is_served(page: str, published: str, host: str) -> None:
+    assert PagePlace.parse(page, published) == PagePlace(0, host, published)
+
+
+@pytest.mark.parametrize("page", ["", ":0", "here", "localhost:0", "127.0.0.1:", "127.0.0.1:x", "::1", "0.0.0.0:0"])
+def test_where_no_page_is_served(page: str) -> None:
+    with pytest.raises(ConfigError, match=r"^page(-published)? = |^page-published is missing"):
+        PagePlace.parse(page)
+
+
+def test_a_port_of_more_digits_than_a_port_has_is_no_place() -> None:
+    with pytest.raises(ConfigError, match=r"^page = '100000' is not allowed: PORT or HOST:PORT"):
+        PagePlace.parse("100000")
+
+
+def test_the_servers_loggers_are_as_before() -> None:
+    logger = logging.getLogger("uvicorn.error")
+    before = (logger.level, logger.handlers, logger.propagate)
+    mine = (logging.DEBUG + 3, [logging.NullHandler()], False)
+    logger.level, logger.handlers, logger.propagate = mine
+    try:
+        with served(small_page(), 0):
+            pass
+        assert (logger.level, logger.handlers, logger.propagate) == mine
+    finally:
+        logger.level, logger.handlers, logger.propagate = before

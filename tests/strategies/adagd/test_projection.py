@@ -226,3 +226,17 @@ def test_a_norm_that_squares_would_overflow() -> None:
     assert norm(np.array([3e300, 4e300])) == pytest.approx(5e300)
     assert norm(np.array([3e-300, 4e-300])) == pytest.approx(5e-300)
     assert norm(np.zeros(3)) == 0.0
+
+
+@pytest.mark.parametrize("scale", [2.0**-40, 2.0**40])
+def test_a_vector_may_be_of_any_length_beside_the_rows(scale: float) -> None:
+    # As by hand: (3, 4, 5) less its part along (1, 1, 0).
+    vector, basis = np.array([3.0, 4.0, 5.0], np.float32), np.array([[1.0, 1.0, 0.0]], np.float32)
+    left = orthogonal_component(np.float32(scale) * vector, basis)
+    np.testing.assert_allclose(left / scale, [-0.5, 0.5, 5.0], rtol=1e-6)
+
+
+def test_rounding_of_a_vector_within_the_span_is_nothing_however_short_the_row() -> None:
+    rng = np.random.default_rng(1)
+    row = rng.normal(size=1000).astype(np.float32)
+    assert not orthogonal_component(row / 3, [np.float32(1e-12) * row]).any()

@@ -101,3 +101,16 @@ def test_its_state_goes_through_a_checkpoint() -> None:
         asking.note_answers(answers(number, 10), 10, 1)
         assert Asking.restored(asking.state()) == asking
     assert Asking.restored({"gone": []}) == Asking()
+
+
+def test_no_client_is_satisfied_is_something_that_was_heard() -> None:
+    asking = Asking()
+    asking.note_answers(answers(0, 10), 10, 0)
+    assert asking.share == 0.0
+    assert Asking.restored(asking.state()).share == 0.0
+
+
+def test_answers_where_no_client_is_known_count_as_they_are() -> None:
+    asking = Asking()
+    asking.note_answers(answers(1, 4), 0, 0)
+    assert asking.share == 0.25

@@ -85,3 +85,8 @@ def test_a_model_that_cannot_be_read_is_one_clients(monkeypatch: pytest.MonkeyPa
     _, watch = run(FedAvg(evaluate_every=0), grid, 1)
     assert "array 'w': array has an unreadable header" in watch.records[0].failures["c1"]
     assert watch.records[0].count("joined") == 2
+
+
+def test_three_of_many_are_enough_where_the_others_sit_out() -> None:
+    with pytest.raises(KeyError):
+        rounds_of(clients(5, c0=0, c1=0), "c2", "c3", "c4")

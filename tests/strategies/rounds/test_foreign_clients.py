@@ -105,3 +105,9 @@ def test_a_strategy_that_needs_a_report_says_in_one_line_that_there_is_none() ->
     model, watch = federate(MaxFL(min_clients=2), grid, 1)
     assert watch.records[0].failures == dict.fromkeys(("10", "11"), "reply has no 'appeal-weight'")
     assert set(model["layer.weight"].ravel()) == {0.0}
+
+
+def test_of_a_node_that_says_nothing_nothing_is_assumed() -> None:
+    assert Member.bare(10) == Member(
+        client_id="10", node_id=10, role=keys.SEEN, priority=False, num_examples=1, left=False, version="", key_id=""
+    )

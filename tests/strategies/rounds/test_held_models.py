@@ -1,5 +1,7 @@
 """Median and trimmed mean of a round's models, by hand and by NumPy."""
 
+import weakref
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
@@ -15,6 +17,7 @@ from strategies.rounds.members import Member
 from strategies.rounds.replies import Reply
 from strategies.rounds.strategy import Strategy
 from tests.grid import model, values_of
+from tests.strategies.made import MADE
 
 MODELS = [(1.0, 10.0), (2.0, -1e30), (3.0, 30.0), (4.0, 40.0), (1e30, 50.0)]
 
@@ -61,7 +64,26 @@ def test_strategies_that_weight_clients_refuse_it(kind: type[Strategy]) -> None:
         kind(aggregation="median")
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_strategies_whose_server_averages_models_take_their_median(name: str) -> None:
+    if name in ("fedavg", "fedprox", "fedadam", "ditto", "perfedavg", "pfedme"):
+        assert MADE[name](aggregation="median").shared.aggregation == "median"
+    else:
+        with pytest.raises(ConfigError, match="aggregation = 'median' is not allowed"):
+            MADE[name](aggregation="median")
+
+
 def test_nothing_else_changes() -> None:
     assert next_model(FedAvg(), (1.0, 2.0), (3.0, 4.0)) == pytest.approx([31 / 11, 42 / 11])
     assert FedAvg().open_round(1, model(0.0)).sum.__class__ is not HeldModels
     assert RoundRecord(1).as_line().get("bounded") is None
+
+
+def test_the_models_are_let_go_of_with_the_round() -> None:
+    held, row = HeldModels(ArrayRecord({"w": Array(np.zeros(5))}), 0.5), np.ones(5)
+    held.add_checked({"w": row}, 1.0)
+    alive = weakref.ref(row)
+    del row
+    assert alive() is not None
+    held.combine(keep=0.0, scale=1.0)
+    assert alive() is None

@@ -197,6 +197,7 @@ def test_a_strategy_does_not_remember_updates_that_do_not_count(strategy: type[F
     _, watch = run(own, MemoryGrid(dict(clients)), 3, Watch(before=before))
     assert [record.count("joined") for record in watch.records] == [5, 1, 5]
     assert [record.metrics["bounded"] for record in watch.records] == [1.0, 1.0, 1.0]
+    assert [record.mandatory for record in watch.records] == [False, False, True], "as after a round without a joiner"
     assert watch.models[1] == watch.models[0] != watch.models[2]
     assert carried[0] == carried[1] != repr(own.carried())
 

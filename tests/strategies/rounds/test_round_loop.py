@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 import strategies.rounds.exchange
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.protocol.config import ConfigError, Scalar
 from strategies import FedAvg
+from strategies.rounds.members import Member
+from strategies.rounds.messages import evaluate_messages
 from strategies.rounds.sampling import sampling_order
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, time_of, values_of
 
@@ -297,3 +299,11 @@ def test_the_server_evaluates_each_evaluated_model_too() -> None:
         5: {"central": 50},
     }
     assert [record.metrics.get("central") for record in watch.records] == [None, 20.0, None, None, 50.0]
+
+
+@pytest.mark.parametrize(("left", "ttl"), [(30.0, 30.0), (0.2, 0.2), (-1.0, 0.001)])
+def test_a_message_lives_until_the_deadline_and_never_less_than_nothing(left: float, ttl: float) -> None:
+    MemoryGrid()
+    told: dict[str, Scalar] = {keys.SERVER_ROUND: 1}
+    ((_, message),) = evaluate_messages([Member("a", 10)], model(0.0), told, left)
+    assert message.metadata.ttl == pytest.approx(ttl)

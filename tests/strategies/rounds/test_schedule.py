@@ -183,3 +183,12 @@ def test_the_runs_settings_reach_the_strategy() -> None:
     given = {"lr-schedule": "cosine", "lr-warmup-rounds": 2, "lr-final-share": 0.3}
     shared = build_strategy(RunConfig.parse(given)).shared
     assert (shared.lr_schedule, shared.lr_warmup_rounds, shared.lr_final_share) == ("cosine", 2, 0.3)
+
+
+def test_a_round_without_a_rate_to_scale_is_one_line() -> None:
+    """Without start, which checks it first."""
+    strategy = FedAvg(lr_schedule="cosine")
+    strategy.num_rounds = 4
+    grid = MemoryGrid({10: Volunteer("a")})
+    with pytest.raises(ConfigError, match=r"^learning-rate is missing in train_config: lr-schedule = 'cosine'"):
+        list(strategy.configure_train(1, one_array(0.0), ConfigRecord({keys.RUN_KEY: "k"}), grid))

@@ -167,3 +167,8 @@ def test_models_that_stay_elsewhere_count_as_those_that_are_here() -> None:
     expected = np.average(np.stack(drawn).astype(np.float64), axis=0, weights=[2.0, 2.0, 3.0, 4.0, 0.5])
     mean = total.combine(keep=0.0, scale=1 / total.weight)["w"].numpy()
     np.testing.assert_allclose(mean, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_sum_of_no_models_is_the_model_that_was_sent() -> None:
+    sent = np.array([1.0, -2.0], np.float32)
+    np.testing.assert_array_equal(WeightedSum(record(w=sent)).combine(keep=1.0, scale=0.0)["w"].numpy(), sent)
