@@ -70,8 +70,9 @@ def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path) ->
 
 
 def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: Marked, tmp_path: Path) -> None:
-    given = "--clients 5 --clients-per-round 3 --rounds 10 --mandatory-rounds 6 --local-steps 20 --seed 3"
-    options = given.split()
+    # A model without rectifiers, at whose kinks the order in which replies are added up can change a step.
+    given = "--model logistic --clients 5 --clients-per-round 3 --rounds 10 --mandatory-rounds 6 --local-steps 20"
+    options = [*given.split(), "--seed", "3"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     done = marked.run(FEDAPPEAL, "local", *options, "--out", str(whole))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -161,7 +161,7 @@ def test_models_that_stay_elsewhere_count_as_those_that_are_here() -> None:
     far, total = Far(drawn), WeightedSum(record(w=sent))
     total.add(record(w=drawn[0]), 2.0)
     for k in (1, 2, 3):
-        model = Elsewhere(far, Kept((str(k), "arrays")), {"w": ((40,), "float32")}, 160, "", False, 0.0)
+        model = Elsewhere(far, Kept((str(k), "arrays")), {"w": ((40,), "float32")}, 160, "", False)
         total.add(record_elsewhere(model), 1.0 + k)
     total.add(record(w=drawn[4]), 0.5)
     expected = np.average(np.stack(drawn).astype(np.float64), axis=0, weights=[2.0, 2.0, 3.0, 4.0, 0.5])
