@@ -67,6 +67,10 @@ class FedAdam(FedAvg):
         """
         refuse_batch_norm(self.name, names)
 
+    def begin(self, round: Round) -> None:
+        """Begin with a model that it can train."""
+        self.check_model(list(round.model))
+
     def update(self, round: Round) -> "ArrayRecord":
         """Return the model after one step of Adam; arrays of whole numbers are averaged."""
         own, mean, steps = self.settings, super().update(round), self._steps + 1

@@ -99,6 +99,7 @@ class FedAU(Strategy):
 
     def begin(self, round: Round) -> None:
         """Begin with no joiner."""
+        self.check_model(list(round.model))
         round.carry = set[str]()
 
     def weight(self, reply: "Reply") -> float:

@@ -123,6 +123,7 @@ class FedNova(Strategy):
 
     def begin(self, round: Round) -> None:
         """Begin without a joiner."""
+        self.check_model(list(round.model))
         round.carry = Effort()
 
     def weight(self, reply: "Reply") -> float:

@@ -59,6 +59,7 @@ class MIFA(Strategy):
 
     def begin(self, round: Round) -> None:
         """Begin without an update."""
+        self.check_model(list(round.model))
         round.carry = dict[str, Update]()
 
     def add(self, round: Round, reply: "Reply") -> None:

@@ -89,6 +89,7 @@ class Oracle(Strategy):
 
     def begin(self, round: Round) -> None:
         """Begin."""
+        self.check_model(list(round.model))
 
     def weight(self, reply: "Reply") -> float:
         """Return 1 / p_k.

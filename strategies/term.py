@@ -103,6 +103,7 @@ class TERM(Strategy):
 
     def begin(self, round: Round) -> None:
         """Begin with nothing."""
+        self.check_model(list(round.model))
         round.carry = LogWeightedSum(round.model)
 
     def add(self, round: Round, reply: "Reply") -> None:

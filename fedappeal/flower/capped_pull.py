@@ -33,7 +33,7 @@ def pull_object(client: RuntimeHttpClient, request: PullObjectRequest, most: int
         TooLarge: before more than that is read.
         httpx.HTTPStatusError: if the SuperLink refuses.
     """
-    content = request.SerializeToString(deterministic=True)
+    content = request.SerializeToString()
 
     def send() -> bytes:
         http_request = client._client.build_request(

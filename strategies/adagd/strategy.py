@@ -128,6 +128,7 @@ class AdaGD(Strategy):
 
     def begin(self, round: Round) -> None:
         """Begin a round."""
+        self.check_model(list(round.model))
         check_floats(round.model, f"strategy = '{self.name}'")
         known = round.members.population()
         away = known - {member.client_id for member in round.members.available()}

@@ -65,12 +65,7 @@ class RoundSteps(Algorithm):
         return min(self.shared.clients_per_round or available, available)
 
     def open_round(self, number: int, arrays: "ArrayRecord") -> Round:
-        """Begin round ``number``, counted from 1, from the global model.
-
-        Raises:
-            ConfigError: the strategy cannot train this model.
-        """
-        self.check_model(list(arrays))
+        """Begin round ``number``, counted from 1, from the global model."""
         self.record = RoundRecord(number, mandatory=self._is_mandatory(number))
         lr_share = learning_rate_share(self.shared, number, self.num_rounds)
         round = Round(arrays, self.members, self.record, lr_share=lr_share)

@@ -20,6 +20,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,11 +129,11 @@ def tests_of(mutant: Mutant, measured: Measured, seconds: float) -> list[str]:
     first, last = mutant.statement
     at = lines if mutant.imported else range(first, last + 1)
     tests = {test for line in at for test in lines.get(line, ())}
-    if mutant.imported:  # a constant may be read by another module alone
-        name = mutant.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-        files = {file for file in _tracked(*TESTS) if name in (ROOT / file).read_text()}
+    room, stem = "tests/" + mutant.path.removeprefix("fedappeal/").partition("/")[0], Path(mutant.path).stem
+    if mutant.imported:  # another module may be the only one that reads it
+        word = re.compile(rf"\b{Path(mutant.path).parent.name if stem == '__init__' else stem}\b")
+        files = {file for file in _tracked(*TESTS) if word.search((ROOT / file).read_text())}
         tests |= {test for test in measured.seconds if test.partition("::")[0] in files}
-    stem, room = Path(mutant.path).stem, "tests/" + mutant.path.removeprefix("fedappeal/").partition("/")[0]
 
     def order(test: str) -> tuple[bool, bool, float]:
         file = test.partition("::")[0]
