@@ -68,17 +68,26 @@ def test_idle_sockets_of_another_user_leave_the_owner_places() -> None:
 def test_one_other_user_leaves_places_to_a_third() -> None:
     with served(small_page(), 0) as page, neighbour(page, NOBODY):
         third = [sys.executable, "-c", VISIT, page.url, str(NOBODY - 1)]
-        assert subprocess.run(third, capture_output=True, text=True, check=True, timeout=60).stdout == "200\n"
+        visit = subprocess.run(third, capture_output=True, text=True, timeout=60)
+        assert (visit.stdout, visit.stderr) == ("200\n", "")
 
 
 VISIT = """
-import encodings.idna, os, sys, urllib.request
+import encodings.idna, os, sys, time, urllib.request
 url, uid = sys.argv[1], int(sys.argv[2])
 os.setgid(uid)
 os.setuid(uid)
 address, token = url.split("/?token=")
 request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
-print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).status)
+opener, until = urllib.request.build_opener(urllib.request.ProxyHandler({})), time.monotonic() + 20
+while True:  # as a person does who reloads the page: on a loaded machine a connection may be reset among the others
+    try:
+        print(opener.open(request, timeout=30).status)
+        break
+    except OSError:
+        if time.monotonic() > until:
+            raise
+        time.sleep(0.2)
 """
 
 
