@@ -56,7 +56,7 @@ test: setup
 
 # Every experiment in its short form.
 test-reproduce: setup
-	@$(BIN)/python -m pytest -m reproduce tests/experiments $(ARGS)
+	@$(BIN)/python -m pytest -m reproduce tests/reproductions $(ARGS)
 
 # The notebook, from the built wheel in a clean environment.
 test-wheel: setup

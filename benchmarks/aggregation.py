@@ -32,7 +32,7 @@ from strategies.maxfl import APPEAL_WEIGHT, MaxFL
 from strategies.mwfed import SATISFIED, MWFed
 from strategies.pfedme import PFedMe
 from strategies.qfedavg import QFedAvg
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.strategy import Strategy
 from strategies.scaffold import CONTROL_DELTA, Scaffold
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from machine import described
 
-from server.run_folder import HISTORY, read_lines
+from fedappeal.record.run_folder import HISTORY, read_lines
 
 PROGRAM = "import sys; from fedappeal.cli.main import main; sys.exit(main())"
 NOW = Path(__file__).resolve().parents[1]

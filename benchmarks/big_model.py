@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fedappeal.protocol.config import RunConfig
+from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.protocol.metric import ACCURACY
-from fedappeal.protocol.plugins import PLUGIN_PATH
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
 
@@ -150,7 +150,7 @@ def federation(folder: Path, millions: float, rounds: int, strategy: str, evalua
     from fedappeal.federation.clients import ClientProcesses
     from fedappeal.federation.submit import build_fab, run_status, submit
     from fedappeal.federation.superlink import SuperLink
-    from server.run_folder import HISTORY, RunFolder, read_lines
+    from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
 
     os.environ[WIDTH] = str(max(1, round((millions * 1e6 / LAYERS) ** 0.5)))
     os.environ[PLUGIN_PATH] = str(Path(__file__).resolve().parent)

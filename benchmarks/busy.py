@@ -30,7 +30,7 @@ def measured(arm: str, rounds: int) -> float:
 
 def alone(arm: str, rounds: int) -> None:
     """Print the CPU seconds of a round, as a command of its own measures them."""
-    from fedappeal.waiting_threads import sleep_while_waiting
+    from fedappeal.system.waiting_threads import sleep_while_waiting
 
     if arm != SPINNING:
         sleep_while_waiting()

@@ -28,9 +28,9 @@ import psutil
 from fleet_requests import Counting, cpu
 
 from fedappeal.federation.submit import build_fab, run_status, submit
-from fedappeal.protocol.config import RunConfig
-from server.lines import PARTICIPATION
-from server.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.record.lines import PARTICIPATION
+from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 
 HEARTBEAT = 60.0
 CONNECTING = 50
@@ -66,7 +66,7 @@ class LightClient:
         from cryptography.hazmat.primitives.asymmetric import ec
         from flwr.proto.fleet_pb2_grpc import FleetStub
 
-        from fedappeal.flower.signing import Signer
+        from fedappeal.flower.node.signing import Signer
 
         self.number, self.seen, self.node_id = number, seen, 0
         self._signer = Signer(ec.generate_private_key(ec.SECP256R1()))
@@ -124,7 +124,7 @@ class LightClient:
         from flwr.proto import fleet_pb2
         from flwr.proto.node_pb2 import Node
 
-        from fedappeal.flower.fleet import HOLD_HEADER, LONGEST_HOLD
+        from fedappeal.flower.node.fleet import HOLD_HEADER, LONGEST_HOLD
 
         poll = fleet_pb2.PullMessagesRequest(node=Node(node_id=self.node_id))
         while True:
@@ -147,7 +147,7 @@ class LightClient:
         from flwr.proto.node_pb2 import Node
 
         from fedappeal.flower.messages import be_client, set_times
-        from fedappeal.flower.objects import Parcel, announcement, inflate
+        from fedappeal.flower.node.objects import Parcel, announcement, inflate
 
         told = announcement(proto, tree)
         contents = {told.object_id: await self._pull(told.run_id, told.object_id)}

@@ -18,7 +18,7 @@ from typing import Any
 
 from machine import described
 
-from server.run_folder import HISTORY, read_lines
+from fedappeal.record.run_folder import HISTORY, read_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "fedappeal-benchmark"

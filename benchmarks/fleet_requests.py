@@ -24,8 +24,8 @@ import psutil
 from fedappeal.federation.clients import ClientProcesses
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.protocol.config import RunConfig
-from server.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 
 COUNTS = "counts.json"
 WARM_UP = 3

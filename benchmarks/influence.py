@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 
 from client.byzantine import attackers
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import array_record, view
-from fedappeal.versions import recorded_versions
-from strategies.rounds.members import Member
+from fedappeal.settings.config import RunConfig
+from fedappeal.system.versions import recorded_versions
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Round
 from strategies.rounds.round_steps import RoundSteps
 
 if TYPE_CHECKING:
-    from strategies.rounds.influence import Bounds
+    from strategies.rounds.sums.influence import Bounds
 
 Vector = NDArray[np.float64]
 
@@ -179,8 +179,8 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
     """Simulate a run; return the row with the honest clients' mean accuracy in the last round, in per cent."""
     import torch
 
+    from fedappeal.record.run_folder import HISTORY, MEASUREMENTS, RunFolder, read_lines
     from fedappeal.simulation.engine import Simulation, simulate
-    from server.run_folder import HISTORY, MEASUREMENTS, RunFolder, read_lines
 
     torch.set_num_threads(1)
     chosen_settings = {**COMMON, **DATA[row["data"]], **STRATEGIES[row["strategy"]]}

@@ -32,9 +32,9 @@ import httpx
 import psutil
 from machine import described
 
-from fedappeal.protocol.config import RunConfig
-from server.decisions import packed
-from server.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.decisions import packed
+from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 
 ARMS = ("no page", "unvisited", "visited", "tensorboard", "metrics", "volunteer")
 OPTIONS = {"unvisited": ["--page", "0"], "visited": ["--page", "0"], "tensorboard": ["--track", "tensorboard"]}

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedappeal.versions import recorded_versions
+from fedappeal.system.versions import recorded_versions
 
 
 def described() -> dict[str, Any]:

@@ -71,13 +71,13 @@ def simulated(settings: dict[str, Any]) -> dict[str, Any]:
     """Simulate a run: CPU seconds of its start and rounds, what of them is training, memory, bytes of its files."""
     import torch
 
-    from fedappeal.protocol.config import RunConfig
+    from fedappeal.record.run_folder import RunFolder
+    from fedappeal.settings.config import RunConfig
     from fedappeal.simulation.engine import Simulation, simulate
-    from fedappeal.simulation.scheduler import BatchScheduler
+    from fedappeal.simulation.forms.scheduler import BatchScheduler
     from fedappeal.tasks import partitioned
     from fedappeal.tasks.datasets.synth import Synth
-    from server.run_folder import RunFolder
-    from strategies.rounds.weighted_sum import WeightedSum
+    from strategies.rounds.sums.weighted_sum import WeightedSum
 
     torch.set_num_threads(1)
     config = RunConfig.parse({**settings, "rounds": ROUNDS})
@@ -134,7 +134,7 @@ def files() -> dict[str, dict[str, float]]:
     """Return bytes a decision of a round with 10,000 clients, against a line a decision."""
     import numpy as np
 
-    from server.decisions import packed
+    from fedappeal.record.decisions import packed
 
     draw, clients = np.random.default_rng(0), [f"client-{k:04d}" for k in range(10_000)]
     coins = dict(zip(clients, draw.choice(["joined", "sat-out"], len(clients)).tolist(), strict=True))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import fedappeal
-from fedappeal.protocol.config import TaskSettings
+from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.task import Task

@@ -23,9 +23,9 @@ import numpy as np
 from machine import described
 from playwright.sync_api import sync_playwright
 
-from fedappeal.protocol.config import RunConfig
-from server.decisions import LONGEST
-from server.run_folder import HISTORY, MEASUREMENTS, PARTICIPATION, RunFolder
+from fedappeal.record.decisions import LONGEST
+from fedappeal.record.run_folder import HISTORY, MEASUREMENTS, PARTICIPATION, RunFolder
+from fedappeal.settings.config import RunConfig
 
 LEGEND = {"j": "joined", "s": "sat-out", "l": "left", "f": "failed"}
 LETTERS = np.array(list(LEGEND))

@@ -23,14 +23,14 @@ from torch.nn import functional
 
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, TrainRequest
-from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
-from fedappeal.protocol.config import RunConfig
-from fedappeal.simulation.batched import NotBatchable
-from fedappeal.simulation.choice import LAYERS, SEQUENTIAL, VMAP, Choice, Problem, choose, form_of
-from fedappeal.simulation.measurement import train_all
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.settings.config import RunConfig
+from fedappeal.simulation.forms.batched import NotBatchable
+from fedappeal.simulation.forms.choice import LAYERS, SEQUENTIAL, VMAP, Choice, Problem, choose, form_of
+from fedappeal.simulation.forms.measurement import train_all
+from fedappeal.simulation.forms.scheduler import BatchScheduler
 from fedappeal.simulation.pool import Pool
-from fedappeal.simulation.scheduler import BatchScheduler
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
 

@@ -47,7 +47,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 def config_of(row: str, rounds: int, out: str = "") -> Any:
     """Return the settings of a row: plain FedAvg, no client opts out, no requirement to warm up for."""
-    from fedappeal.protocol.config import RunConfig
+    from fedappeal.settings.config import RunConfig
 
     shared = {"strategy": "fedavg", "participation": "always", "requirement": "fixed", "mandatory-rounds": 0}
     shared |= {"evaluate-train": False}  # the peers evaluate test examples only
@@ -61,8 +61,8 @@ def ours(row: str, mode: str, rounds: int, threads: int = 1) -> dict[str, Any]:
     """`fedappeal simulate`, in batches (``batched``) or one client after another (``sequential``)."""
     import psutil
 
+    from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
     from fedappeal.simulation.engine import Simulation, simulate
-    from server.run_folder import HISTORY, RunFolder, read_lines
 
     config, marks = config_of(row, rounds), [time.perf_counter()]
     cpu = [time.process_time()]
@@ -88,11 +88,11 @@ def plain(row: str, rounds: int) -> dict[str, Any]:
 
     from client.training.descent import descend
     from client.training.models import evaluate
-    from client.training.rule import LocalProblem
-    from client.training.settings import LocalTrainingSettings
+    from fedappeal.core.local_rule import LocalProblem
+    from fedappeal.core.training_settings import LocalTrainingSettings
     from fedappeal.protocol.draws import batch_indices
     from fedappeal.tasks import load_task
-    from strategies.rounds.sampling import sampling_order
+    from strategies.rounds.exchange.sampling import sampling_order
 
     torch.set_num_threads(1)
     config = config_of(row, rounds)
@@ -151,7 +151,7 @@ def flower(row: str, rounds: int) -> dict[str, Any]:
     """Flower's simulation runtime (Ray) on all cores, through the same apps: ``flwr run``."""
     from fedappeal.federation.superlink import SuperLink
     from fedappeal.flower.processes import QUIET
-    from server.run_folder import HISTORY, read_lines
+    from fedappeal.record.run_folder import HISTORY, read_lines
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedappeal.comparison.statistics import Interval
-from fedappeal.comparison.stayed import WhoStayed
-from fedappeal.protocol.config import RunConfig
-from fedappeal.versions import recorded_versions
+from fedappeal.settings.config import RunConfig
+from fedappeal.system.versions import recorded_versions
+from fedappeal.views.comparison.statistics import Interval
+from fedappeal.views.comparison.stayed import WhoStayed
 
 Settings = Mapping[str, Any]
 
@@ -66,9 +66,9 @@ def report_rows() -> Iterator[dict[str, Any]]:
 
 def run(row: dict[str, Any]) -> dict[str, Any]:
     """Simulate a run; return the row with what came out."""
+    from fedappeal.record.run_folder import RunFolder
     from fedappeal.simulation.engine import Simulation, simulate
     from server.build import check_settings
-    from server.run_folder import RunFolder
 
     config = RunConfig.parse(row["settings"])
     check_settings(config)
@@ -88,7 +88,7 @@ def pooled(task: str, seed: int, rate: float) -> dict[str, Any]:
 
     from client.participant import Participant
     from client.settings import NodeSettings
-    from client.state import ContextStore
+    from client.state.store import ContextStore
     from client.training.models import arrays_of
     from strategies.fedavg import FedAvg
 

@@ -20,9 +20,9 @@ import torch
 from machine import described
 from side_by_side import Round
 
-from fedappeal.simulation.measurement import train_all
+from fedappeal.simulation.forms.measurement import train_all
+from fedappeal.simulation.forms.threaded import ThreadedScheduler
 from fedappeal.simulation.process_wide import single_threaded_workers
-from fedappeal.simulation.threaded import ThreadedScheduler
 
 ROWS = ("ResNet-18, GroupNorm", "tiny transformer")
 CLIENTS, THREADS = 10, 2

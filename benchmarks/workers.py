@@ -26,7 +26,7 @@ ARMS = {"plain loop": -1, "one process": 0, "one worker": 1, "two workers": 2}
 
 def config_of(rounds: int) -> Any:
     """Return the settings of the run."""
-    from fedappeal.protocol.config import RunConfig
+    from fedappeal.settings.config import RunConfig
 
     settings: dict[str, Any] = {"strategy": "maxfl", "task": "fmnist", "clients": 100, "clients-per-round": 5}
     return RunConfig.parse({**settings, "requirement": "fixed", "rounds": rounds})
@@ -34,8 +34,8 @@ def config_of(rounds: int) -> Any:
 
 def ours(workers: int, rounds: int, mode: str) -> dict[str, Any]:
     """`fedappeal simulate --workers`, on one thread a process."""
+    from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
     from fedappeal.simulation.engine import Simulation, simulate
-    from server.run_folder import HISTORY, RunFolder, read_lines
 
     started, marks = time.perf_counter(), []
     config = config_of(rounds)
@@ -55,12 +55,12 @@ def plain(rounds: int) -> dict[str, Any]:
 
     from client.training.descent import descend
     from client.training.models import evaluate
-    from client.training.rule import LocalProblem
-    from client.training.settings import LocalTrainingSettings
+    from fedappeal.core.local_rule import LocalProblem
+    from fedappeal.core.training_settings import LocalTrainingSettings
     from fedappeal.protocol.draws import batch_indices
     from fedappeal.tasks import load_task
     from strategies.maxfl import appeal_weight
-    from strategies.rounds.sampling import sampling_order
+    from strategies.rounds.exchange.sampling import sampling_order
 
     torch.set_num_threads(1)
     config = config_of(rounds)

@@ -15,26 +15,26 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 import fedappeal
-from client.activity import note_judged
 from client.byzantine import attacks, false_claims, falsify, falsify_enrolment
 from client.data.unfit import OwnDataRefused
-from client.judgement import Adaptation
-from client.outlook import ModelOutlook
-from client.own_key import proof_of
 from client.participant import ADAPTATION, Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
-from client.preferred import record_name
-from client.privacy import Protection, protected
-from client.training.measured import UNMEASURED, Measured
-from client.training.rule import LocalRule
-from client.training.settings import LocalTrainingSettings
+from client.state.activity import note_judged
+from client.state.own_key import proof_of
+from client.state.preferred import record_name
+from client.training.judgement import Adaptation
+from client.training.outlook import ModelOutlook
+from client.training.privacy import Protection, protected
 from client.turn import NO_STRATEGY, Turn, told_rule, told_strategy
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.measured import UNMEASURED, Measured
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash, model_of
-from fedappeal.protocol.rounds import MOST_ROUNDS
+from fedappeal.settings.config import ConfigError
+from fedappeal.settings.rounds import MOST_ROUNDS
 
 log = logging.getLogger("fedappeal.client")
 

@@ -17,11 +17,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from client.requirement import Requirement
-from client.training.measured import Measured
+from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.packing import array_record, model_of, view
+from fedappeal.settings.config import RunConfig
 from strategies.rounds.algorithm import Algorithm
 
 REPLACEMENTS = ("zero", "huge", "flip")

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from client.participation.behaviour import check_parts, compose, parts_of
-from client.participation.policy import Policy
 from client.requirement import Fixed, RequirementKind
 from client.settings import NodeSettings
-from client.training.rule import LocalRule
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, section
-from fedappeal.protocol.plugins import Allowed, PluginSettings, parse_section
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.plugins import Allowed, PluginSettings, parse_section
+from fedappeal.core.policy import Policy
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
 from strategies.rounds.algorithm import Algorithm
 
 

@@ -8,20 +8,20 @@ from flwr.app import ArrayRecord, ConfigRecord
 import fedappeal
 from client.choices import policy_maker, requirement_kind_of, rule_of
 from client.data.cache import Cache, pick_device
-from client.disclosure import Disclosure
+from client.limits.disclosure import Disclosure
 from client.participation.mixture import Mixture
-from client.participation.policy import Policy
 from client.requirement import RequirementKind, is_a_number, requirement_key
 from client.settings import NodeSettings
 from client.training.models import arrays_of
-from client.training.rule import LocalRule
-from client.training.settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.plugins import is_ours
+from fedappeal.core.policy import Policy
+from fedappeal.core.registry import STRATEGIES
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
-from fedappeal.protocol.plugins import is_ours
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks.examples import OneClientsData
-from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 
 

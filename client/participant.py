@@ -11,29 +11,29 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from client import preferred
 from client.data.cache import Cache
 from client.equipment import Equipment
-from client.guard import Guard
-from client.judgement import Adaptation, JudgedModel
-from client.memory import RunMemory, client_identity
-from client.participation.policy import Outlook, Past, Situation
+from client.limits.guard import Guard
 from client.requirement import LOOKS, Requirement, made, read_requirement, stored_requirement
 from client.settings import NodeSettings
-from client.state import Store
-from client.training.measured import Evaluation
+from client.state import preferred
+from client.state.memory import RunMemory, client_identity
+from client.state.store import Store
+from client.training.judgement import Adaptation, JudgedModel
 from client.training.models import arrays_of
 from client.training.noise import Noise
 from client.training.precision import FLOAT32
 from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
-from client.training.rule import LocalRule
-from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.policy import Outlook, Past, Situation
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks.examples import OneClientsData
 from fedappeal.tasks.held_out import FEWEST
 from fedappeal.tasks.share import ALL

@@ -11,12 +11,12 @@ from flwr.app import Context, Message
 
 from client.data.cache import Cache
 from client.equipment import Equipment
-from client.guard import Guard
+from client.limits.guard import Guard
 from client.participant import Participant
 from client.settings import NodeSettings
-from client.state import ContextStore, DiskStore, Store
+from client.state.store import ContextStore, DiskStore, Store
 from client.training.requests import Arithmetic
-from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks.examples import OneClientsData
 
 log = logging.getLogger("fedappeal.client")

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.plugins import Allowed, Provenance
+from fedappeal.core.plugins import Allowed, Provenance
+from fedappeal.core.registry import REGISTRIES
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import TASKS, find_task
-from strategies.registry import REGISTRIES
 
 _FIND: dict[str, Callable[[str, Allowed], object]] = {registry.kind: registry.load for registry in REGISTRIES}
 _FIND[TASKS.kind] = find_task

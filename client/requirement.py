@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pydantic import Field
 
-from client.training.measured import Evaluation
-from fedappeal.protocol.config import ConfigError, Count, Positive, RunConfig, Scalar
-from fedappeal.protocol.plugins import Plugin, PluginSettings
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.plugins import Plugin, PluginSettings
+from fedappeal.settings.config import ConfigError, Count, Positive, RunConfig, Scalar
 
 if TYPE_CHECKING:
-    from client.state import Record, Store
+    from client.state.store import Record, Store
     from fedappeal.protocol.packing import Arrays
 
 LOSS, METRIC = "loss", "metric"
@@ -241,7 +241,7 @@ def stored_requirement(store: "Store", key: str, compute: Callable[[], Requireme
 
 
 def _record_of(requirement: Requirement) -> "Record":
-    from client.state import Record
+    from client.state.store import Record
 
     values: dict[str, Scalar] = {
         "rho": requirement.rho,

@@ -10,10 +10,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from client.data.columns import Columns, is_table
-from fedappeal.protocol.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
+from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
-from fedappeal.protocol.plugins import ALL, Allowed
-from fedappeal.protocol.rounds import MOST_GOODWILL
+from fedappeal.settings.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
+from fedappeal.settings.rounds import MOST_GOODWILL
 
 
 class NodeSettings(Settings):

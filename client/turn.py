@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from client.choices import rule_of
 from client.participant import Participant
-from client.training.measured import Measured
-from client.training.rule import LocalRule
-from client.training.settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.measured import Measured
+from fedappeal.core.plugins import parse_section
+from fedappeal.core.registry import STRATEGIES
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar, section
 from fedappeal.protocol.packing import Arrays, model_of
-from fedappeal.protocol.plugins import parse_section
+from fedappeal.settings.config import ConfigError, Scalar, section
 from fedappeal.tasks.share import share_of
-from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 
 NO_STRATEGY = Algorithm()
@@ -72,7 +72,7 @@ def told_rule(participant: Participant, algorithm: Algorithm, config: Mapping[st
 
 @dataclass
 class Turn:
-    """One TRAIN that a client joined; see `client.training.rule.TrainingJob`.
+    """One TRAIN that a client joined; see `fedappeal.core.local_rule.TrainingJob`.
 
     Attributes:
         participant: the client.

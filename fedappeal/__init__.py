@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from fedappeal.api.runs import Runs
     from fedappeal.api.simulate import load, simulate
     from fedappeal.api.sweep import sweep
-    from fedappeal.comparison.frame import compare
-    from fedappeal.protocol.config import ConfigError
     from fedappeal.protocol.metric import Metric
+    from fedappeal.settings.config import ConfigError
     from fedappeal.tasks.examples import ClientData, Split
     from fedappeal.tasks.task import Task
+    from fedappeal.views.comparison.frame import compare
 
 __version__ = "0.1.0"
 
 _NAMES = {
     "ClientData": "fedappeal.tasks.examples",
-    "ConfigError": "fedappeal.protocol.config",
+    "ConfigError": "fedappeal.settings.config",
     "FinishedRound": "fedappeal.api.run",
     "Metric": "fedappeal.protocol.metric",
     "Run": "fedappeal.api.run",
     "Runs": "fedappeal.api.runs",
     "Split": "fedappeal.tasks.examples",
     "Task": "fedappeal.tasks.task",
-    "compare": "fedappeal.comparison.frame",
+    "compare": "fedappeal.views.comparison.frame",
     "load": "fedappeal.api.simulate",
     "simulate": "fedappeal.api.simulate",
     "sweep": "fedappeal.api.sweep",

@@ -5,10 +5,10 @@ import logging
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedappeal.flower.steady_time import keep_steady_time
-from fedappeal.freed_memory import return_freed_memory
-from fedappeal.json_log import chosen_formatter
-from fedappeal.protocol.config import RunConfig
+from fedappeal.flower.superlink.steady_time import keep_steady_time
+from fedappeal.settings.config import RunConfig
+from fedappeal.system.freed_memory import return_freed_memory
+from fedappeal.system.json_log import chosen_formatter
 from fedappeal.tasks.files.data_files import environment_data_dir
 from server.run import run
 

@@ -12,13 +12,10 @@ from typing import Any
 
 from client.participation.behaviour import check_parts, parts_of
 from client.participation.mixture import Mixture
-from client.participation.policy import Policy
 from client.requirement import METRIC, RequirementKind
-from client.training.rule import LocalRule
-from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.plugins import (
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.plugins import (
     Allowed,
     Plugin,
     PluginSettings,
@@ -29,9 +26,12 @@ from fedappeal.protocol.plugins import (
     parse_section,
     runs_only_with,
 )
+from fedappeal.core.policy import Policy
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import TASKS
 from server.given import NOTHING_GIVEN, Given
-from strategies.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Strategy
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.metric import column
+from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks.share import ALL, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
-from server.run_folder import HISTORY, RunFolder, read_lines
-from strategies.rounds.last_good import ROLLED_BACK_TO
+from strategies.rounds.sums.last_good import ROLLED_BACK_TO
 
 
 def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int, held: Iterable[str]) -> ModelCard:

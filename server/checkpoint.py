@@ -8,13 +8,13 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, RecordDict
 
-from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.packing import content_hash
+from fedappeal.record.run_folder import checkpoint_round
+from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.system.files import read_safetensors, write_safetensors
 from server.initial_files import read_initial, write_initial
 from server.records import flattened, restored
-from server.run_folder import checkpoint_round
-from strategies.rounds.weighted_sum import finite
+from strategies.rounds.sums.weighted_sum import finite
 
 _STATE = "state/"
 _INITIAL = "initial"

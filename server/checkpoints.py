@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedappeal.files import read_values, set_aside
-from fedappeal.protocol.config import ConfigError
+from fedappeal.record.run_folder import CHECKPOINT, Usable, checkpoint_round, without_memory
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import read_values, set_aside
 from server.checkpoint import Checkpoint
-from server.run_folder import CHECKPOINT, Usable, checkpoint_round, without_memory
 
 KEPT = 3
 _EARLIER = re.compile(r"checkpoint-([0-9]{1,18})\.safetensors")
@@ -65,7 +65,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, durable: bool = True)
     Args:
         folder: the run's.
         checkpoint: where the run stands.
-        durable: as in `fedappeal.files.write_safetensors`.
+        durable: as in `fedappeal.system.files.write_safetensors`.
     """
     newest = folder / CHECKPOINT
     if newest.exists():

@@ -3,8 +3,8 @@
 import copy
 from dataclasses import dataclass
 
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.plugins import Plugin
+from fedappeal.core.plugins import Plugin
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks.task import Task
 from strategies.rounds.strategy import Strategy
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedappeal.files import replace_file
-from fedappeal.locks import InUse, only_process
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.keys import is_client_id
-from server.resumption import is_local
-from strategies.rounds.ownership import Owners
+from fedappeal.record.resumption import is_local
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
+from fedappeal.system.locks import InUse, only_process
+from strategies.rounds.exchange.ownership import Owners
 
 FILE = "client-ids.json"
 _LOCK = ".client-ids.lock"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord
 
-from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.packing import content_hash
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import read_safetensors, write_safetensors
 from server.records import flattened, restored
 
 _NAME = "initial"
@@ -24,7 +24,7 @@ def initial_files(folder: Path, digest: str) -> tuple[Path, Path]:
 
 
 def write_initial(folder: Path, initial: ArrayRecord, digest: str, durable: bool = True) -> None:
-    """Write w_0 where it is not there; ``durable`` as in `fedappeal.files.write_safetensors`."""
+    """Write w_0 where it is not there; ``durable`` as in `fedappeal.system.files.write_safetensors`."""
     for file in initial_files(folder, digest):
         if not file.exists():
             arrays, records = flattened({_NAME: initial})

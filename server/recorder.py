@@ -10,12 +10,9 @@ from flwr.app import ArrayRecord
 from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.packing import content_hash
-from server.build import Chosen
-from server.checkpoint import Checkpoint
-from server.checkpoints import write_checkpoint
-from server.decisions import packed
-from server.resumption import is_local
-from server.run_folder import (
+from fedappeal.record.decisions import packed
+from fedappeal.record.resumption import is_local
+from fedappeal.record.run_folder import (
     HISTORY,
     MEASUREMENTS,
     PARTICIPATION,
@@ -23,8 +20,11 @@ from server.run_folder import (
     RunFolder,
     read_lines,
 )
+from server.build import Chosen
+from server.checkpoint import Checkpoint
+from server.checkpoints import write_checkpoint
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.members import Member
 from strategies.rounds.strategy import Strategy
 
 SECONDS_APART = 1.0

@@ -8,13 +8,16 @@ from types import MappingProxyType
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from client.training.rule import LocalRule
-from client.training.settings import LocalTrainingSettings
-from fedappeal.files import CARD, read_safetensors, write_safetensors
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.record.mending import mended
+from fedappeal.record.resumption import KIND, SUBMITTED, schedule_rounds
+from fedappeal.record.run_folder import MODEL, RunFolder, new_path, without_memory
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.system.files import CARD, read_safetensors, write_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.task import Task
@@ -23,10 +26,7 @@ from server.card import run_card
 from server.checkpoint import Checkpoint
 from server.given import NOTHING_GIVEN, Given
 from server.identities import identities_of
-from server.mending import mended
 from server.recorder import ClientMemory, Recorder
-from server.resumption import KIND, SUBMITTED, schedule_rounds
-from server.run_folder import MODEL, RunFolder, new_path, without_memory
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.strategy import Strategy
 

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from client.training.measured import Measured
+from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import Positive
+from fedappeal.settings.config import Positive
 from strategies.rounds.algorithm import Claims, StrategySettings, log
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
@@ -38,7 +38,7 @@ from strategies.rounds.strategy import Strategy
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 _MIXTURE = "mixture"
 _LEAST = 1e-12

@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from client.training.rule import BatchedTerms, LocalProblem, TrainingJob
-from client.training.rule import LocalRule as AnyRule
 from client.training.sgd import SGD
-from fedappeal.protocol.config import NonNegative, Scalar
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.local_rule import BatchedTerms, LocalProblem, TrainingJob
+from fedappeal.core.local_rule import LocalRule as AnyRule
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.settings.config import NonNegative, Scalar
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
 from strategies.rounds.algorithm import StrategySettings
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord
     from torch import Tensor, nn
 
-    from client.state import Store
+    from client.state.store import Store
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -60,7 +60,7 @@ def personal_model(store: "Store", run_key: str, before: int) -> Arrays:
 
 def remember(store: "Store", run_key: str, server_round: int, before: Arrays, after: Arrays) -> None:
     """Store v_k before and after a round, both or neither."""
-    from client.state import Record
+    from client.state.store import Record
 
     arrays = {f"before/{name}": array for name, array in before.items()}
     arrays |= {f"after/{name}": array for name, array in after.items()}

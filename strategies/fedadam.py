@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedappeal.protocol.config import Positive
 from fedappeal.protocol.packing import array_record, view
+from fedappeal.settings.config import Positive
 from strategies.fedavg import FedAvg
 from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.normalisation import refuse_batch_norm
 from strategies.rounds.round import Round
-from strategies.rounds.weighted_sum import finite
+from strategies.rounds.sums.normalisation import refuse_batch_norm
+from strategies.rounds.sums.weighted_sum import finite
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

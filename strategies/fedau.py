@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from fedappeal.protocol.config import Count, Positive
+from fedappeal.settings.config import Count, Positive
 from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.normalisation import refuse_batch_norm
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
+from strategies.rounds.sums.normalisation import refuse_batch_norm
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 _PARTICIPATION = "participation"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from strategies.rounds.strategy import Strategy
 
 if TYPE_CHECKING:
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 
 class FedAvg(Strategy):

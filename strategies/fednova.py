@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from client.training.settings import LocalTrainingSettings
-from fedappeal.protocol.config import ConfigError, Count, CountOrZero, RunConfig
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
 from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.normalisation import refuse_batch_norm
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
+from strategies.rounds.sums.normalisation import refuse_batch_norm
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 
 def local_norm(steps: int, momentum: float) -> float:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from client.training.rule import BatchedTerms, LocalProblem
-from client.training.rule import LocalRule as AnyRule
 from client.training.sgd import SGD
-from fedappeal.protocol.config import NonNegative
+from fedappeal.core.local_rule import BatchedTerms, LocalProblem
+from fedappeal.core.local_rule import LocalRule as AnyRule
+from fedappeal.settings.config import NonNegative
 from strategies.fedavg import FedAvg
 from strategies.rounds.algorithm import StrategySettings
 

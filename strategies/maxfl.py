@@ -28,19 +28,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from client.training.measured import Measured
+from fedappeal.core.measured import Measured
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, CountOrZero, Positive, RunConfig, Scalar
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import ConfigError, CountOrZero, Positive, RunConfig, Scalar
 from strategies.rounds.algorithm import Claims, StrategySettings
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import NOTHING, Instructions, Round
 from strategies.rounds.strategy import Strategy
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 APPEAL_WEIGHT = "appeal-weight"
 """What a joined client reports: its q_k."""

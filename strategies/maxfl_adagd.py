@@ -24,8 +24,8 @@ else be rounded to zero: a client that sends zeros seems to leave (0 <= 0), with
 
 from numpy.typing import ArrayLike
 
-from client.training.measured import Measured
-from client.training.rule import TrainingJob
+from fedappeal.core.local_rule import TrainingJob
+from fedappeal.core.measured import Measured
 from strategies.adagd.algorithm import AdaGDStep, Gathered, check_positive, one_step
 from strategies.adagd.gradient import Gradient
 from strategies.adagd.strategy import AdaGD

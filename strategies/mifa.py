@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.elsewhere import Elsewhere
 from fedappeal.protocol.packing import array_record, view
-from strategies.rounds.normalisation import refuse_batch_norm
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.weighted_sum import finite
+from strategies.rounds.sums.normalisation import refuse_batch_norm
+from strategies.rounds.sums.weighted_sum import finite
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 _UPDATES = "updates"
 

@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from client.training.measured import Measured
-from fedappeal.protocol.config import ConfigError, Count, RunConfig
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.measured import Measured
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.settings.config import ConfigError, Count, RunConfig
 from strategies.rounds.algorithm import Claims, StrategySettings, log
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.weighted_sum import Refused
+from strategies.rounds.sums.weighted_sum import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 SATISFIED = "satisfied"
 """What a joined client reports: 1 where the model that was sent meets its requirement, else 0."""

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from fedappeal.protocol.config import ConfigError, Positive
+from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.normalisation import refuse_batch_norm
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.weighted_sum import Refused
+from strategies.rounds.sums.normalisation import refuse_batch_norm
+from strategies.rounds.sums.weighted_sum import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 _ALL = ""
 """In place of a client-id: every client."""

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from client.training.rule import LocalProblem
-from client.training.rule import LocalRule as AnyRule
 from client.training.sgd import SGD
-from fedappeal.protocol.config import CountOrZero, Positive, Scalar
+from fedappeal.core.local_rule import LocalProblem
+from fedappeal.core.local_rule import LocalRule as AnyRule
+from fedappeal.settings.config import CountOrZero, Positive, Scalar
 from strategies.rounds.algorithm import StrategySettings
 from strategies.rounds.strategy import Strategy
 

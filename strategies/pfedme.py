@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from client.training.rule import LocalProblem
-from client.training.rule import LocalRule as AnyRule
-from fedappeal.protocol.config import ConfigError, Count, Positive, Scalar
+from fedappeal.core.local_rule import LocalProblem
+from fedappeal.core.local_rule import LocalRule as AnyRule
+from fedappeal.settings.config import ConfigError, Count, Positive, Scalar
 from strategies.fedprox import FedProx
 from strategies.rounds.algorithm import StrategySettings
 from strategies.rounds.round import Round

@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from client.training.measured import Measured
+from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Positive
+from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.algorithm import Claims, StrategySettings, log
-from strategies.rounds.log_weighted_sum import LogWeightedSum
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.updates import squared_distance
+from strategies.rounds.sums.log_weighted_sum import LogWeightedSum
+from strategies.rounds.sums.updates import squared_distance
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 _LARGEST_Q = 1e6
 """Up to here ``q log F`` is exact to 1e-6 for every float64 F; the worst client alone counts long before."""

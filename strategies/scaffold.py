@@ -32,27 +32,27 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from client.training.rule import BatchedTerms, LocalProblem, TrainingJob
-from client.training.rule import LocalRule as AnyRule
 from client.training.sgd import SGD
+from fedappeal.core.local_rule import BatchedTerms, LocalProblem, TrainingJob
+from fedappeal.core.local_rule import LocalRule as AnyRule
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Positive
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.packing import array_record, view
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.updates import zeros_like
-from strategies.rounds.weighted_sum import Refused, WeightedSum, finite
+from strategies.rounds.sums.updates import zeros_like
+from strategies.rounds.sums.weighted_sum import Refused, WeightedSum, finite
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
     from torch import Tensor, nn
 
-    from client.state import Store
-    from strategies.rounds.replies import Reply
+    from client.state.store import Store
+    from strategies.rounds.exchange.replies import Reply
 
 CONTROL = "control"
 """ArrayRecord of TRAIN: c."""
@@ -102,7 +102,7 @@ def control_before(store: "Store", run_key: str, taken: int, like: Controls) -> 
 
 def remember(store: "Store", run_key: str, server_round: int, before: Controls, after: Controls) -> None:
     """Store c_i before and after a round, both or neither."""
-    from client.state import Record
+    from client.state.store import Record
 
     arrays = {f"before/{name}": array for name, array in before.items()}
     arrays |= {f"after/{name}": array for name, array in after.items()}

@@ -31,19 +31,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from client.training.measured import Measured
+from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import Positive
+from fedappeal.settings.config import Positive
 from strategies.rounds.algorithm import Claims, StrategySettings, log
-from strategies.rounds.log_weighted_sum import LogWeightedSum
-from strategies.rounds.normalisation import refuse_batch_norm
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
+from strategies.rounds.sums.log_weighted_sum import LogWeightedSum
+from strategies.rounds.sums.normalisation import refuse_batch_norm
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 _ESTIMATE = "estimate"
 _LARGEST_TILT = 1e6

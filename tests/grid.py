@@ -12,13 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedappeal.flower.grid import Run
+from fedappeal.flower.grid.grid import Run
 from fedappeal.flower.messages import be_server, set_message_id
 from fedappeal.protocol import keys
 from strategies import Hooks, RoundRecord, Strategy
-from strategies.rounds.exchange import Channel
-from strategies.rounds.members import Member
-from strategies.rounds.pace import Pace
+from strategies.rounds.exchange.exchange import Channel
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.pace import Pace
 
 SERVER_NODE = 1
 
@@ -248,7 +248,7 @@ class Watch(Hooks):
 def time_of(grid: MemoryGrid, pace: Pace | None = None) -> Iterator[None]:
     """Let the round loop wait on the grid's clock; ``pace``: what it remembers of answer times."""
     channel = partial(Channel, clock=grid.clock, sleep=grid.clock.sleep, pace=pace or Pace())
-    with patch("strategies.rounds.exchange.Channel", channel):
+    with patch("strategies.rounds.exchange.exchange.Channel", channel):
         yield
 
 

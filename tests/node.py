@@ -9,13 +9,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from client.app import client_app
 from client.participants import Participants
 from client.training.models import arrays_of
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.flower.messages import be_server
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
-from strategies.registry import STRATEGIES
 
 NODE = 3
 RUN_KEY = "k"

@@ -9,7 +9,7 @@ IMPORTED = "imported"
 CODE = f'''
 import pathlib
 import torch
-from client.participation.policy import Policy
+from fedappeal.core.policy import Policy
 from client.requirement import Requirement, RequirementKind
 from client.training.sgd import SGD
 from fedappeal.protocol.keys import Decision

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.training.rule import LocalProblem
-from client.training.settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalProblem
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.task import Task
 

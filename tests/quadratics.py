@@ -14,8 +14,8 @@ from client.app import client_app
 from client.participants import Participants
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
 from strategies import Strategy

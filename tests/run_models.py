@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fedappeal.files import read_safetensors
-from server.run_folder import MODEL
+from fedappeal.record.run_folder import MODEL
+from fedappeal.system.files import read_safetensors
 
 
 def learned(folder: Path) -> dict[str, bytes]:

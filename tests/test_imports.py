@@ -61,8 +61,8 @@ except SystemExit as ended:
 def test_a_trained_models_card_is_read_without_torch(tmp_path: Path) -> None:
     code = """
 from pathlib import Path
-from fedappeal.files import CARD, write_safetensors
-from fedappeal.protocol.config import RunConfig
+from fedappeal.system.files import CARD, write_safetensors
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.trained import ModelCard, read_card
 task = load_task(RunConfig().task_settings())
@@ -93,7 +93,7 @@ def test_a_client_process_and_the_fork_server_leave_torch_until_it_is_needed() -
 def test_the_settings_of_every_plugin_load_neither_torch_nor_flower() -> None:
     code = """
 from fedappeal.tasks import TASKS
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 for registry in (STRATEGIES, LOCAL_RULES, POLICIES, REQUIREMENTS, TASKS):
     for name in registry.built_in:
         registry.load(name).Settings.parse({})
@@ -114,9 +114,9 @@ for name in ("TextClassification", "CausalLM"):
 def test_the_server_app_builds_every_strategy_without_torch() -> None:
     code = """
 import server.app
-from fedappeal.protocol.config import RunConfig
+from fedappeal.settings.config import RunConfig
 from server.build import build_strategy
-from strategies.registry import STRATEGIES
+from fedappeal.core.registry import STRATEGIES
 for name in STRATEGIES.built_in:
     assert build_strategy(RunConfig(strategy=name)).name == name
 """
@@ -127,10 +127,10 @@ RUN = """
 import numpy as np
 from pathlib import Path
 import server.app
-from fedappeal.files import write_safetensors
-from fedappeal.protocol.config import RunConfig
+from fedappeal.system.files import write_safetensors
+from fedappeal.settings.config import RunConfig
 from server.run import run
-from server.run_folder import CHECKPOINT, HISTORY, MODEL, read_lines
+from fedappeal.record.run_folder import CHECKPOINT, HISTORY, MODEL, read_lines
 from strategies.maxfl import APPEAL_WEIGHT
 from tests.grid import MemoryGrid, Volunteer, time_of
 
@@ -174,7 +174,7 @@ def under(name: str, packages: list[str]) -> bool:
     return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
-NOT_BELOW = ["server", "fedappeal.federation", "fedappeal.simulation", "fedappeal.experiments", "fedappeal.cli"]
+NOT_BELOW = ["server", "fedappeal.federation", "fedappeal.simulation", "fedappeal.reproductions", "fedappeal.cli"]
 RULES = ["client.training", "client.participation", "client.requirement"]
 """How clients train, decide and require: the base of local rules and policies, which algorithms derive from."""
 
@@ -185,7 +185,7 @@ RULES = ["client.training", "client.participation", "client.requirement"]
         ("client", NOT_BELOW),
         ("client/training", ["strategies", "client.app", "client.participant", "client.turn", *NOT_BELOW]),
         ("client/participation", ["strategies", "client.app", "client.participant", "client.turn", *NOT_BELOW]),
-        ("strategies", ["fedappeal.tasks", "fedappeal.files", *NOT_BELOW]),
+        ("strategies", ["fedappeal.tasks", "fedappeal.system.files", *NOT_BELOW]),
         ("server", [*CLIENTS_OWN, *NOT_BELOW[1:]]),
         ("fedappeal/protocol", ["client", "strategies", "fedappeal.tasks", "torch", *NOT_BELOW]),
         ("fedappeal/hf", ["client", "strategies", "flwr", *NOT_BELOW]),
@@ -203,7 +203,7 @@ def test_arrows_go_one_way(folder: str, never: list[str]) -> None:
 def test_strategies_need_numpy_flower_the_protocol_and_the_base_of_local_rules_only() -> None:
     outside = ["numpy", "pydantic", "flwr", *sys.stdlib_module_names]
     at_once = [*outside, "strategies", "fedappeal.protocol", "fedappeal.flower", *RULES]
-    later = [*at_once, "torch", "client.state"]  # a local rule's own mathematics, and its memory
+    later = [*at_once, "torch", "client.state.store"]  # a local rule's own mathematics, and its memory
     wrong = [
         (path.name, name) for path, name, now in imports("strategies") if not under(name, at_once if now else later)
     ]
@@ -211,5 +211,8 @@ def test_strategies_need_numpy_flower_the_protocol_and_the_base_of_local_rules_o
 
 
 def test_reports_and_the_live_page_load_no_torch() -> None:
-    assert loaded("import fedappeal.report.report", "torch", "flwr") == "[]"
-    assert loaded("import fedappeal.live.page, fedappeal.live.view, fedappeal.cli.submit", "torch", "ray") == "[]"
+    assert loaded("import fedappeal.views.report.report", "torch", "flwr") == "[]"
+    assert (
+        loaded("import fedappeal.views.live.page, fedappeal.views.live.view, fedappeal.cli.submit", "torch", "ray")
+        == "[]"
+    )

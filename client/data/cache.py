@@ -12,8 +12,8 @@ from torch import nn
 from client.data.columns import Columns
 from client.data.own_data import load_own_data
 from client.data.unfit import OwnDataError, OwnDataRefused
-from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
-from fedappeal.protocol.plugins import Allowed
+from fedappeal.core.plugins import Allowed
+from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.held_out import with_held_out

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.data.unfit import Unfit
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.settings.config import ConfigError
 
 TABLES = (".csv", ".parquet")
 """The endings of tables."""

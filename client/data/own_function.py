@@ -14,9 +14,9 @@ from torch import Tensor
 
 from client.data.scaled import scaled
 from client.data.unfit import Unfit
-from fedappeal.protocol.config import ConfigError
+from fedappeal.core.plugins import Registry
 from fedappeal.protocol.data_problem import DataProblem
-from fedappeal.protocol.plugins import Registry
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import ClientData, Split, Structure, map_tensors, only_tensor, tensors_of
 from fedappeal.tasks.task import Task
 

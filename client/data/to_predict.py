@@ -21,7 +21,7 @@ from client.data.image_folder import (
 from client.data.label_reader import labels_in
 from client.data.npz import read_inputs
 from client.data.scaled import check_shape, with_channel
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.files.data_size import check_size
 from fedappeal.trained.card import ModelCard
 

@@ -1,7 +1,7 @@
 """Errors of a client's own data: in full for its owner, a category for the server."""
 
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.settings.config import ConfigError
 
 
 class Unfit(ValueError):

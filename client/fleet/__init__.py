@@ -1,1 +1,1 @@
-"""The connection of one long-lived client to a SuperLink, through the calls of `fedappeal.flower.fleet`."""
+"""The connection of one long-lived client to a SuperLink, through the calls of `fedappeal.flower.node.fleet`."""

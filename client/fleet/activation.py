@@ -8,8 +8,8 @@ import contextlib
 import logging
 
 from client.fleet.identity import Identity
-from client.state import Record, Store
-from fedappeal.flower.fleet import (
+from client.state.store import Record, Store
+from fedappeal.flower.node.fleet import (
     AlreadyRegistered,
     FleetApi,
     KeyRequired,

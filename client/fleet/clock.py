@@ -7,9 +7,9 @@ and does not say what time it is. But the client may sign any time: which times 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from fedappeal.flower.fleet import FleetApi, WrongClock
-from fedappeal.flower.signing import AHEAD, BEHIND
-from fedappeal.steady import CLOCK
+from fedappeal.flower.node.fleet import FleetApi, WrongClock
+from fedappeal.flower.node.signing import AHEAD, BEHIND
+from fedappeal.system.clock import CLOCK
 
 _FURTHEST = 15 * 3600.0
 """Seconds that are searched each way: a wrong time zone is up to 14 hours."""

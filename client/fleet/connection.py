@@ -32,10 +32,12 @@ from client.fleet.object_cache import ObjectCache
 from client.fleet.probe import probe
 from client.fleet.traffic import Traffic
 from client.settings import Connection
-from client.state import Store
+from client.state.store import Store
 from fedappeal.flower import bundle
 from fedappeal.flower.bundle import RunSettings
-from fedappeal.flower.fleet import (
+from fedappeal.flower.grid.inflated_size import inflated_size
+from fedappeal.flower.messages import be_client
+from fedappeal.flower.node.fleet import (
     Announcement,
     FleetApi,
     MessageDropped,
@@ -45,11 +47,9 @@ from fedappeal.flower.fleet import (
     ObjectTooLarge,
     always,
 )
-from fedappeal.flower.inflated_size import inflated_size
-from fedappeal.flower.messages import be_client
-from fedappeal.flower.objects import inflate
-from fedappeal.flower.transport import open_fleet
-from fedappeal.steady import CLOCK
+from fedappeal.flower.node.objects import inflate
+from fedappeal.flower.node.transport import open_fleet
+from fedappeal.system.clock import CLOCK
 
 _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.settings import Connection
-from fedappeal.flower.signing import public_key_bytes
+from fedappeal.flower.node.signing import public_key_bytes
 from fedappeal.protocol.proof import fingerprint, key_id
 
 

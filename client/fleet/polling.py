@@ -1,8 +1,9 @@
 """How long a client waits: between two looks for a message, and between two attempts to connect.
 
-fedappeal's own SuperLink holds a poll until there is a message (`fedappeal.flower.held_polls`). Flower's answers at
-once. It is one Python process, and a look takes 0.7 ms of its time (4 ms where it keeps a database file). So the wait
-grows there with the time for which nothing came: an answer is soon after a message, and little is spent on a pause.
+fedappeal's own SuperLink holds a poll until there is a message (`fedappeal.flower.superlink.held_polls`). Flower's
+answers at once. It is one Python process, and a look takes 0.7 ms of its time (4 ms where it keeps a database file).
+So the wait grows there with the time for which nothing came: an answer is soon after a message, and little is spent
+on a pause.
 """
 
 SHORTEST = 0.01

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from client.page.app import volunteer_app
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.web.serving import served
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from client.limits import read_limits, write_limits
+from client.limits.limits import read_limits, write_limits
+from client.limits.rest import Surroundings, check_surroundings
 from client.page.view import limits_data, page_data
 from client.process.owner import leave, pause, reset, resume
-from client.rest import Surroundings, check_surroundings
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import parse_json, printable
+from fedappeal.settings.config import ConfigError
 
 STATIC = Path(__file__).parent / "static"
 

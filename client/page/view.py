@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from client.activity import Activity, RunActivity
-from client.limits import Limits, read_limits
-from client.preferred import describe_preferred
+from client.limits.limits import Limits, read_limits
+from client.limits.surroundings import battery
 from client.process.owner import PAUSED, client_name, departures, resting
 from client.process.work import work_of
-from client.state import DiskStore
-from client.surroundings import battery
-from fedappeal.protocol.config import ConfigError
+from client.state.activity import Activity, RunActivity
+from client.state.preferred import describe_preferred
+from client.state.store import DiskStore
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.settings.config import ConfigError
 
 _LONGEST = 300
 

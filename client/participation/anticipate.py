@@ -18,10 +18,10 @@ makes its own model look a little better there than it is.
 
 from pydantic import Field
 
-from client.participation.policy import Policy, Situation
-from fedappeal.protocol.config import Count, NonNegative
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import Count, NonNegative
 
 
 def stays_at(now: float, before: float, rounds: int, horizon: int) -> float:

@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from client.participation.behaviour import Behaviour
-from fedappeal.protocol.config import ConfigError, Count, CountOrZero, PositiveShare, Share
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.protocol.keys import is_client_id
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import ConfigError, Count, CountOrZero, PositiveShare, Share
 
 MAX_TRACE = 16 * 2**20
 """Bytes of a trace."""

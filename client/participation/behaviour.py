@@ -8,9 +8,9 @@ the client's past, so that a client that was restarted, or a round that is run a
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from client.participation.policy import Policy, Situation
-from fedappeal.protocol.config import ConfigError
+from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol.keys import Decision
+from fedappeal.settings.config import ConfigError
 
 JOINT = "+"
 """Between a policy and its behaviours."""

@@ -6,10 +6,10 @@ from typing import Literal
 from pydantic import Field
 
 from client.participation.behaviour import Behaviour, Wish
-from client.participation.policy import Situation
-from fedappeal.protocol.config import Count, NonNegative
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.policy import Situation
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import Count, NonNegative
 
 
 class Inertia(Behaviour):

@@ -5,9 +5,9 @@ import math
 from pydantic import Field
 
 from client.participation.behaviour import Behaviour
-from fedappeal.protocol.config import NonNegative, Positive
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.draws import generator
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import NonNegative, Positive
 
 
 class Device(Behaviour):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from client.participation.behaviour import parts_of
-from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.draws import generator
+from fedappeal.settings.config import ConfigError, RunConfig
 
 TOLERANCE = 1e-9
 """How far the sum of the shares may be from 1."""

@@ -1,6 +1,6 @@
 """Policies that belong to no algorithm."""
 
-from client.participation.policy import Policy, Situation
+from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol.keys import Decision
 
 

@@ -6,7 +6,7 @@ from typing import Self
 
 from flwr.app import Message, MessageType
 
-from client.activity import Activity, Judged
+from client.state.activity import Activity, Judged
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.keys import CONFIG, DATA_REFUSED, DECISION, INFO, METRICS, RUN_KEY, SERVER_ROUND, Decision
 from fedappeal.protocol.packing import content_size

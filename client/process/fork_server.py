@@ -19,8 +19,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from fedappeal.private_files import private_log
-from fedappeal.process_end import end_with_parent
+from fedappeal.system.private_files import private_log
+from fedappeal.system.process_end import end_with_parent
 
 
 def main() -> int:
@@ -33,8 +33,8 @@ def main() -> int:
     from client.app import participants  # loaded here so that every fork shares it, and what its cache holds
     from client.process.serve import run_client  # noqa: F401
     from client.settings import Connection, NodeSettings
-    from fedappeal.files import write_safetensors
-    from fedappeal.protocol.config import ConfigError, TaskSettings
+    from fedappeal.settings.config import ConfigError, TaskSettings
+    from fedappeal.system.files import write_safetensors
     from fedappeal.tasks.initial import initial_arrays
 
     nodes = [NodeSettings.parse(node) for node in plan["clients"]]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fedappeal.files import replace_file
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
 
 GRACE = 15.0
 """Seconds that a sign of life is good for beyond what its writer expects."""

@@ -3,16 +3,16 @@
 import time
 from pathlib import Path
 
-from client.activity import Activity
-from client.answers import AnswerBook
-from client.memory import DEPARTURE
-from client.preferred import describe_preferred
+from client.limits.answers import AnswerBook
+from client.limits.rest import RESTING
 from client.process.work import work_of
 from client.requirement import METRIC
-from client.rest import RESTING
-from client.state import DiskStore, Record, is_precious
-from fedappeal.plural import counted
-from fedappeal.protocol.config import ConfigError
+from client.state.activity import Activity
+from client.state.memory import DEPARTURE
+from client.state.preferred import describe_preferred
+from client.state.store import DiskStore, Record, is_precious
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.plural import counted
 
 PAUSED = "paused"
 """A file of this name in the state folder makes the client answer nothing."""

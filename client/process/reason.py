@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from client.data.unfit import OwnDataError
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.settings.config import ConfigError
 
 LONGEST = 500
 """Characters of a reason."""

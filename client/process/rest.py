@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.guard import Guard
-from client.rest import RESTING, Surroundings
-from fedappeal.files import replace_file
-from fedappeal.protocol.config import ConfigError
+from client.limits.guard import Guard
+from client.limits.rest import RESTING, Surroundings
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
 
 _EVERY = 0.5
 

@@ -18,31 +18,31 @@ from typing import TypeVar
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.activity import Activity, run_of, take_judged
 from client.fleet.connection import FleetConnection, connect
 from client.fleet.identity import Identity
 from client.fleet.polling import poll_wait, retry_wait
 from client.fleet.traffic import Traffic
-from client.guard import Guard
-from client.limits import MEGABYTE, Limits
-from client.own_key import note_connection
+from client.limits.guard import Guard
+from client.limits.limits import MEGABYTE, Limits
+from client.limits.rest import Surroundings, check_surroundings
 from client.process.answer import Answer, round_of, task_of
 from client.process.owner import PAUSED
 from client.process.reason import reason_of
 from client.process.rest import Rest
 from client.process.shutdown import GracefulShutdown
 from client.process.work import forget_work, working
-from client.rest import Surroundings, check_surroundings
 from client.settings import Connection, NodeSettings
-from client.state import DiskStore, Record, clear_up, make_private
+from client.state.activity import Activity, run_of, take_judged
+from client.state.own_key import note_connection
+from client.state.store import DiskStore, Record, clear_up, make_private
 from fedappeal.flower.bundle import RunSettings
-from fedappeal.flower.fleet import LONGEST_HOLD, MessageDropped, MessageRefused, NodeForgotten, NotConnected
 from fedappeal.flower.messages import error_reply, set_times
-from fedappeal.json_log import JsonLines
-from fedappeal.locks import InUse, only_process
-from fedappeal.protocol.config import ConfigError
+from fedappeal.flower.node.fleet import LONGEST_HOLD, MessageDropped, MessageRefused, NodeForgotten, NotConnected
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.steady import CLOCK
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.clock import CLOCK
+from fedappeal.system.json_log import JsonLines
+from fedappeal.system.locks import InUse, only_process
 
 _KEPT_RUNS = 4
 _HELD = 5.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from fedappeal.files import replace_file
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.system.files import replace_file
 
 WORKING = "working"
 """The file's name in the state folder; it is there while a message is worked on."""

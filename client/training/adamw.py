@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from client.training.rule import LocalProblem, LocalRule
-from fedappeal.protocol.config import Positive
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.local_rule import LocalProblem, LocalRule
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.settings.config import Positive
 
 if TYPE_CHECKING:
     from torch import nn

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from client.training.rule import LocalProblem
+from fedappeal.core.local_rule import LocalProblem
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 """One tensor a trainable parameter."""

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.training.measured import Evaluation
 from client.training.precision import FLOAT32, forward
-from fedappeal.protocol.config import ConfigError
+from fedappeal.core.measured import Evaluation
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.share import names_of, tied_names
 from fedappeal.tasks.task import Task

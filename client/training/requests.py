@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client.deadline import Deadline
-from client.training.measured import Evaluation
+from client.limits.deadline import Deadline
 from client.training.models import arrays_of, evaluate, load_arrays, mean_gradient
 from client.training.noise import Noise, seeded_noise
 from client.training.precision import FLOAT32
-from client.training.rule import LocalProblem, LocalRule
-from client.training.settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalProblem, LocalRule
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.examples import Split

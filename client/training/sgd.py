@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from client.training.rule import LocalProblem, LocalRule
+from fedappeal.core.local_rule import LocalProblem, LocalRule
 
 if TYPE_CHECKING:
     from torch import nn

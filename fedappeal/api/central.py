@@ -7,8 +7,8 @@ import torch
 
 from client.training.models import arrays_of, evaluate, load_arrays
 from fedappeal.api.client_data import split_of
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.packing import Arrays
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.task import Task
 
 PREFIX = "central_"

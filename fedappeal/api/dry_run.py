@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedappeal.api.client_data import described
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.task import Task

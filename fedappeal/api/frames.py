@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.comparison.frames import pandas
-from fedappeal.natural_order import natural_order
-from server.lines import REQUIREMENTS
-from server.run_folder import HISTORY, MEASUREMENTS, PARTICIPATION, read_lines
+from fedappeal.record.lines import REQUIREMENTS
+from fedappeal.record.run_folder import HISTORY, MEASUREMENTS, PARTICIPATION, read_lines
+from fedappeal.system.natural_order import natural_order
+from fedappeal.views.comparison.frames import pandas
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedappeal.api.given_model import GivenModel
 from fedappeal.api.measures import Measures
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Structure, only_tensor
 from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.task import Task

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.models import MODELS, build, seeded
 
 WAYS = f"a torch.nn.Module, its class, a function that makes one, or {', '.join(MODELS)}"

@@ -8,8 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Structure, only_tensor, tensors_of
 
 Measure = Callable[[Any, Any], Any]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.plugins import Registry
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS
+from fedappeal.core.plugins import Registry
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS
+from fedappeal.settings.config import ConfigError
 
 CLASSES: Mapping[str, Registry[Any]] = {
     "participation": POLICIES,

@@ -10,7 +10,7 @@ from fedappeal.api.client_data import PAIRS, clients_of
 from fedappeal.api.given import GivenTask, given_task
 from fedappeal.api.measures import TASKS_OWN, Measures
 from fedappeal.api.tables import NO_COLUMNS, Columns, Rows, rows_of_dataset, rows_of_frame
-from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
+from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import load_task, task_names
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task

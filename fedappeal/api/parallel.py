@@ -11,11 +11,11 @@ from typing import overload
 from fedappeal.api.plan import Plan
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, started
-from fedappeal.protocol.config import ConfigError
+from fedappeal.record.run_folder import CONFIG
+from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.engine import Simulation, quiet
 from fedappeal.simulation.jobs import run_in_parallel
 from server.given import Given
-from server.run_folder import CONFIG
 
 _MAIN = "__main__"
 

@@ -5,10 +5,10 @@ from os import PathLike
 from pathlib import Path
 
 from fedappeal.api.run import Run
-from fedappeal.comparison.picture import check_picture, draw_comparison, picture_bytes
-from fedappeal.comparison.result import compare_runs
-from fedappeal.comparison.runs import read_runs
-from fedappeal.files import replace_file
+from fedappeal.system.files import replace_file
+from fedappeal.views.comparison.picture import check_picture, draw_comparison, picture_bytes
+from fedappeal.views.comparison.result import compare_runs
+from fedappeal.views.comparison.runs import read_runs
 
 
 class Picture:

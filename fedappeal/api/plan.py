@@ -9,13 +9,13 @@ from typing import Any
 from fedappeal.api.given import GivenTask
 from fedappeal.api.names import CLASSES, name_of, with_names
 from fedappeal.api.own import Own
-from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.protocol.plugins import is_ours
+from fedappeal.core.plugins import is_ours
+from fedappeal.core.registry import STRATEGIES
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import TASKS
 from fedappeal.tasks.task import Task
 from server.build import check_settings, chosen, unused_settings
 from server.given import Given
-from strategies.registry import STRATEGIES
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Strategy
 

@@ -15,25 +15,34 @@ from fedappeal.api import frames
 from fedappeal.api.central import central_evaluation
 from fedappeal.api.plan import Plan
 from fedappeal.api.progress import Shown, shown
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.protocol.plugins import ALL, Allowed
+from fedappeal.record.resumption import settings_to_resume
+from fedappeal.record.run_folder import (
+    CHECKPOINT,
+    GIVEN,
+    HISTORY,
+    MODEL,
+    RunFolder,
+    how_it_ended,
+    read_config,
+    read_lines,
+)
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
-from fedappeal.simulation.choice import AUTO, SEQUENTIAL
 from fedappeal.simulation.engine import Simulation
+from fedappeal.simulation.forms.choice import AUTO, SEQUENTIAL
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
-from fedappeal.tracking.following import tracked
-from fedappeal.tracking.registry import MakeTracker
+from fedappeal.views.tracking.following import tracked
+from fedappeal.views.tracking.registry import MakeTracker
 from server.build import check_allowed
 from server.checkpoint import Checkpoint
 from server.given import Given
-from server.resumption import settings_to_resume
-from server.run_folder import CHECKPOINT, GIVEN, HISTORY, MODEL, RunFolder, how_it_ended, read_config, read_lines
 from strategies.rounds.hooks import RoundRecord
 
 if TYPE_CHECKING:

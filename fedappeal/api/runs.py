@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from fedappeal.api.picture import Picture
 from fedappeal.api.run import Run, shown_value
-from fedappeal.comparison.frames import pandas
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.views.comparison.frames import pandas
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,12 +12,12 @@ from fedappeal.api.own import Own
 from fedappeal.api.plan import planned, planned_again
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
-from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.record.resumption import KIND, SIMULATION
+from fedappeal.record.run_folder import GIVEN, check_new, read_config
+from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.engine import Simulation
-from fedappeal.tracking.registry import chosen_trackers, several
+from fedappeal.views.tracking.registry import chosen_trackers, several
 from server.given import Given
-from server.resumption import KIND, SIMULATION
-from server.run_folder import GIVEN, check_new, read_config
 
 
 def simulate(
@@ -63,7 +63,7 @@ def simulate(
         evaluate: a central test set ``(x, y)``, Dataset or Split, or ``(round, model) -> dict of numbers``.
         on_round: called after each round with a `FinishedRound`; an exception ends the run.
         track: what records the run: ``tensorboard``, ``mlflow``, ``wandb``, ``package.module:Name``, a class or an
-            object of `fedappeal.tracking.tracker.Tracker`, or several.
+            object of `fedappeal.views.tracking.tracker.Tracker`, or several.
         out: the run's folder; empty: ``runs/DATE-TIME-STRATEGY-TASK``.
         set: settings of plug-ins: ``{"maxfl.server_lr": 0.5}``.
         mode: ``batched``, ``sequential`` or ``auto``.

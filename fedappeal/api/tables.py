@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedappeal.api.client_data import check_clients, single
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.partitions.split import split
 

@@ -7,13 +7,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.cli.shown import as_json, complain, line_of, say
-from fedappeal.comparison.figures import save
-from fedappeal.comparison.stayed import NOTE, WhoStayed, draw, headings
-from fedappeal.protocol.config import AUTO, ConfigError, RunConfig
+from fedappeal.record.run_folder import RunFolder
+from fedappeal.settings.config import AUTO, ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.views.comparison.figures import save
+from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings
+from fedappeal.views.terminal.shown import as_json, complain, line_of, say
 from server.build import check_settings, chosen
-from server.run_folder import RunFolder
 
 PICTURE = "stayed"
 """The picture's files in the run's folder, without their endings."""

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedappeal.bench.conclusions import HEADLINES, conclusions
-from fedappeal.bench.page import PICTURE, tables, write_page
-from fedappeal.bench.picture import draw
-from fedappeal.bench.results import BenchResults
-from fedappeal.bench.runs import Selection, do_runs
-from fedappeal.cli.shown import complain, say
-from fedappeal.comparison.figures import check_plots
-from fedappeal.experiments.framework.harness import Machine
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.studies.bench.conclusions import HEADLINES, conclusions
+from fedappeal.studies.bench.page import PICTURE, tables, write_page
+from fedappeal.studies.bench.picture import draw
+from fedappeal.studies.bench.results import BenchResults
+from fedappeal.studies.bench.runs import Selection, do_runs
+from fedappeal.studies.harness import Machine
+from fedappeal.views.comparison.figures import check_plots
+from fedappeal.views.terminal.shown import complain, say
 
 
 @dataclass(frozen=True)

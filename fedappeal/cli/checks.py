@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 
 from client.settings import NodeSettings
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.record.run_folder import check_new
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import ALL, AUTO, parts_of
-from server.run_folder import check_new
 
 
 def check_device(device: str) -> None:

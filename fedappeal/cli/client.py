@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedappeal.cli.limit_options import with_limit_options
-from fedappeal.protocol.config import ConfigError, Scalar, plugin_settings, section
+from fedappeal.core.plugins import parse_section
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.protocol.plugins import parse_section
+from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
 
 if TYPE_CHECKING:
     from client.settings import NodeSettings
@@ -124,13 +124,13 @@ def client(
     if not superlink:
         raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
     from client.data.columns import is_function
-    from client.limits import read_limits
+    from client.limits.limits import read_limits
+    from client.limits.rest import Surroundings, check_surroundings
     from client.process.heartbeat import Heartbeat
     from client.process.serve import Alive, OnEvent, run_client
-    from client.rest import Surroundings, check_surroundings
     from client.settings import Connection, NodeSettings
-    from fedappeal.json_log import is_json
-    from fedappeal.metrics.serving import MetricsPort
+    from fedappeal.system.json_log import is_json
+    from fedappeal.views.metrics.serving import MetricsPort
 
     connection = Connection.parse(
         {"superlink": superlink, "root-certificates": root_certificates, "key": key, "insecure": insecure}
@@ -187,7 +187,7 @@ def client(
         with beside:
             code = serve(None, beat)
         sys.exit(code)
-    from fedappeal.metrics.client_metrics import ClientMetrics
+    from fedappeal.views.metrics.client_metrics import ClientMetrics
 
     measured = ClientMetrics(Path(node.state_dir))
 
@@ -233,7 +233,7 @@ def _check_policy(node: "NodeSettings") -> None:
         ConfigError: for an unknown policy, or a setting that no policy here has.
     """
     from client.participation.behaviour import check_parts, parts_of
-    from strategies.registry import POLICIES
+    from fedappeal.core.registry import POLICIES
 
     kinds = {name: POLICIES.load(name) for name in POLICIES.built_in}
     if node.participation:
@@ -311,7 +311,7 @@ def limits(
     state_dir: StateDir = DEFAULT_STATE,
 ) -> None:
     """Show what a server may ask of this client, and change it; 0: no limit. A running client takes it up."""
-    from client.limits import Limits, describe_limits, read_limits, reset_limits, write_limits
+    from client.limits.limits import Limits, describe_limits, read_limits, reset_limits, write_limits
 
     folder = state_dir.expanduser()
     if given:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 if TYPE_CHECKING:
     from server.identities import IdentityFile

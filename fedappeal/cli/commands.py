@@ -27,7 +27,7 @@ cli.command("key")(key)
 def _print_versions(wanted: bool) -> None:
     if not wanted:
         return
-    from fedappeal.versions import recorded_versions
+    from fedappeal.system.versions import recorded_versions
 
     found = recorded_versions()
     others = ", ".join(f"{name} {found[name]}" for name in ("flwr", "torch", "python"))
@@ -46,7 +46,7 @@ def command(
 
 
 def _use_format(log_format: str) -> str:
-    from fedappeal.cli.shown import use_format
+    from fedappeal.views.terminal.shown import use_format
 
     return use_format(log_format)
 
@@ -90,7 +90,7 @@ def _local(
     from fedappeal.cli.local import start_local
     from fedappeal.cli.page import PageOptions
     from fedappeal.cli.report import report_run
-    from fedappeal.metrics.serving import MetricsPort
+    from fedappeal.views.metrics.serving import MetricsPort
 
     path = start_local(
         settings,
@@ -165,7 +165,7 @@ def resume(
     """Continue a run from its last finished round, in the runtime that it was started in."""
     from fedappeal.cli.observers import observers_to_resume
     from fedappeal.cli.resume import ResumeOptions, resume_run
-    from fedappeal.metrics.serving import MetricsPort
+    from fedappeal.views.metrics.serving import MetricsPort
 
     options = ResumeOptions(rounds, superlink, root_certificates, detach, port, data_dir, device, tuple(allow or ()))
     metrics = MetricsPort(metrics_port, metrics_address)
@@ -196,7 +196,7 @@ def _submit(
     from fedappeal.cli.page import PageOptions
     from fedappeal.cli.report import report_run
     from fedappeal.cli.submit import submit_run
-    from fedappeal.metrics.serving import MetricsPort
+    from fedappeal.views.metrics.serving import MetricsPort
 
     path = submit_run(
         settings,
@@ -257,8 +257,8 @@ def _simulate(
     from fedappeal.cli.observers import chosen_observers
     from fedappeal.cli.page import PageOptions
     from fedappeal.cli.simulate import plan, start_simulations
-    from fedappeal.metrics.serving import MetricsPort
     from fedappeal.simulation.workers.cluster import RayOptions
+    from fedappeal.views.metrics.serving import MetricsPort
 
     metrics = MetricsPort(metrics_port, metrics_address)
     observers, settings = chosen_observers(track or [], metrics, settings)
@@ -311,8 +311,8 @@ def reproduce(
 ) -> None:
     """Run a paper's table or figure: ours beside theirs, as a table, a picture and a page."""
     from fedappeal.cli.reproduce import ReproduceOptions, list_experiments, start_reproduction
-    from fedappeal.experiments.framework.harness import Machine
     from fedappeal.simulation.workers.cluster import RayOptions
+    from fedappeal.studies.harness import Machine
 
     if list_all:
         list_experiments()
@@ -349,8 +349,8 @@ def bench(
 ) -> None:
     """Run the benchmark of free participation: which strategy keeps which volunteers."""
     from fedappeal.cli.bench import BenchOptions, start_bench, write_again
-    from fedappeal.experiments.framework.harness import Machine
     from fedappeal.simulation.workers.cluster import RayOptions
+    from fedappeal.studies.harness import Machine
 
     if from_results is not None:
         write_again(from_results)

@@ -9,15 +9,15 @@ from typing import cast
 from rich.console import Console
 
 from fedappeal.cli.checks import check_file
-from fedappeal.cli.shown import say
-from fedappeal.comparison.export import FORMATS, Format, text_of
-from fedappeal.comparison.frame import left_out
-from fedappeal.comparison.picture import check_picture, draw_comparison, picture_bytes
-from fedappeal.comparison.result import compare_runs
-from fedappeal.comparison.result_tables import comparison_tables
-from fedappeal.comparison.runs import read_runs
-from fedappeal.files import replace_file
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
+from fedappeal.views.comparison.export import FORMATS, Format, text_of
+from fedappeal.views.comparison.frame import left_out
+from fedappeal.views.comparison.picture import check_picture, draw_comparison, picture_bytes
+from fedappeal.views.comparison.result import compare_runs
+from fedappeal.views.comparison.result_tables import comparison_tables
+from fedappeal.views.comparison.runs import read_runs
+from fedappeal.views.terminal.shown import say
 
 
 @dataclass(frozen=True)

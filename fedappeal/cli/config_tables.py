@@ -11,10 +11,10 @@ from typing import Any
 
 import tomli_w
 
-from fedappeal.protocol.config import RunConfig, Scalar
-from fedappeal.protocol.plugins import Registry
+from fedappeal.core.plugins import Registry
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks import TASKS
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 
 _REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, LOCAL_RULES, POLICIES, REQUIREMENTS, TASKS)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from fedappeal.cli.checks import check_file
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.trained.model import model_file, open_model
 
 FORMATS = {"onnx": ".onnx", "safetensors": ".safetensors"}

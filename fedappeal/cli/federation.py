@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedappeal.cli.shown import complain, line_of
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.views.terminal.shown import complain, line_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -126,7 +126,7 @@ def _examples(folder: Path) -> dict[str, int]:
     Raises:
         ConfigError: if the folder holds no run.
     """
-    from server.run_folder import EVENTS, read_config, read_lines
+    from fedappeal.record.run_folder import EVENTS, read_config, read_lines
 
     read_config(folder)
     told = (line for line in read_lines(folder / EVENTS) if isinstance(line.get("examples"), int))

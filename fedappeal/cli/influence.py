@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import chosen, own_settings
-from strategies.rounds.influence import FAR, FEWEST
+from strategies.rounds.sums.influence import FAR, FEWEST
 
 INFLUENCE = "influence"
 

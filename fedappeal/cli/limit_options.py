@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import typer
 
-from client.limits import Limits
+from client.limits.limits import Limits
 
 
 def with_limit_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,16 +8,16 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from client.participation.policy import Policy
 from client.requirement import RequirementKind
-from client.training.rule import LocalRule
-from fedappeal.experiments import experiment_names
-from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.plugins import Plugin, Registry
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.plugins import Plugin, Registry
+from fedappeal.core.policy import Policy
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.reproductions import experiment_names
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import TASKS
 from fedappeal.tasks.task import Task
-from fedappeal.tracking.registry import TRACKERS
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.views.tracking.registry import TRACKERS
 from strategies.rounds.algorithm import Algorithm
 
 _KINDS: tuple[tuple[str, str, Registry[Any]], ...] = (

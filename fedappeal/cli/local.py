@@ -11,19 +11,19 @@ from fedappeal.cli.influence import bounded_by_default, check_deployed
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.observers import NONE, Observers, chosen_observers
 from fedappeal.cli.page import NO_PAGE, PageOptions, page_of_local
-from fedappeal.cli.shown import complain
 from fedappeal.cli.unused import report_unused
-from fedappeal.cli.view import RunView
 from fedappeal.federation.connected import ConnectedClients
 from fedappeal.federation.local import LocalRunError, check_guarded, check_port, run_local
 from fedappeal.federation.own_superlink import NOT_GUARDED
-from fedappeal.metrics.serving import NOWHERE, MetricsPort
-from fedappeal.protocol.config import RunConfig, Scalar
-from fedappeal.socket_owner import is_told
+from fedappeal.record.resumption import KIND, LOCAL
+from fedappeal.record.run_folder import COMMAND_LOCK, RunFolder, new_path
+from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.system.socket_owner import is_told
 from fedappeal.tasks import check_task
+from fedappeal.views.metrics.serving import NOWHERE, MetricsPort
+from fedappeal.views.terminal.shown import complain
+from fedappeal.views.terminal.view import RunView
 from server.build import check_settings, resume_command
-from server.resumption import KIND, LOCAL
-from server.run_folder import COMMAND_LOCK, RunFolder, new_path
 
 if TYPE_CHECKING:
     from fedappeal.web.serving import PagePlace

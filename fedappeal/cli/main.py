@@ -3,8 +3,8 @@
 import errno
 import sys
 
-from fedappeal.shadowing import check_names
-from fedappeal.waiting_threads import sleep_while_waiting
+from fedappeal.system.shadowing import check_names
+from fedappeal.system.waiting_threads import sleep_while_waiting
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors of the system for which a program has nothing to explain: full, read-only, forbidden, damaged."""
@@ -22,8 +22,8 @@ def main() -> None:
     from click import UsageError
 
     from fedappeal.cli.commands import cli
-    from fedappeal.cli.shown import complain
-    from fedappeal.protocol.config import ConfigError
+    from fedappeal.settings.config import ConfigError
+    from fedappeal.views.terminal.shown import complain
 
     try:
         sys.exit(cli(sys.argv[1:] or ["--help"], prog_name="fedappeal", standalone_mode=False) or 0)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedappeal.cli.shown import complain
-from server.run_folder import RunFolder, Usable, without_memory
+from fedappeal.record.run_folder import RunFolder, Usable, without_memory
+from fedappeal.views.terminal.shown import complain
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def mended_folder(path: Path, usable: Usable = without_memory) -> Iterator[RunFo
     Raises:
         ConfigError: another process runs the run, or no checkpoint can be used.
     """
-    from server.mending import mended  # Flower, which takes a second
+    from fedappeal.record.mending import mended  # Flower, which takes a second
 
     folder = RunFolder.open(path)
     with folder.alone():

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.options import plugin_options
-from fedappeal.cli.shown import complain
-from fedappeal.metrics.serving import NOWHERE, CountConnected, MetricsPort
-from fedappeal.protocol.config import ConfigError
-from fedappeal.tracking.following import tracked
-from fedappeal.tracking.registry import MakeTracker, chosen_trackers
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.metrics.serving import NOWHERE, CountConnected, MetricsPort
+from fedappeal.views.terminal.shown import complain
+from fedappeal.views.tracking.following import tracked
+from fedappeal.views.tracking.registry import MakeTracker, chosen_trackers
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Observers:
         """
 
         def registry() -> Any:
-            from fedappeal.metrics.folder import FolderMetrics
+            from fedappeal.views.metrics.folder import FolderMetrics
 
             return FolderMetrics(folder, connected)
 

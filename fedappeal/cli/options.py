@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, TaskSettings, plugin_settings
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar, TaskSettings, plugin_settings
 
 HIDDEN = frozenset({"resume", "schedule_rounds", "plugins"})
 """Fields that are no option: commands set the first two, ``--set`` fills the last."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fedappeal.cli.shown import say
-from fedappeal.private_files import write_private
+from fedappeal.system.private_files import write_private
+from fedappeal.views.terminal.shown import say
 
 if TYPE_CHECKING:
     from fedappeal.federation.remote import RemoteSuperLink
-    from fedappeal.live.view import View
+    from fedappeal.views.live.view import View
     from fedappeal.web.serving import PagePlace
 
 ADDRESS = "page-address"
@@ -38,7 +38,7 @@ class PageOptions:
         Raises:
             ConfigError: no page can stand there.
         """
-        from fedappeal.protocol.config import ConfigError
+        from fedappeal.settings.config import ConfigError
 
         if not self.page:
             if self.published:
@@ -68,8 +68,8 @@ def page_of_local(place: "PagePlace | None", folder: Path, console: Console) -> 
         yield lambda control_address: None
         return
     from fedappeal.federation.remote import RemoteSuperLink
-    from fedappeal.live.actions import OwnRun
-    from fedappeal.live.view import View
+    from fedappeal.views.live.actions import OwnRun
+    from fedappeal.views.live.view import View
 
     view = View(OwnRun(), folder, lists_runs=False)
 
@@ -95,8 +95,8 @@ def page_of_submitted(
     if place is None:
         yield
         return
-    from fedappeal.live.actions import SubmittedRun
-    from fedappeal.live.view import View
+    from fedappeal.views.live.actions import SubmittedRun
+    from fedappeal.views.live.view import View
 
     view = View(SubmittedRun(superlink, root_certificates), folder if folder.is_absolute() else None, superlink)
     with shown_page(view, place, Console(highlight=False), None):
@@ -116,7 +116,7 @@ def shown_page(view: "View", place: "PagePlace", console: Console, folder: Path 
     Raises:
         ConfigError: the port has been taken meanwhile.
     """
-    from fedappeal.live.page import live_page
+    from fedappeal.views.live.page import live_page
 
     with live_page(view, place) as page:
         say(console, "the live page: ", (page.url, "bold"))

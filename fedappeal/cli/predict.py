@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from fedappeal.cli.checks import check_file
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.trained.card import ModelCard, read_card
 from fedappeal.trained.model import model_file, open_model
 from fedappeal.trained.predict import Prediction, Predictions
@@ -41,7 +41,7 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
         for line in _printed(found.lines):
             typer.echo(line)
     else:
-        from fedappeal.files import replace_file
+        from fedappeal.system.files import replace_file
 
         output.parent.mkdir(parents=True, exist_ok=True)
         replace_file(output, _written(found.lines, output.suffix.lower()).encode())

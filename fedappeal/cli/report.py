@@ -5,10 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedappeal.cli.shown import say
-from fedappeal.protocol.config import ConfigError
-from fedappeal.report.report import ReportOptions, write_report
-from server.run_folder import HISTORY
+from fedappeal.record.run_folder import HISTORY
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.report.report import ReportOptions, write_report
+from fedappeal.views.terminal.shown import say
 
 
 def show_report(paths: Sequence[Path], output: Path | None, baseline: str, single_file: bool) -> None:

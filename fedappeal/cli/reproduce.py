@@ -8,19 +8,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedappeal.cli.shown import complain, say
-from fedappeal.comparison.figures import check_plots
-from fedappeal.experiments import experiment_names, load_experiment
-from fedappeal.experiments.framework.added_rows import missing_rows
-from fedappeal.experiments.framework.experiment import Experiment, Results
-from fedappeal.experiments.framework.grid import best_of_each, grid_experiment, grid_keys
-from fedappeal.experiments.framework.harness import Machine, carry_out
-from fedappeal.experiments.framework.page import add_to_page, all_tables, rewrite_page, write_page
-from fedappeal.experiments.framework.plan import Plan, make_plan
-from fedappeal.experiments.framework.record import Record, read_record
-from fedappeal.experiments.framework.table import claims_table
-from fedappeal.experiments.framework.verdict import verdicts
-from fedappeal.protocol.config import ConfigError, Scalar, scalar
+from fedappeal.reproductions import experiment_names, load_experiment
+from fedappeal.settings.config import ConfigError, Scalar, scalar
+from fedappeal.studies.added_rows import missing_rows
+from fedappeal.studies.experiment import Experiment, Results
+from fedappeal.studies.grid import best_of_each, grid_experiment, grid_keys
+from fedappeal.studies.harness import Machine, carry_out
+from fedappeal.studies.page import add_to_page, all_tables, rewrite_page, write_page
+from fedappeal.studies.plan import Plan, make_plan
+from fedappeal.studies.record import Record, read_record
+from fedappeal.studies.table import claims_table
+from fedappeal.studies.verdict import verdicts
+from fedappeal.views.comparison.figures import check_plots
+from fedappeal.views.terminal.shown import complain, say
 
 
 def list_experiments() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.cli.observers import NONE, Observers
-from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.protocol.plugins import HERE, current_folder_unsearched
-from server.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of, settings_to_resume
-from server.run_folder import COMMAND_LOCK, CONFIG, GIVEN, RunFolder, Usable, read_config, without_memory
+from fedappeal.core.plugins import HERE, current_folder_unsearched
+from fedappeal.record.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of, settings_to_resume
+from fedappeal.record.run_folder import COMMAND_LOCK, CONFIG, GIVEN, RunFolder, Usable, read_config, without_memory
+from fedappeal.settings.config import ConfigError, RunConfig
 
 _FITTING = {
     LOCAL: ("port", "data-dir", "device"),

@@ -17,19 +17,28 @@ from fedappeal.cli.checks import check_device, check_initial_model, check_out, c
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.observers import NONE, Observers
 from fedappeal.cli.page import page_of_local
-from fedappeal.cli.progress import described, one_run, several_runs
-from fedappeal.cli.shown import as_json, complain, say
 from fedappeal.cli.unused import report_unused, without_others
-from fedappeal.cli.view import RunView
-from fedappeal.protocol.config import ConfigError, RunConfig, scalar
+from fedappeal.record.resumption import rounds_done
+from fedappeal.record.run_folder import (
+    CONFIG,
+    HISTORY,
+    RunFolder,
+    Usable,
+    check_new,
+    new_path,
+    read_lines,
+    recorded_metric,
+)
+from fedappeal.settings.config import ConfigError, RunConfig, scalar
 from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job
 from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
 from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
 from fedappeal.tasks import check_task
-from fedappeal.tracking.sweep import all_tracked
+from fedappeal.views.terminal.progress import described, one_run, several_runs
+from fedappeal.views.terminal.shown import as_json, complain, say
+from fedappeal.views.terminal.view import RunView
+from fedappeal.views.tracking.sweep import all_tracked
 from server.build import check_settings, chosen, resume_command
-from server.resumption import rounds_done
-from server.run_folder import CONFIG, HISTORY, RunFolder, Usable, check_new, new_path, read_lines, recorded_metric
 
 if TYPE_CHECKING:
     from fedappeal.web.serving import PagePlace

@@ -12,9 +12,7 @@ from fedappeal.cli.influence import bounded_by_default
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.observers import NONE, Observers, chosen_observers
 from fedappeal.cli.page import NO_PAGE, PageOptions, page_of_submitted
-from fedappeal.cli.shown import complain, say
 from fedappeal.cli.unused import report_unused
-from fedappeal.cli.view import RunView
 from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.federation.connected import ConnectedClients
 from fedappeal.federation.follower import Follower
@@ -22,12 +20,14 @@ from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import CLIENT_APP
 from fedappeal.flower.control import ControlError
-from fedappeal.metrics.serving import NOWHERE, MetricsPort
-from fedappeal.process_end import end_as_interrupt
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.record.run_folder import check_new, new_path
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.process_end import end_as_interrupt
 from fedappeal.tasks import task_fingerprint
+from fedappeal.views.metrics.serving import NOWHERE, MetricsPort
+from fedappeal.views.terminal.shown import complain, say
+from fedappeal.views.terminal.view import RunView
 from server.build import check_settings, resume_command
-from server.run_folder import check_new, new_path
 
 
 def submit_run(

@@ -4,10 +4,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fedappeal.cli.shown import complain
 from fedappeal.federation.own_superlink import NOT_GUARDED, run_own_superlink
-from fedappeal.json_log import LOG_FORMAT, TEXT
-from fedappeal.socket_owner import NotTold, is_told
+from fedappeal.system.json_log import LOG_FORMAT, TEXT
+from fedappeal.system.socket_owner import NotTold, is_told
+from fedappeal.views.terminal.shown import complain
 
 
 def start_superlink(arguments: Sequence[str], log_format: str = TEXT) -> None:

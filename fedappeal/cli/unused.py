@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from fedappeal.cli.shown import complain
-from fedappeal.protocol.config import RunConfig
-from fedappeal.protocol.plugins import Plugin, is_ours
+from fedappeal.core.plugins import Plugin, is_ours
+from fedappeal.settings.config import RunConfig
+from fedappeal.views.terminal.shown import complain
 from server.build import chosen, unused_settings
 
 

@@ -2,8 +2,8 @@
 
 from click import NoSuchOption, UsageError
 
+from fedappeal.core.registry import POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.tasks import TASKS
-from strategies.registry import POLICIES, REQUIREMENTS, STRATEGIES
 
 
 def explain(error: UsageError) -> str:

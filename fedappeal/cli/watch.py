@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 
 from fedappeal.cli.page import PageOptions, shown_page
-from fedappeal.cli.shown import say
-from fedappeal.process_end import end_as_interrupt
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.process_end import end_as_interrupt
+from fedappeal.views.terminal.shown import say
 
 
 def watch(run: Path | None, superlink: str, root_certificates: str, options: PageOptions) -> None:
@@ -23,7 +23,7 @@ def watch(run: Path | None, superlink: str, root_certificates: str, options: Pag
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
-    from server.run_folder import read_config
+    from fedappeal.record.run_folder import read_config
 
     if run is None and not superlink:
         raise ConfigError("run is missing: fedappeal watch RUN, or fedappeal watch --superlink HOST:PORT")
@@ -34,8 +34,8 @@ def watch(run: Path | None, superlink: str, root_certificates: str, options: Pag
     place = options.place()
     assert place is not None  # the option has a default
 
-    from fedappeal.live.actions import Actions, ForeignRun, SubmittedRun
-    from fedappeal.live.view import View
+    from fedappeal.views.live.actions import Actions, ForeignRun, SubmittedRun
+    from fedappeal.views.live.view import View
 
     remote = None
     actions: Actions = ForeignRun()

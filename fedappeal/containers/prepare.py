@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedappeal.containers.told import tell
-from fedappeal.files import replace_file
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
 
 VOLUMES = Path("/federation")
 """Folder of the volumes `OWNED`: the CA with its key, what the SuperLink and what clients need of it, and so on."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedappeal.containers.slots import ReplicaSlot, claimed
 from fedappeal.containers.told import tell
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 CLIENTS = Path("/federation/clients")
 """Folder of all clients, on a volume of its own."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from fedappeal.containers.replica import CA, CLIENTS
 from fedappeal.containers.slots import ReplicaSlot, held
 from fedappeal.containers.told import tell
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 SUPERLINK = "control:8000"
 RUNS = Path("/runs")

@@ -9,9 +9,9 @@ the kernel here cannot say whose a connection is: that network is what keeps oth
 import os
 import sys
 
-from fedappeal.flower.superlink_log import PLAIN, log_refusals, readable_log
-from fedappeal.flower.superlink_process import run_superlink
-from fedappeal.json_log import LOG_FORMAT, chosen_formatter
+from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log
+from fedappeal.flower.superlink.superlink_process import run_superlink
+from fedappeal.system.json_log import LOG_FORMAT, chosen_formatter
 
 
 def main() -> None:

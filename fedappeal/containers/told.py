@@ -2,7 +2,7 @@
 
 import os
 
-from fedappeal.json_log import TEXT, is_json, json_line
+from fedappeal.system.json_log import TEXT, is_json, json_line
 
 
 def tell(text: str, **facts: object) -> None:
@@ -10,7 +10,7 @@ def tell(text: str, **facts: object) -> None:
 
     Args:
         text: the line.
-        facts: of a JSON line, as in `fedappeal.json_log.json_line`.
+        facts: of a JSON line, as in `fedappeal.system.json_log.json_line`.
 
     Raises:
         ConfigError: ``LOG_FORMAT`` is none.

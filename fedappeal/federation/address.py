@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 
 def read_root_certificates(path: str) -> bytes | None:

@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedappeal.federation.superlink import TLS
-from fedappeal.files import replace_file
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 """Names that every server certificate holds: the SuperLink starts its ServerApp against 127.0.0.1."""

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from client.limits import OFF
+from client.limits.limits import OFF
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.processes import QUIET
-from fedappeal.private_files import private_folder, private_log
-from fedappeal.process_end import end_with_parent
-from fedappeal.protocol.config import RunConfig
+from fedappeal.settings.config import RunConfig
+from fedappeal.system.private_files import private_folder, private_log
+from fedappeal.system.process_end import end_with_parent
 from server.build import files_named, packages_named
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from server.lines import decisions_of
-from server.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.lines import decisions_of
+from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
 
 Watch = Callable[[str, dict[str, Any]], None]
 """Told of each new line of the run's folder: ``("round" | "event", line)``."""

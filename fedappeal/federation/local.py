@@ -10,11 +10,11 @@ from pathlib import Path
 from fedappeal.federation.clients import ClientProcesses, ClientsEnded
 from fedappeal.federation.follower import Follower, Watch
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
-from fedappeal.process_end import end_as_interrupt
-from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.socket_owner import NotTold, is_told
+from fedappeal.record.run_folder import INITIAL, RunFolder
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.process_end import end_as_interrupt
+from fedappeal.system.socket_owner import NotTold, is_told
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
-from server.run_folder import INITIAL, RunFolder
 
 _POLL = 0.1
 _STATUS_EVERY = 2.0

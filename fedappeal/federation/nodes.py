@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from fedappeal.federation.listed import Listed
 from fedappeal.flower.control import UNREGISTERED, KeyInUse, control
-from fedappeal.flower.signing import is_node_key, public_key_bytes
-from fedappeal.protocol.config import ConfigError
+from fedappeal.flower.node.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.proof import client_id_of
+from fedappeal.settings.config import ConfigError
 
 __all__ = ["UNREGISTERED", "Node", "PublicKey", "Registration", "list_nodes", "register", "unregister"]
 

@@ -8,7 +8,7 @@ from fedappeal.federation.follower import Follower
 from fedappeal.federation.runs import told
 from fedappeal.federation.submit import CLIENT_APP, build_fab, run_status, submit
 from fedappeal.flower.control import ControlError, RunStatus
-from fedappeal.protocol.config import RunConfig
+from fedappeal.settings.config import RunConfig
 
 _POLL = 0.2
 _STATUS_EVERY = 1.0

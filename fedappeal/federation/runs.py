@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fedappeal.federation.listed import Listed
 from fedappeal.flower.control import control
-from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.settings.config import RunConfig, Scalar
 
 TOLD = ("strategy", "task", "out")
 """Settings that a run is submitted with beside its bundle: the SuperLink lists those, and not what a bundle holds."""

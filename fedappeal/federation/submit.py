@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fedappeal import __version__
 from fedappeal.flower import bundle
 from fedappeal.flower.control import RunStatus, control
-from fedappeal.protocol.config import Scalar
+from fedappeal.settings.config import Scalar
 
 SERVER_APP = "server.app:app"
 CLIENT_APP = "client.app:app"

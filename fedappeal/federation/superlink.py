@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
-from fedappeal.private_files import private_folder, private_log
-from fedappeal.process_end import end_with_parent
-from fedappeal.protocol.plugins import PLUGIN_PATH
-from fedappeal.socket_owner import NotTold, is_told, listener_of
+from fedappeal.system.private_files import private_folder, private_log
+from fedappeal.system.process_end import end_with_parent
+from fedappeal.system.socket_owner import NotTold, is_told, listener_of
 
 _LOOPBACK = "127.0.0.1"
 

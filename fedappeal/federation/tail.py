@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.protocol.foreign_text import all_printable, parse_json
-from server.lines import LONGEST_TEXT
+from fedappeal.record.lines import LONGEST_TEXT
 
 
 class Tail:

@@ -32,7 +32,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fedappeal.flower.errors import known_error
-from fedappeal.flower.tls import speaks_tls, split_address
+from fedappeal.flower.node.tls import speaks_tls, split_address
 from fedappeal.protocol.foreign_text import printable
 
 _SHOWN = 40

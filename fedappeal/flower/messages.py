@@ -4,7 +4,7 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedappeal.steady import CLOCK
+from fedappeal.system.clock import CLOCK
 
 FROM_SUPERLINK = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 """Codes of the error replies with which a SuperLink stands in for a client."""

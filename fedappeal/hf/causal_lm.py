@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fedappeal.hf.task import TextTask
-from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.metric import Metric
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Labels
 from fedappeal.tasks.examples import Split, Structure
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from fedappeal.hf.settings import TextSettings
 from fedappeal.hf.task import TextTask
 from fedappeal.hf.texts import Table, read_table
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Labels
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.partitions.checks import AUTO_PARTITION

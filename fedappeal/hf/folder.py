@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.files.data_files import DEFAULT_DATA_DIR
 
 _CONFIG, _TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"

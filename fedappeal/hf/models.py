@@ -14,7 +14,7 @@ from torch import nn
 
 from fedappeal.hf.folder import ModelFolder
 from fedappeal.hf.settings import TextSettings
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.models import seeded
 
 CLASSIFIER, CAUSAL_LM = "SEQ_CLS", "CAUSAL_LM"

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from fedappeal.protocol.config import Count, CountOrZero
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.settings.config import Count, CountOrZero
 
 
 class TextSettings(PluginSettings):

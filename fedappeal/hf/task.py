@@ -14,7 +14,7 @@ import numpy as np
 from fedappeal.hf.folder import ModelFolder, inside, require
 from fedappeal.hf.settings import TextSettings
 from fedappeal.hf.texts import Table, read_table
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Labels, Rows
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.partitions.assign import assign

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.arrays import Labels
 from fedappeal.tasks.files.data_size import bounded_lines, check_parquet, check_texts
 

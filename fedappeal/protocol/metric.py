@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 _NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TAKEN = frozenset(

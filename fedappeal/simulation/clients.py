@@ -11,13 +11,13 @@ from client.app import client_app
 from client.data.cache import Cache
 from client.participant import Participant
 from client.participants import Participants
-from fedappeal.protocol.config import RunConfig, Scalar
-from fedappeal.simulation.choice import form_of
+from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.simulation.forms.choice import form_of
+from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue
+from fedappeal.simulation.forms.threaded import ThreadedScheduler
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.process_wide import frozen_objects, single_threaded_workers
-from fedappeal.simulation.scheduler import BatchScheduler, ClientQueue
-from fedappeal.simulation.threaded import ThreadedScheduler
 from fedappeal.tasks.task import Task
 from server.build import files_named, packages_named
 from server.given import Given

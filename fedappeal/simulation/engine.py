@@ -12,10 +12,12 @@ from client.data.cache import Cache, pick_device
 from client.participant import Participant
 from client.participants import Participants
 from client.training.precision import BFLOAT16, FLOAT32, PRECISIONS
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.protocol.plugins import Allowed
-from fedappeal.simulation.choice import AUTO, MODES, Choice, Problem, choose
+from fedappeal.core.plugins import Allowed
+from fedappeal.record.resumption import KIND, SIMULATION
+from fedappeal.record.run_folder import RunFolder
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.simulation.clients import Contexts, clients_here
+from fedappeal.simulation.forms.choice import AUTO, MODES, Choice, Problem, choose
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.interrupts import Interrupts, interrupts
 from fedappeal.simulation.memory import SavedMemory
@@ -27,11 +29,9 @@ from fedappeal.simulation.workers.cluster import RayOptions
 from fedappeal.tasks.task import Task
 from server.build import chosen, packages_named
 from server.given import NOTHING_GIVEN, Given
-from server.resumption import KIND, SIMULATION
 from server.run import Evaluate, run
-from server.run_folder import RunFolder
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.members import Member
 from strategies.rounds.strategy import Strategy
 
 _DAY = 86_400.0

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client.training.measured import Evaluation
 from client.training.models import evaluate, load_arrays
 from client.training.precision import FLOAT32, forward
+from fedappeal.core.measured import Evaluation
 from fedappeal.protocol.packing import Arrays
-from fedappeal.simulation.batched import Examples
-from fedappeal.simulation.inference import for_inference, is_pytorchs_own
+from fedappeal.simulation.forms.batched import Examples
+from fedappeal.simulation.forms.inference import for_inference, is_pytorchs_own
 from fedappeal.tasks.examples import only_tensor
 from fedappeal.tasks.task import Task
 

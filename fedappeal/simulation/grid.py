@@ -8,7 +8,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedappeal.flower.grid import Run
+from fedappeal.flower.grid.grid import Run
 from fedappeal.flower.messages import be_server, error_reply, set_message_id
 
 SERVER_NODE = 1

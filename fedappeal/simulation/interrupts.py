@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from fedappeal.process_end import terminals, write_nowhere
+from fedappeal.system.process_end import terminals, write_nowhere
 
 
 class Interrupts:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedappeal.protocol.config import ConfigError, RunConfig
-from server.run_folder import RunFolder
+from fedappeal.record.run_folder import RunFolder
+from fedappeal.settings.config import ConfigError, RunConfig
 
 POLL = 0.25
 """Seconds between two looks at the processes."""

@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from client.judgement import JudgedModel
-from client.memory import RunMemory, client_of_partition
 from client.participants import Participants
 from client.requirement import read_requirement
-from client.state import ContextStore
-from client.training.measured import Evaluation
-from fedappeal.files import read_safetensors, replace_file, set_aside, write_safetensors
-from fedappeal.protocol.config import ConfigError
+from client.state.memory import RunMemory, client_of_partition
+from client.state.store import ContextStore
+from client.training.judgement import JudgedModel
+from fedappeal.core.measured import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.record.lines import REQUIREMENTS
+from fedappeal.record.run_folder import RunFolder, read_config
+from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
-from server.lines import REQUIREMENTS
+from fedappeal.system.files import read_safetensors, replace_file, set_aside, write_safetensors
 from server.records import Record, flattened, restored
-from server.run_folder import RunFolder, read_config
 
 log = logging.getLogger("fedappeal")
 

@@ -12,7 +12,7 @@ from threading import Barrier, Lock, Thread
 
 import torch
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 _CHANGING = Lock()
 """Held while one of the lists below, or a setting of the process, is changed."""

@@ -6,14 +6,14 @@ from client.participation.behaviour import parts_of
 from client.participation.device import Device
 from client.participation.mixture import Mixture
 from client.training.models import arrays_of
-from client.training.settings import LocalTrainingSettings
-from fedappeal.protocol.config import RunConfig
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks.share import parts_of as parts_of_model
 from fedappeal.tasks.share import share_of
 from fedappeal.tasks.task import Task
 from server.build import Chosen, own_settings
+from strategies.rounds.exchange.members import Member
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.members import Member
 
 COLUMN = "virtual_seconds"
 """In the history: the slowest joiner's time; 0 in a round without a joiner that has a `Device`."""

@@ -8,8 +8,8 @@ listed and checked without torch.
 from collections.abc import Callable
 from pathlib import Path
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
-from fedappeal.protocol.plugins import ALL, Allowed, Registry
+from fedappeal.core.plugins import ALL, Allowed, Registry
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task
 
 __all__ = ["TASKS", "check_task", "find_task", "load_task", "task_fingerprint", "task_names"]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.share import names_of, parts_of, share_of
 from fedappeal.tasks.task import Task
 

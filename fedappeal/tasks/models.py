@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.draws import TORCH_GENERATOR, draw_seed
+from fedappeal.settings.config import ConfigError
 
 MODELS = ("mlp", "logistic", "cnn")
 DROPOUT = 0.2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Features, Labels
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.partitions.checks import check_client

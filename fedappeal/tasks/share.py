@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn

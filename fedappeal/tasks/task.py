@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.config import TaskSettings
+from fedappeal.core.plugins import Plugin, PluginSettings, parse_section
 from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.protocol.plugins import Plugin, PluginSettings, parse_section
+from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks.examples import ClientData, Structure
 from fedappeal.tasks.normalisation import Normalisation
 

@@ -1,6 +1,7 @@
 """The card of a trained model: how to use it, and how it was made.
 
-It is JSON in the metadata of the model's safetensors file, under `fedappeal.files.CARD`. Reading one needs no torch.
+It is JSON in the metadata of the model's safetensors file, under `fedappeal.system.files.CARD`. Reading one needs no
+torch.
 """
 
 import json
@@ -12,13 +13,13 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_serializer, field_validator
 
-from fedappeal.files import CARD, read_values
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings
 from fedappeal.protocol.foreign_text import all_printable, parse_json
 from fedappeal.protocol.metric import Metric
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings
+from fedappeal.system.files import CARD, read_values
+from fedappeal.system.versions import version_of
 from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.task import Task
-from fedappeal.versions import version_of
 
 
 class ModelCard(Settings):
@@ -122,7 +123,7 @@ def card_in(values: Mapping[str, Scalar], path: Path) -> ModelCard:
     """Return the card among a file's scalars.
 
     Args:
-        values: as `fedappeal.files.read_values` returns them.
+        values: as `fedappeal.system.files.read_values` returns them.
         path: the file, for the message.
 
     Raises:

@@ -4,8 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.files import CARD, replace_file, write_safetensors
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import CARD, replace_file, write_safetensors
 from fedappeal.trained.model import TrainedModel
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedappeal.files import CARD, array_shapes, read_safetensors, read_values
-from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.plugins import Allowed
+from fedappeal.core.plugins import Allowed
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import CARD, array_shapes, read_safetensors, read_values
 from fedappeal.tasks import load_task
 from fedappeal.tasks.files.data_files import environment_data_dir
 from fedappeal.tasks.share import tied_names

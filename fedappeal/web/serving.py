@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.web.access import POLICY, TOKEN, Guarded
 from fedappeal.web.header_wait import HeaderWait
 from fedappeal.web.token import new_token

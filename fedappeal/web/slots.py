@@ -2,15 +2,15 @@
 
 Some slots are the owner's alone, and no other user can have all of the rest.
 
-The kernel says whose a connection is (`fedappeal.socket_owner`). One that no process of this machine holds counts by
-its address: another machine's, or the one by which a container is published.
+The kernel says whose a connection is (`fedappeal.system.socket_owner`). One that no process of this machine holds
+counts by its address: another machine's, or the one by which a container is published.
 """
 
 import os
 from collections import Counter
 from collections.abc import Sequence
 
-from fedappeal.socket_owner import Address, NotTold, peer_of
+from fedappeal.system.socket_owner import Address, NotTold, peer_of
 
 OWNER = 64
 """Connections of the page's owner."""

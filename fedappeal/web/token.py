@@ -4,8 +4,8 @@ import re
 import secrets
 from pathlib import Path
 
-from fedappeal.private_files import write_private
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.private_files import write_private
 
 _BYTES = 32
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")

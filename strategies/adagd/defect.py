@@ -6,10 +6,10 @@
 
 from pydantic import Field
 
-from client.participation.policy import Policy, Situation
-from fedappeal.protocol.config import Positive
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import Positive
 
 DEFAULT = 0.3
 """The loss at which a client leaves where neither its owner nor the run's strategy names one."""

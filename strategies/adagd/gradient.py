@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from client.training.rule import LocalRule, TrainingJob
-from client.training.settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule, TrainingJob
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.draws import Minibatches
+from fedappeal.settings.config import ConfigError
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

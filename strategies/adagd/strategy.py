@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from client.training.measured import Measured
+from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Count, CountOrZero, Positive
+from fedappeal.settings.config import ConfigError, Count, CountOrZero, Positive
 from strategies.adagd.algorithm import Gathered
 from strategies.adagd.gradient import Gradient
 from strategies.adagd.projection import norm
 from strategies.adagd.vectors import check_floats, flat, moved
 from strategies.rounds.algorithm import Claims, StrategySettings
-from strategies.rounds.members import Member, Members
-from strategies.rounds.normalisation import refuse_batch_norm
+from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
+from strategies.rounds.sums.normalisation import refuse_batch_norm
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 CASE_3 = "every client is predicted to leave (case 3)"
 STALLED = "nothing is left of the step (stalled)"

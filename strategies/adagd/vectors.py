@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.packing import array_record, view
+from fedappeal.settings.config import ConfigError
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedappeal.protocol.config import ConfigError
-from fedappeal.protocol.rounds import share_of_rounds
-from strategies.rounds.influence import capped
-from strategies.rounds.weighted_sum import WeightedSum
+from fedappeal.settings.config import ConfigError
+from fedappeal.settings.rounds import share_of_rounds
+from strategies.rounds.sums.influence import capped
+from strategies.rounds.sums.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

@@ -1,6 +1,6 @@
 """FedALIGN's policy: join while the model suits the client (Algorithm 1)."""
 
-from client.participation.policy import Policy, Situation
+from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol.keys import Decision
 from strategies.fedalign.alignment import joins
 from strategies.fedalign.strategy import EPSILON, GLOBAL_LOSS, matched

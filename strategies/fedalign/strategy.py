@@ -25,23 +25,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from client.training.measured import Evaluation, Measured
+from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
-from fedappeal.protocol.plugins import PluginSettings
-from fedappeal.protocol.rounds import share_of_rounds
+from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
+from fedappeal.settings.rounds import share_of_rounds
 from strategies.fedalign.alignment import AlignedSum, Statement, epsilon_schedule, rho, theta
 from strategies.rounds.algorithm import Claims, StrategySettings
-from strategies.rounds.influence import capped
-from strategies.rounds.members import Member, Members
+from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.weighted_sum import WeightedSum
+from strategies.rounds.sums.influence import capped
+from strategies.rounds.sums.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, MetricRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 log = logging.getLogger("fedappeal")
 
@@ -296,7 +296,7 @@ class FedALIGN(Strategy):
 
     def surveyed(self, round: Round, member: Member, metrics: "MetricRecord") -> None:
         """Take in one F_k."""
-        from strategies.rounds.replies import claim
+        from strategies.rounds.exchange.replies import claim
 
         on_error = self.settings.match_on == "error"
         metric = self.metric

@@ -9,24 +9,24 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from client.training.measured import Measured
-from client.training.rule import LocalRule as Rule
+from fedappeal.core.local_rule import LocalRule as Rule
+from fedappeal.core.measured import Measured
+from fedappeal.core.plugins import Plugin, PluginSettings, parse_section
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.protocol.plugins import Plugin, PluginSettings, parse_section
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from strategies.rounds.asking import Asking
-from strategies.rounds.members import Member, Members
+from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.round import NOTHING, Instructions, Round
 from strategies.rounds.shared import SharedSettings
-from strategies.rounds.weighted_sum import Refused
+from strategies.rounds.sums.weighted_sum import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, MetricRecord
     from numpy.typing import NDArray
 
-    from client.state import Store
-    from strategies.rounds.replies import Reply
+    from client.state.store import Store
+    from strategies.rounds.exchange.replies import Reply
 
 
 def log(value: float) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.rounds import most_asked_rounds
+from fedappeal.settings.rounds import most_asked_rounds
 
 TARGET = 0.9
 """Share of clients that the model has to appeal to; beyond it the server asks no more."""

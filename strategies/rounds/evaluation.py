@@ -8,8 +8,8 @@ from flwr.app import MetricRecord
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.metric import ACCURACY, Metric, column
-from strategies.rounds.members import Member
-from strategies.rounds.replies import claim
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.replies import claim
 
 WORST_SHARE = 10
 """The worst decile is one client in ten, rounded up."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.foreign_text import one_line
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.members import Member
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

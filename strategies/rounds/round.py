@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.protocol.config import Scalar
+from fedappeal.settings.config import Scalar
+from strategies.rounds.exchange.members import Members
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.influence import Bounds
-from strategies.rounds.members import Members
-from strategies.rounds.weighted_sum import WeightedSum
+from strategies.rounds.sums.influence import Bounds
+from strategies.rounds.sums.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

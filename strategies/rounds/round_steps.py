@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import AUTO, ConfigError
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.rounds import default_mandatory_rounds
+from fedappeal.settings.config import AUTO, ConfigError
+from fedappeal.settings.rounds import default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.asking import Asking
-from strategies.rounds.divergence import DIVERGED, Divergence
-from strategies.rounds.faults import check_faults, unexpected
-from strategies.rounds.held_models import HeldModels
+from strategies.rounds.exchange.faults import check_faults, unexpected
+from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.exchange.sampling import sampling_order
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.influence import FEWEST, Bounds, Direction, Medians, Sent
-from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
-from strategies.rounds.sampling import sampling_order
 from strategies.rounds.schedule import learning_rate_share
-from strategies.rounds.weighted_sum import NotFinite, Refused, finite
+from strategies.rounds.sums.divergence import DIVERGED, Divergence
+from strategies.rounds.sums.held_models import HeldModels
+from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians, Sent
+from strategies.rounds.sums.weighted_sum import NotFinite, Refused, finite
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord
 
-    from strategies.rounds.replies import Reply
+    from strategies.rounds.exchange.replies import Reply
 
 log = logging.getLogger("fedappeal")
 
@@ -98,7 +98,7 @@ class RoundSteps(Algorithm):
         self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
     ) -> "list[tuple[Member, Message]]":
         """Return one wave's TRAIN messages; ``config``: general settings, ``ttl``: seconds."""
-        from strategies.rounds.messages import train_messages
+        from strategies.rounds.exchange.messages import train_messages
 
         told = {
             keys.LOCAL_RULE: self.rule_name,
@@ -113,7 +113,7 @@ class RoundSteps(Algorithm):
         self, number: int, arrays: "ArrayRecord", config: Mapping[str, Any], ttl: float
     ) -> "list[tuple[Member, Message]]":
         """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
-        from strategies.rounds.messages import evaluate_messages
+        from strategies.rounds.exchange.messages import evaluate_messages
 
         left = set() if self.shared.measure_leavers else self.members.left
         members = [member for member in self.members.online() if member.client_id not in left]
@@ -124,7 +124,7 @@ class RoundSteps(Algorithm):
 
     def take(self, round: Round, member: Member, message: "Message") -> None:
         """Check one reply and add it, or count why not."""
-        from strategies.rounds.replies import read_train
+        from strategies.rounds.exchange.replies import read_train
 
         record = round.record
         try:

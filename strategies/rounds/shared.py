@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
-from fedappeal.protocol.config import (
+from fedappeal.settings.config import (
     Aggregation,
     AtLeastOne,
     Count,

@@ -11,26 +11,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies.rounds.asking import Asking
-from strategies.rounds.divergence import DIVERGED, Divergence
-from strategies.rounds.faults import unexpected
+from strategies.rounds.exchange.faults import unexpected
+from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.exchange.sampling import waves
 from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.last_good import LOST, ROLL_BACKS, ROLLED_BACK, LastGood, split
-from strategies.rounds.members import Member, Members
 from strategies.rounds.round import Round
 from strategies.rounds.round_steps import RoundSteps
-from strategies.rounds.sampling import waves
 from strategies.rounds.schedule import check_schedule, settings_of_round
-from strategies.rounds.weighted_sum import Refused
+from strategies.rounds.sums.divergence import DIVERGED, Divergence
+from strategies.rounds.sums.last_good import LOST, ROLL_BACKS, ROLLED_BACK, LastGood, split
+from strategies.rounds.sums.weighted_sum import Refused
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result
 
-    from strategies.rounds.exchange import Channel
-    from strategies.rounds.ownership import Identities
+    from strategies.rounds.exchange.exchange import Channel
+    from strategies.rounds.exchange.ownership import Identities
 
 log = logging.getLogger("fedappeal")
 
@@ -133,7 +133,7 @@ class Strategy(RoundSteps):
         """Average what clients measured, unweighted; None where none answered."""
         from flwr.app import MetricRecord
 
-        from strategies.rounds.replies import read_evaluate
+        from strategies.rounds.exchange.replies import read_evaluate
 
         answers = []
         for message in replies:
@@ -202,10 +202,10 @@ class Strategy(RoundSteps):
         from flwr.app import ConfigRecord, MetricRecord
         from flwr.serverapp.strategy import Result
 
-        from strategies.rounds.collect import evaluation_answers
-        from strategies.rounds.exchange import Channel
-        from strategies.rounds.ownership import IdentitiesInMemory
-        from strategies.rounds.roll_call import RollCall
+        from strategies.rounds.exchange.collect import evaluation_answers
+        from strategies.rounds.exchange.exchange import Channel
+        from strategies.rounds.exchange.ownership import IdentitiesInMemory
+        from strategies.rounds.exchange.roll_call import RollCall
 
         self.summary()
         self.members, self.num_rounds = Members(self.members.left), schedule_rounds or num_rounds
@@ -263,7 +263,7 @@ class Strategy(RoundSteps):
         self, number: int, channel: "Channel", initial: "ArrayRecord", config: Mapping[str, Any]
     ) -> None:
         """Have the clients evaluate w_0, which no other answer says anything of."""
-        from strategies.rounds.collect import evaluation_answers
+        from strategies.rounds.exchange.collect import evaluation_answers
 
         messages = self.evaluate_messages(number, initial, config, self.shared.round_timeout)
         until = channel.clock() + self.shared.round_timeout
@@ -289,7 +289,7 @@ class Strategy(RoundSteps):
 
     def _train(self, round: Round, channel: "Channel", config: Mapping[str, Any]) -> "ArrayRecord | None":
         """Have clients train; return the next global model, None where it stays."""
-        from strategies.rounds.collect import train_replies
+        from strategies.rounds.exchange.collect import train_replies
 
         deadline = channel.clock() + self.shared.round_timeout
         order = self.order(round.number)
@@ -312,8 +312,8 @@ class Strategy(RoundSteps):
         self, round: Round, order: Sequence[Member], channel: "Channel", deadline: float, config: Mapping[str, Any]
     ) -> None:
         """Have the strategy's questions answered before any client trains."""
-        from strategies.rounds.collect import survey_answers
-        from strategies.rounds.messages import evaluate_messages
+        from strategies.rounds.exchange.collect import survey_answers
+        from strategies.rounds.exchange.messages import evaluate_messages
 
         if not (members := self.survey(round, order)):
             return

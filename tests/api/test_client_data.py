@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from fedappeal.api.client_data import clients_of, split_of
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import ClientData, Split
 from tests.api.blobs import pairs, side
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 import fedappeal
 from fedappeal.api.given import GivenTask, MeasuredTask, given_task
 from fedappeal.api.measures import MEAN_ABSOLUTE_ERROR, Measures
-from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.settings.config import ConfigError, RunConfig
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs
 
 __all__ = ["in_folder"]

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 import fedappeal
 from client.participation.policies import Always
-from client.participation.policy import Policy, Situation
 from client.requirement import Requirement, RequirementKind, WarmUp
 from client.training.sgd import SGD
 from fedappeal.cli.resume import ResumeOptions, resume_run
-from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
+from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol.keys import Decision
+from fedappeal.record.run_folder import HISTORY, RunFolder, read_config, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.engine import Simulation
 from fedappeal.simulation.engine import simulate as simulate_folder
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.task import Task
-from server.run_folder import HISTORY, RunFolder, read_config, read_lines
 from strategies import FedAvg, MaxFL
 from strategies.fedalign import FedALIGN
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs, side

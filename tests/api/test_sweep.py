@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import fedappeal
-from fedappeal.protocol.config import ConfigError
-from server.run_folder import read_config
+from fedappeal.record.run_folder import read_config
+from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, MaxFL
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs
 

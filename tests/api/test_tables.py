@@ -12,7 +12,7 @@ from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
 
 import fedappeal
 from fedappeal.api.tables import Columns, Rows, rows_of_dataset, rows_of_frame
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from tests.api.blobs import QUICK, Net, in_folder
 
 __all__ = ["in_folder"]

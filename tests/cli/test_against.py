@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from fedappeal.cli.against import config_against
 from fedappeal.cli.commands import cli
-from fedappeal.protocol.config import ConfigError, RunConfig
-from server.run_folder import HISTORY, MODEL, read_config, read_lines
+from fedappeal.record.run_folder import HISTORY, MODEL, read_config, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 
 SMALL = ["--model", "logistic", "--clients", "3", "--rounds", "3", "--local-steps", "2", "--set", "solo.steps=4"]
 

@@ -17,11 +17,11 @@ from flwr.app import ArrayRecord, RecordDict
 from fedappeal.cli import local
 from fedappeal.cli.main import main
 from fedappeal.cli.resume import ResumeOptions, resume_run
-from fedappeal.files import write_safetensors
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import CHECKPOINT, RunFolder, read_config
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.memory import SavedMemory
+from fedappeal.system.files import write_safetensors
 from server.checkpoint import Checkpoint
-from server.run_folder import CHECKPOINT, RunFolder, read_config
 
 Refused = Callable[..., str]
 JOINING = "--superlink 127.0.0.1:1 --insecure"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.bench.page import PAGE
-from fedappeal.bench.results import RESULTS, BenchResults
 from fedappeal.cli.commands import cli
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.studies.bench.page import PAGE
+from fedappeal.studies.bench.results import RESULTS, BenchResults
 
 
 def command(*words: object) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from fedappeal.cli.main import main
 from server.identities import FILE, IdentityFile
-from strategies.rounds.ownership import ProvenKey
-from strategies.rounds.weighted_sum import Refused
+from strategies.rounds.exchange.ownership import ProvenKey
+from strategies.rounds.sums.weighted_sum import Refused
 
 ALICE = "key-" + "a" * 16
 

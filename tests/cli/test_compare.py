@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from fedappeal.cli.compare import CompareOptions, show_comparison
-from fedappeal.protocol.config import ConfigError
-from tests.comparison.recorded import a_run, a_sweep
+from fedappeal.settings.config import ConfigError
+from tests.views.comparison.recorded import a_run, a_sweep
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from fedappeal.cli.main import main
 from fedappeal.federation import nodes, runs
 from fedappeal.federation.nodes import Node
 from fedappeal.federation.runs import Run
-from fedappeal.protocol.config import RunConfig
-from server.run_folder import EVENTS, RunFolder
+from fedappeal.record.run_folder import EVENTS, RunFolder
+from fedappeal.settings.config import RunConfig
 
 NODES = [
     Node("key-a414065dffe01fc9", 2**63, "a" * 70, "online", "2026-11-21T18:41:07+00:00", "2026-11-22T09:00:59+00:00"),

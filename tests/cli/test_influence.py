@@ -3,9 +3,9 @@
 import pytest
 
 from fedappeal.cli.influence import bounded_by_default, check_deployed, influence_line
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from strategies.registry import STRATEGIES
-from tests.cli.test_view import printed
+from fedappeal.core.registry import STRATEGIES
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from tests.views.terminal.test_view import printed
 
 
 def test_submit_bounds_influence_unless_told_otherwise() -> None:

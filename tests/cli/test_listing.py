@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from fedappeal.cli.listing import all_names, description
-from fedappeal.protocol.config import ConfigError
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import TASKS
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 
 OWN = '''
 from pydantic import Field
 
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.plugins import PluginSettings
 from strategies.fedavg import FedAvg
 
 

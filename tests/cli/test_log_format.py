@@ -15,11 +15,11 @@ from typer.main import get_command
 
 from client.process.serve import Event, _log
 from fedappeal.cli.commands import cli
-from fedappeal.cli.shown import complain, use_format
-from fedappeal.cli.view import RunView
-from fedappeal.json_log import FIELDS, LOG_FORMAT, JsonLines, chosen_formatter, json_line
-from fedappeal.protocol.config import ConfigError, RunConfig
-from server.run_folder import HISTORY, read_lines
+from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.json_log import FIELDS, LOG_FORMAT, JsonLines, chosen_formatter, json_line
+from fedappeal.views.terminal.shown import complain, use_format
+from fedappeal.views.terminal.view import RunView
 
 
 @pytest.fixture(autouse=True)

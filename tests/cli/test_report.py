@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedappeal.cli.commands import cli
 from fedappeal.cli.report import report_run
-from tests.comparison.recorded import a_run, a_sweep
+from tests.views.comparison.recorded import a_run, a_sweep
 
 
 def test_the_command_says_where_the_page_is(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.cli.simulate import plan, start_simulations
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.record.run_folder import HISTORY, read_config, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
-from fedappeal.simulation.choice import Choice
 from fedappeal.simulation.engine import Simulation
-from server.run_folder import HISTORY, read_config, read_lines
+from fedappeal.simulation.forms.choice import Choice
 
 SMALL = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "solo.steps": 2}
 
@@ -46,7 +46,7 @@ def test_a_plugins_setting_can_be_swept_beside_its_strategy(
 
 
 OWN = '''
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.plugins import PluginSettings
 from strategies.fedavg import FedAvg
 
 

@@ -13,10 +13,10 @@ from fedappeal.cli.main import main
 from fedappeal.cli.observers import Observers
 from fedappeal.cli.page import ADDRESS
 from fedappeal.cli.simulate import plan, start_simulations
-from fedappeal.protocol.config import ConfigError
-from fedappeal.tracking.tracker import TrackedRun, Tracker
+from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 from fedappeal.web.serving import PagePlace
-from server.run_folder import HISTORY, read_lines
 
 SMALL: dict[str, Any] = {
     **{"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.cli.simulate import plan, start_simulations
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.workers.cluster import RayOptions
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from fedappeal.cli.main import main
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks import load_task
 from fedappeal.trained import read_card
-from server.run_folder import HISTORY, RunFolder, read_lines
 
 CONFIG = RunConfig.parse(
     {"clients": 3, "rounds": 2, "local-steps": 40, "solo.steps": 5, "strategy": "fedavg", "partition": "iid"}

@@ -9,7 +9,7 @@ import pytest
 from fedappeal.cli.main import main
 from fedappeal.cli.page import PageOptions
 from fedappeal.web.serving import PagePlace
-from tests.comparison.recorded import a_run
+from tests.views.comparison.recorded import a_run
 
 
 def complaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:

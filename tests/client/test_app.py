@@ -9,11 +9,11 @@ from flwr.app import Array, ArrayRecord, RecordDict
 
 import fedappeal
 from client.requirement import Requirement, read_requirement
-from client.state import DiskStore
+from client.state.store import DiskStore
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout, content_size
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import card_in
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from client import byzantine
 from client.byzantine import attackers, attacks, false_claims, noisy
 from client.requirement import Requirement
-from client.training.measured import Evaluation, Measured
 from client.training.models import arrays_of
-from client.training.rule import TrainingJob
+from fedappeal.core.local_rule import TrainingJob
+from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks import load_task
 from strategies import FedALIGN, FedAvg, MaxFL, MWFed, QFedAvg, Scaffold
 from strategies.adagd.gradient import Gradient

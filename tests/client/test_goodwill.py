@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from client.activity import Activity, Judged
-from client.memory import RunMemory
 from client.settings import NodeSettings
-from client.state import DiskStore
+from client.state.activity import Activity, Judged
+from client.state.memory import RunMemory
+from client.state.store import DiskStore
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import load_task
 from tests.node import RUN_KEY, Node, changed, metrics_of, run_config
 

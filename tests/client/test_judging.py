@@ -12,12 +12,12 @@ from torch.nn import functional
 from client.participant import Participant
 from client.requirement import Requirement
 from client.settings import NodeSettings
-from client.state import DiskStore
+from client.state.store import DiskStore
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.held_out import with_held_out

@@ -10,12 +10,12 @@ from torch.nn import functional
 from client.data.cache import Cache
 from client.participant import Participant
 from client.settings import NodeSettings
-from client.state import ContextStore
+from client.state.store import ContextStore
 from client.training.models import arrays_of, evaluate
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import Scalar
 from fedappeal.protocol.draws import draw_seed
 from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT
+from fedappeal.settings.config import Scalar
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
 from tests.node import Node, run_config
 

@@ -4,7 +4,7 @@ import pytest
 
 import fedappeal
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from tests.node import Node, run_config
 
 CONFIG = run_config(clients=4, strategy="fedavg", requirement="fixed", local_steps=1, model="logistic")

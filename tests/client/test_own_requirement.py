@@ -15,17 +15,17 @@ from client.participants import Participants
 from client.process.owner import describe
 from client.requirement import Fixed, requirement_key
 from client.settings import Connection, NodeSettings
-from client.state import DiskStore
+from client.state.store import DiskStore
 from client.training.models import arrays_of
 from fedappeal.cli.main import main
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
 from server.build import build_strategy, check_settings
 from strategies import Hooks, RoundRecord
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
-from strategies.registry import STRATEGIES
 from tests.grid import Handler, MemoryGrid, time_of
 from tests.node import Node, changed, run_config
 

@@ -9,10 +9,10 @@ import pytest
 from flwr.app import RecordDict
 
 from client.settings import NodeSettings
+from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import Layout
-from fedappeal.protocol.plugins import ALL, Allowed
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from strategies.fedalign.strategy import PRIORITY
 from strategies.mwfed import SATISFIED
 from tests.node import Node, changed, metrics_of, run_config

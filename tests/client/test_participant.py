@@ -8,19 +8,19 @@ import torch
 from flwr.app import RecordDict
 
 from client.data.cache import pick_device
-from client.memory import client_identity
 from client.participant import Participant
 from client.requirement import Requirement
 from client.settings import NodeSettings
-from client.state import ContextStore, DiskStore
-from client.training.measured import Evaluation
+from client.state.memory import client_identity
+from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of, evaluate
 from client.training.requests import Arithmetic, EvaluateRequest
-from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.keys import HELD_OUT_SPLIT, TEST_SPLIT, TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.trained.card import card_in
 from tests.node import Node, changed, run_config
 

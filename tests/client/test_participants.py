@@ -4,8 +4,8 @@ from flwr.app import Context, RecordDict
 
 from client.data.cache import pick_device
 from client.participants import KEPT, KEPT_WITH_OWN_DATA, Participants
-from client.state import ContextStore
-from fedappeal.protocol.config import RunConfig
+from client.state.store import ContextStore
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.pool import Pool
 from fedappeal.tasks import load_task
 from strategies.maxfl import MaxFL

@@ -26,16 +26,16 @@ from client.requirement import (
     stored_requirement,
 )
 from client.settings import NodeSettings
-from client.state import DiskStore
-from client.training.measured import UNMEASURED, Evaluation
+from client.state.store import DiskStore
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic
+from fedappeal.core.measured import UNMEASURED, Evaluation
+from fedappeal.core.plugins import parse_section
+from fedappeal.core.registry import REQUIREMENTS, STRATEGIES
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
-from fedappeal.protocol.plugins import parse_section
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import check_settings
-from strategies.registry import REQUIREMENTS, STRATEGIES
 from tests.node import Node, changed, run_config
 
 CONFIG = run_config(clients=4, model="logistic", solo__steps=20, solo__learning_rate=0.2, batch_size=16)

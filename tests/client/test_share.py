@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 from client.training.models import arrays_of, load_arrays
-from fedappeal.files import read_safetensors
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays
+from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.share import parts_of
-from server.run_folder import HISTORY, MODEL, RunFolder, read_lines
 from tests.node import Node, changed, run_config
 from tests.normed import Normed
 

@@ -5,11 +5,11 @@ import pytest
 from flwr.app import ArrayRecord, RecordDict
 
 from client.turn import told_rule, told_strategy
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import array_record
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from strategies.maxfl import APPEAL_WEIGHT
-from strategies.registry import STRATEGIES
 from strategies.rounds.algorithm import Algorithm
 from strategies.scaffold import CONTROL, CONTROL_DELTA
 from tests.node import Node, changed, metrics_of, run_config

@@ -25,11 +25,11 @@ def names(tmp_path: Path) -> set[str]:
     prometheus = pytest.importorskip("prometheus_client", reason="the extra metrics is not installed")
     from prometheus_client.parser import text_string_to_metric_families
 
-    from client.activity import Activity
-    from fedappeal.metrics.client_metrics import ClientMetrics
-    from fedappeal.metrics.folder import FolderMetrics
-    from server.lines import append_lines
-    from server.run_folder import CONFIG, HISTORY
+    from client.state.activity import Activity
+    from fedappeal.record.lines import append_lines
+    from fedappeal.record.run_folder import CONFIG, HISTORY
+    from fedappeal.views.metrics.client_metrics import ClientMetrics
+    from fedappeal.views.metrics.folder import FolderMetrics
 
     settings = {"task": "digits", "seed": 3, "strategy": "maxfl", "rounds": 9}
     (tmp_path / CONFIG).write_text(json.dumps({"settings": settings}))

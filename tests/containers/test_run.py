@@ -8,7 +8,7 @@ import pytest
 
 from fedappeal.containers.run import arguments, count_replicas, submit_arguments, wait_for_replicas
 from fedappeal.containers.slots import ReplicaSlot, claimed
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 RUNS = Path("/runs")
 CA = Path("/federation/ca/ca.crt")

@@ -23,7 +23,7 @@ from fedappeal.containers.replica import OPTIONS, client_arguments, environment_
 from fedappeal.containers.slots import ReplicaSlot
 from fedappeal.containers.told import tell
 from fedappeal.federation.certificates import write_certificates
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 
 @pytest.fixture

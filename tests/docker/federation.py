@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.federation.nodes import PublicKey
-from fedappeal.files import read_safetensors
-from server.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.record.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.system.files import read_safetensors
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "fedappeal-test"

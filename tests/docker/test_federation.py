@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.report.report import REPORT
-from server.run_folder import HISTORY, read_config, read_lines
+from fedappeal.record.run_folder import HISTORY, read_config, read_lines
+from fedappeal.views.report.report import REPORT
 from tests.docker.federation import ROOT, Federation, Run, docker
 
 

@@ -8,10 +8,10 @@ prints them; a test compares them with the pages.
 from collections.abc import Iterator
 from typing import Any
 
-from client.limits import Limits
+from client.limits.limits import Limits
 from client.participation.behaviour import Behaviour
-from fedappeal.protocol.plugins import Registry
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.core.plugins import Registry
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 
 PAGES = {
     "maxfl": "[MaxFL](docs/maxfl.md)",

@@ -8,7 +8,7 @@ import pytest
 
 from client.participation.behaviour import compose
 from client.participation.policies import Always
-from strategies.registry import POLICIES
+from fedappeal.core.registry import POLICIES
 from tests.docs.tables import behaviours
 
 PAGE = (Path(__file__).parents[2] / "docs" / "behaviours.md").read_text()

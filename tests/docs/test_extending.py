@@ -19,21 +19,21 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 from numpy.typing import NDArray
 
 from client.participants import Participants
-from client.participation.policy import Past, Situation
-from client.training.measured import Evaluation
-from client.training.settings import LocalTrainingSettings
 from fedappeal.cli.simulate import plan
-from fedappeal.protocol.config import ConfigError, RunConfig, plugin_settings
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.plugins import Allowed
+from fedappeal.core.policy import Past, Situation
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
-from fedappeal.protocol.plugins import Allowed
+from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig, plugin_settings
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.tasks import TASKS, load_task
-from server.run_folder import HISTORY, MODEL, RunFolder, read_lines
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from strategies.rounds.exchange.members import Members
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.members import Members
 from strategies.rounds.round import Round
 from tests.docs.pages import DOCS, ROOT, files, write_files
 from tests.problems import local_problem
@@ -340,8 +340,8 @@ def test_a_client_that_does_not_allow_the_package_says_so_as_printed() -> None:
 
 
 def test_what_the_tables_name_is_there() -> None:
-    from client.participation.policy import Policy
-    from client.training.rule import LocalRule
+    from fedappeal.core.local_rule import LocalRule
+    from fedappeal.core.policy import Policy
     from strategies.rounds.strategy import Strategy
 
     text = (DOCS / PAGE).read_text()

@@ -17,13 +17,13 @@ import typer
 import strategies
 from fedappeal.cli.commands import cli
 from fedappeal.cli.options import plugin_options
-from fedappeal.flower.superlink_process import Ports
-from fedappeal.protocol.config import RunConfig
-from fedappeal.protocol.plugins import Plugin
+from fedappeal.core.plugins import Plugin
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.flower.superlink.superlink_process import Ports
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import TASKS
-from fedappeal.tracking.registry import chosen_trackers
+from fedappeal.views.tracking.registry import chosen_trackers
 from server.build import check_settings
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from strategies.rounds.shared import SharedSettings
 from tests.docs import tables
 from tests.docs.pages import DOCS, ROOT, pages

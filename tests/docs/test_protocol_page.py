@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from client.training.measured import Evaluation, Measured
-from client.training.settings import LocalTrainingSettings
+from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.registry import STRATEGIES
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import RunConfig
 from server.build import build_strategy
-from strategies.registry import STRATEGIES
-from strategies.rounds.exchange import content_size
-from strategies.rounds.members import Member
-from strategies.rounds.messages import evaluate_messages, train_messages
-from strategies.rounds.replies import MOST_EXAMPLES
+from strategies.rounds.exchange.exchange import content_size
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.messages import evaluate_messages, train_messages
+from strategies.rounds.exchange.replies import MOST_EXAMPLES
 from tests.docs.pages import DOCS, ROOT
 
 TEXT = (DOCS / "protocol.md").read_text()

@@ -14,7 +14,7 @@ from client.data.columns import Columns
 from client.data.own_data import check_own_data, load_own_data
 from client.data.unfit import OwnDataError
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import load_task, task_fingerprint
 from tests.docs.pages import DOCS, files, write_files
 from tests.node import Node, run_config

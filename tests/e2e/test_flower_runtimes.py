@@ -7,11 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.protocol.config import RunConfig
-from fedappeal.protocol.plugins import PLUGIN_PATH
-from server.run_folder import HISTORY, read_config, read_lines
+from fedappeal.record.run_folder import HISTORY, read_config, read_lines
+from fedappeal.settings.config import RunConfig
 from tests.docs.pages import write_files
 from tests.e2e.conftest import BIN, ROOT, Marked, each
 

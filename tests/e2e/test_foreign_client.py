@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.files import read_safetensors, write_safetensors
-from server.run_folder import EVENTS, HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.system.files import read_safetensors, write_safetensors
 from tests.e2e.conftest import BIN, Marked, each
 from tests.e2e.test_flower_runtimes import free_port
 

@@ -10,9 +10,9 @@ import numpy as np
 import psutil
 import pytest
 
-from client.state import DiskStore
-from fedappeal.files import read_safetensors
-from server.run_folder import EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, read_config, read_lines
+from client.state.store import DiskStore
+from fedappeal.record.run_folder import EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, read_config, read_lines
+from fedappeal.system.files import read_safetensors
 from tests.e2e.conftest import BIN, Marked, each
 
 pytestmark = pytest.mark.e2e

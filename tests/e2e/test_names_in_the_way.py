@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.run_folder import HISTORY, read_lines
+from fedappeal.record.run_folder import HISTORY, read_lines
 from tests.e2e.conftest import BIN, Marked
 
 pytestmark = pytest.mark.e2e

@@ -9,8 +9,8 @@ from PIL import Image
 
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.protocol.config import RunConfig
-from server.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.settings.config import RunConfig
 from tests.e2e.conftest import BIN, Marked
 
 pytestmark = pytest.mark.e2e

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.protocol.config import RunConfig
-from server.run_folder import HISTORY, POLICIES, read_config, read_lines
+from fedappeal.record.run_folder import HISTORY, POLICIES, read_config, read_lines
+from fedappeal.settings.config import RunConfig
 from tests.docs.pages import write_files
 from tests.e2e.conftest import BIN, Marked
 

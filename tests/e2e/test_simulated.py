@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedappeal.files import read_safetensors
-from server.run_folder import HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.record.run_folder import HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.system.files import read_safetensors
 from tests.e2e.conftest import BIN, Marked
 
 pytestmark = pytest.mark.e2e

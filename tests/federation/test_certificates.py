@@ -19,7 +19,7 @@ from client.settings import Connection
 from fedappeal.cli.commands import cli
 from fedappeal.federation.certificates import make_key, tls_of, write_certificates
 from fedappeal.federation.nodes import PublicKey
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 runner = CliRunner()
 

@@ -11,8 +11,8 @@ from fedappeal.federation import remote
 from fedappeal.federation.follower import Follower
 from fedappeal.federation.remote import Ended, RemoteSuperLink
 from fedappeal.flower.control import ControlError, RunStatus
-from fedappeal.protocol.config import RunConfig
-from server.run_folder import EVENTS, HISTORY, PARTICIPATION, RunFolder
+from fedappeal.record.run_folder import EVENTS, HISTORY, PARTICIPATION, RunFolder
+from fedappeal.settings.config import RunConfig
 
 GONE = ControlError("the SuperLink at h:1 is not reachable: refused", unreachable=True)
 RUNNING = RunStatus("running", "", "")

@@ -12,11 +12,11 @@ import pytest
 
 from fedappeal.federation.address import read_root_certificates
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.live.actions import SubmittedRun
-from fedappeal.live.page import live_page
-from fedappeal.live.view import View
+from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.views.live.actions import SubmittedRun
+from fedappeal.views.live.page import live_page
+from fedappeal.views.live.view import View
 from fedappeal.web.serving import PagePlace, ServedPage
-from server.run_folder import HISTORY, read_lines
 from tests.federation.conftest import Client, Federation
 
 pytestmark = pytest.mark.e2e

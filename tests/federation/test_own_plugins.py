@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.protocol.plugins import PLUGIN_PATH
-from server.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.core.plugins import PLUGIN_PATH
+from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
 from tests.docs.pages import write_files
 from tests.federation.conftest import Federation
 

@@ -11,9 +11,9 @@ import pytest
 from fedappeal import __version__
 from fedappeal.federation.certificates import make_key, write_certificates
 from fedappeal.federation.nodes import PublicKey
-from fedappeal.flower import signing
+from fedappeal.flower.node import signing
 from fedappeal.protocol.keys import PROTOCOL
-from server.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
 from tests.federation.conftest import FEDAPPEAL, Client, Federation
 
 pytestmark = pytest.mark.e2e

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from client.process.owner import PAUSED
-from client.state import DiskStore
+from client.state.store import DiskStore
 from fedappeal.federation.nodes import PublicKey
-from fedappeal.files import read_safetensors
-from server.run_folder import EVENTS, HISTORY, PARTICIPATION, read_config, read_lines
+from fedappeal.record.run_folder import EVENTS, HISTORY, PARTICIPATION, read_config, read_lines
+from fedappeal.system.files import read_safetensors
 from tests.federation.conftest import ENVIRONMENT, Client, Federation
 
 pytestmark = pytest.mark.e2e

@@ -13,7 +13,7 @@ from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import build_fab
 from fedappeal.flower import bundle
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 
 
 def pyproject(fab: bytes) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink.cli.flower_superlink import _run_fleet_api_grpc_rere
 from flwr.superlink.federation import NoOpFederationManager
 
-from fedappeal.flower.fleet import FleetApi
 from fedappeal.flower.messages import be_server
-from fedappeal.flower.objects import Parcel, inflate
-from fedappeal.flower.transport import open_fleet
+from fedappeal.flower.node.fleet import FleetApi
+from fedappeal.flower.node.objects import Parcel, inflate
+from fedappeal.flower.node.transport import open_fleet
 
 if TYPE_CHECKING:
     from tests.flower.runtime_api import World

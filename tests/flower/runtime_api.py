@@ -12,8 +12,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid.http_grid import HttpGrid
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from fedappeal.flower.grid import inbox_of
-from fedappeal.flower.http_inbox import HttpInbox
+from fedappeal.flower.grid.grid import inbox_of
+from fedappeal.flower.grid.http_inbox import HttpInbox
 from fedappeal.flower.messages import be_client, be_server
 from fedappeal.protocol import keys
 from fedappeal.protocol.allowance import Allowance

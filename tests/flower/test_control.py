@@ -22,8 +22,8 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower import bundle, control
-from fedappeal.flower.signing import public_key_bytes
-from fedappeal.flower.transport import open_fleet
+from fedappeal.flower.node.signing import public_key_bytes
+from fedappeal.flower.node.transport import open_fleet
 from tests.client import certificates
 
 PROJECT = bundle.Project("someone", "1.2.3", "Settings", "a license\n")

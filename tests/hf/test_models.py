@@ -12,7 +12,7 @@ from torch import nn
 from fedappeal.hf import Logits
 from fedappeal.hf.models import new_modules
 from fedappeal.hf.task import TextTask
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 

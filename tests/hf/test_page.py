@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedappeal.hf import CausalLM, TextClassification
-from fedappeal.protocol.config import plugin_settings
+from fedappeal.settings.config import plugin_settings
 from tests.docs.pages import DOCS
 
 PAGE = (DOCS / "hf.md").read_text()

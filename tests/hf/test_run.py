@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.files.data_files import DATA_DIR
 from fedappeal.trained.model import load_model
-from server.run_folder import HISTORY, MODEL, RunFolder, read_lines
 from tests.hf.tiny import save_model, save_texts
 
 ROUNDS = 2

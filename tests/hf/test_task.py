@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedappeal.files import write_safetensors
 from fedappeal.hf import folder as model_folder
 from fedappeal.hf.causal_lm import IGNORED
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.files import write_safetensors
 from server.run import run
 from tests.grid import MemoryGrid
 from tests.hf.test_models import task_of

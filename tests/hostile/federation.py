@@ -20,12 +20,12 @@ from fedappeal.federation.clients import ClientProcesses
 from fedappeal.federation.follower import Follower
 from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.flower.fleet import MessageDropped, NotConnected
-from fedappeal.flower.transport import open_fleet
+from fedappeal.flower.node.fleet import MessageDropped, NotConnected
+from fedappeal.flower.node.transport import open_fleet
 from fedappeal.protocol import keys, proof
-from fedappeal.protocol.config import RunConfig
-from server.resumption import KIND, LOCAL
-from server.run_folder import EVENTS, HISTORY, INITIAL, RunFolder, read_lines
+from fedappeal.record.resumption import KIND, LOCAL
+from fedappeal.record.run_folder import EVENTS, HISTORY, INITIAL, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 
 _ONE_AT_A_TIME = threading.Lock()
 """Flower gives new messages one identity for the whole process: attackers take turns."""

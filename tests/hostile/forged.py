@@ -15,7 +15,7 @@ from flwr.common.serde import message_to_proto
 from flwr.proto import fleet_pb2, message_pb2
 from flwr.proto.node_pb2 import Node
 
-from fedappeal.flower.fleet import MessageDropped, NotConnected
+from fedappeal.flower.node.fleet import MessageDropped, NotConnected
 from fedappeal.protocol import keys
 
 

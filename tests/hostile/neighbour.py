@@ -38,7 +38,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from fedappeal.flower.fleet_grpc import GrpcFleet
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
 
 _TRIES = 20
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.answers import ANSWERS, EVALUATE, KEPT_ROUNDS, KEPT_RUNS, MOST_REPEATS, TRAIN, AnswerBook, Question
-from client.limits import LimitReached, Limits, write_limits
+from client.limits.answers import ANSWERS, EVALUATE, KEPT_ROUNDS, KEPT_RUNS, MOST_REPEATS, TRAIN, AnswerBook, Question
+from client.limits.limits import LimitReached, Limits, write_limits
 from client.process.owner import reset
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import Scalar
 from fedappeal.protocol.packing import Arrays
+from fedappeal.settings.config import Scalar
 from tests.node import Node, run_config
 
 CONFIG = run_config(task="digits", strategy="maxfl", clients=4, local_steps=8, solo__steps=2, learning_rate=0.1)

@@ -35,7 +35,7 @@ import client.data.csv_table, client.data.image_folder, client.data.npz, client.
 import numpy, torch, pyarrow.parquet, PIL.Image, PIL.PngImagePlugin, fedappeal.hf.texts
 from client.data.columns import Chosen, Columns
 from client.data.label_reader import LabelReader
-from fedappeal.protocol.config import TaskSettings
+from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.trained import load_model
 task, path = load_task(TaskSettings(task="digits")), sys.argv[1]
@@ -245,5 +245,5 @@ def test_a_model_of_another_shape_than_the_tasks(tmp_path: Path) -> None:
 
 def test_a_file_of_arrays_that_no_memory_holds(tmp_path: Path) -> None:
     path = write_sparse_model(tmp_path / "m", 1 << 40)
-    line = read(path, "from fedappeal.files import read_safetensors\n    read_safetensors(Path(path))")
+    line = read(path, "from fedappeal.system.files import read_safetensors\n    read_safetensors(Path(path))")
     assert "it needs 1,099,511 MB in memory: this machine has " in line

@@ -15,8 +15,8 @@ from client.participants import Participants
 from client.process.serve import Event, _Client
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
-from fedappeal.flower.fleet import WrongClock
-from fedappeal.steady import CLOCK, SteadyClock
+from fedappeal.flower.node.fleet import WrongClock
+from fedappeal.system.clock import CLOCK, SteadyClock
 from strategies import FedAvg
 from tests.grid import MemoryGrid, Volunteer, Watch, run
 from tests.hostile.federation import Federation, federation

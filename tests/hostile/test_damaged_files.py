@@ -13,25 +13,25 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedappeal
-from client.activity import ACTIVITY, Activity
-from client.memory import RunMemory
-from client.preferred import describe_preferred
 from client.process.owner import describe, pause, reset
 from client.requirement import Requirement, read_requirement, stored_requirement
-from client.state import DiskStore, Record
+from client.state.activity import ACTIVITY, Activity
+from client.state.memory import RunMemory
+from client.state.preferred import describe_preferred
+from client.state.store import DiskStore, Record
 from fedappeal.cli.main import main
-from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.packing import content_hash
+from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION, POLICIES, read_lines, usable_lines
+from fedappeal.record.mending import mended
+from fedappeal.record.resumption import rounds_done, settings_to_resume
+from fedappeal.record.run_folder import CHECKPOINT, RunFolder
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.system.files import read_safetensors, write_safetensors
 from server.checkpoint import Checkpoint
 from server.checkpoints import checkpoint_files, newest_usable, write_checkpoint
 from server.initial_files import damaged_initials, initial_files
-from server.lines import EVENTS, HISTORY, PARTICIPATION, POLICIES, read_lines, usable_lines
-from server.mending import mended
 from server.records import flattened
-from server.resumption import rounds_done, settings_to_resume
-from server.run_folder import CHECKPOINT, RunFolder
 
 KEEP = {"identity", "noise-key"}
 
@@ -280,8 +280,8 @@ def test_a_short_simulation_has_a_predecessor_from_the_second_round_on(
 def test_a_checkpoint_of_an_earlier_version_still_continues(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedappeal.files.UNSEALED", {})
-    monkeypatch.setattr("fedappeal.files.seal", lambda path: None)
+    monkeypatch.setattr("fedappeal.system.files.UNSEALED", {})
+    monkeypatch.setattr("fedappeal.system.files.seal", lambda path: None)
     for file in checkpoint_files(folder.path):
         file.unlink()
     checkpoint(6).write(folder.path / CHECKPOINT)

@@ -14,8 +14,8 @@ from flwr.proto import fleet_pb2
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
 
-from fedappeal.flower.signing import Signer
-from server.lines import PARTICIPATION, read_lines
+from fedappeal.flower.node.signing import Signer
+from fedappeal.record.lines import PARTICIPATION, read_lines
 from tests.hostile.federation import Federation, federation
 
 NODES, POLLS, AT_ONCE = 200, 10_000, 32

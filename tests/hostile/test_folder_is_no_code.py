@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import fedappeal
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.record.run_folder import CONFIG, RunFolder
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.trained import load_model
-from server.run_folder import CONFIG, RunFolder
 from tests.plugin_folder import IMPORTED, write_distribution, write_module
 from tests.trained.models import write_model
 

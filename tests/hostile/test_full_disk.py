@@ -15,18 +15,18 @@ import pytest
 
 import server.run
 from client.app import client_app
-from client.memory import RunMemory
 from client.participants import Participants
 from client.process.owner import describe
 from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
-from client.state import DiskStore, Record
+from client.state.memory import RunMemory
+from client.state.store import DiskStore, Record
 from fedappeal.cli.main import main
-from fedappeal.files import write_safetensors
-from fedappeal.locks import only_process
-from fedappeal.protocol.config import RunConfig
-from server.lines import append_lines, read_lines
-from server.run_folder import EVENTS, HISTORY, MODEL, PARTICIPATION, how_it_ended
+from fedappeal.record.lines import append_lines, read_lines
+from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, PARTICIPATION, how_it_ended
+from fedappeal.settings.config import RunConfig
+from fedappeal.system.files import write_safetensors
+from fedappeal.system.locks import only_process
 from strategies import FedAvg
 from tests.grid import MemoryGrid, Volunteer, time_of
 
@@ -57,7 +57,7 @@ def fill(monkeypatch: pytest.MonkeyPatch, number: int) -> Disk:
         append(*given)
 
     monkeypatch.setattr("os.fsync", full_fsync)
-    monkeypatch.setattr("server.run_folder.append_lines", full_append)
+    monkeypatch.setattr("fedappeal.record.run_folder.append_lines", full_append)
     return disk
 
 

@@ -15,8 +15,8 @@ import pytest
 from client.training.models import arrays_of
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import Layout, view
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 from tests.client import conftest as client_fixtures
 

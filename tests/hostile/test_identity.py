@@ -17,11 +17,11 @@ from flwr.common.constant import ErrorCode
 
 from client.fleet.connection import FleetConnection
 from fedappeal.federation.superlink import import_paths
-from fedappeal.flower.fleet import MessageDropped, NotConnected
-from fedappeal.flower.transport import open_fleet
+from fedappeal.flower.node.fleet import MessageDropped, NotConnected
+from fedappeal.flower.node.transport import open_fleet
 from fedappeal.protocol import keys
+from fedappeal.record.run_folder import PARTICIPATION, read_lines
 from server.identities import FILE, IdentityFile
-from server.run_folder import PARTICIPATION, read_lines
 from tests.hostile.federation import _ONE_AT_A_TIME, Answer, Attacker, Federation, enrolled, federation, is_roll_call
 
 ALICE = "client-0000"

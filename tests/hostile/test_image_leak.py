@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from tests.hostile.attacks.figures import NOISY, SILENT, check, images_figure
 from tests.hostile.attacks.images import by_differences, by_initial_model, by_rare_units, by_single_batches
 from tests.hostile.attacks.victim import Found, Vector, Victim, write_images

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.resumption import KIND, SIMULATION
+from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
-from server.resumption import KIND, SIMULATION
-from server.run_folder import HISTORY, RunFolder, read_lines
 
 
 def history(path: Path, **settings: Any) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from server.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 FEDAPPEAL = [sys.executable, "-m", "fedappeal.cli.main"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from tests.hostile.attacks.figures import NOISY, SILENT, check, labels_figure
 from tests.hostile.attacks.labels import by_accuracy, by_bias_gradient, by_loss
 from tests.hostile.attacks.victim import Found, Vector, Victim, write_images

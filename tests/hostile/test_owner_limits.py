@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from client.deadline import Deadline, memory_held
-from client.limits import LimitReached, Limits, write_limits
-from client.memory import RunMemory
-from client.state import DiskStore
+from client.limits.deadline import Deadline, memory_held
+from client.limits.limits import LimitReached, Limits, write_limits
+from client.state.memory import RunMemory
+from client.state.store import DiskStore
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.settings.config import RunConfig, Scalar
 from tests.node import Node, changed, run_config
 
 CONFIG = run_config(task="digits", strategy="fedavg", clients=4, local_steps=4, learning_rate=0.1)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from flwr.app import Message
 
-from strategies.rounds.exchange import NO_ANSWER
+from strategies.rounds.exchange.exchange import NO_ANSWER
 from tests.hostile.federation import Attacker, Federation, enrolled, federation, is_roll_call, is_train, sat_out
 from tests.hostile.forged import Forged, announce, forged, model, npy, reply
 

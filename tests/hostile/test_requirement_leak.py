@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from strategies.maxfl_adagd import MaxFLAdaGD
 from tests.hostile.attacks.figures import NOISY, SILENT, check, requirement_figure
 from tests.hostile.attacks.requirement import by_appeal, by_decisions, by_margin, by_rounded_weight, by_weight

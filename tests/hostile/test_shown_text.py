@@ -20,13 +20,13 @@ from client.process.serve import Event, _Client
 from client.settings import NodeSettings
 from fedappeal.api.run import Run
 from fedappeal.cli.main import main
-from fedappeal.cli.progress import several_runs
-from fedappeal.cli.view import RunView
 from fedappeal.federation.follower import Follower
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.record.run_folder import EVENTS, HISTORY, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.jobs import SimulationJob
-from server.run_folder import EVENTS, HISTORY, RunFolder, read_lines
+from fedappeal.views.terminal.progress import several_runs
+from fedappeal.views.terminal.view import RunView
 from strategies.rounds.hooks import RoundRecord
 from tests.hostile.federation import Attacker, enrolled, federation, is_roll_call
 

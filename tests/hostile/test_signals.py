@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.run_folder import EVENTS, HISTORY, read_config, read_lines
+from fedappeal.record.run_folder import EVENTS, HISTORY, read_config, read_lines
 from tests.hostile.struck import FOLDER, SITE, STAGES, Strike
 from tests.soak.kills import check_tidy, processes_with
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from server.lines import last_line
-from server.run_folder import HISTORY, read_lines
+from fedappeal.record.lines import last_line
+from fedappeal.record.run_folder import HISTORY, read_lines
 from tests.soak.full_disk import disk
 from tests.soak.kills import check_tidy, processes_with
 

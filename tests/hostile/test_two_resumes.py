@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.lines import last_line
-from server.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.lines import last_line
+from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
 from tests.soak.kills import check_tidy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from flwr.app import ArrayRecord
 
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.packing import array_record, view
+from fedappeal.record.resumption import settings_to_resume
+from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, RunFolder, how_it_ended, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.system.files import read_safetensors
 from fedappeal.trained import read_card
-from server.resumption import settings_to_resume
-from server.run_folder import EVENTS, HISTORY, MODEL, RunFolder, how_it_ended, read_lines
 from strategies import FedAvg
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.last_good import LOST, ROLL_BACKS
 from strategies.rounds.round import Round
+from strategies.rounds.sums.last_good import LOST, ROLL_BACKS
 
 
 class Replaced(FedAvg):

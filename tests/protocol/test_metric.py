@@ -6,12 +6,12 @@ import pytest
 from flwr.app import MetricRecord
 
 from client.requirement import METRIC, Requirement
-from client.training.measured import Evaluation
+from fedappeal.core.measured import Evaluation
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.settings.config import ConfigError
 from strategies.rounds.evaluation import summarise
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.members import Member
 
 ERROR = Metric("abs-error", higher_is_better=False, low=0.0, high=math.inf)
 SCORE = Metric("r2", low=-math.inf, high=1.0)

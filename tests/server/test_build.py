@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from client.participation.policy import Policy, Situation
 from client.requirement import Solo
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.policy import Policy, Situation
+from fedappeal.core.registry import REQUIREMENTS
+from fedappeal.core.registry import STRATEGIES as REGISTRY
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import (
     build_strategy,
     check_names,
@@ -23,8 +25,6 @@ from server.build import (
     unused_settings,
 )
 from strategies import FedAvg
-from strategies.registry import REQUIREMENTS
-from strategies.registry import STRATEGIES as REGISTRY
 from tests.node import changed, run_config
 
 STRATEGIES = list(REGISTRY.built_in)

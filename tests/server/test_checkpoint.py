@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from server.checkpoint import Checkpoint
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.locks import only_process
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.record.resumption import KIND, LOCAL, SUBMITTED
+from fedappeal.record.run_folder import RunFolder
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.locks import only_process
 from server import identities
 from server.identities import FILE, IdentityFile, identities_of
-from server.resumption import KIND, LOCAL, SUBMITTED
-from server.run_folder import RunFolder
-from strategies.rounds.ownership import ProvenKey
-from strategies.rounds.weighted_sum import Refused
+from strategies.rounds.exchange.ownership import ProvenKey
+from strategies.rounds.sums.weighted_sum import Refused
 
 ALICE, BOB = ProvenKey("a" * 64, True), ProvenKey("b" * 64, True)
 PASSING = ProvenKey("c" * 64, False)

@@ -9,11 +9,11 @@ from flwr.app import Context, RecordDict
 
 from client.app import client_app
 from client.participants import Participants
-from fedappeal.protocol import plugins
-from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.core import plugins
+from fedappeal.record.run_folder import EVENTS, HISTORY, POLICIES, read_config, read_lines
+from fedappeal.settings.config import RunConfig, Scalar
 from server.run import run
-from server.run_folder import EVENTS, HISTORY, POLICIES, read_config, read_lines
-from strategies.rounds.roll_call import RollCallError
+from strategies.rounds.exchange.roll_call import RollCallError
 from tests.grid import Handler, MemoryGrid, time_of
 from tests.node import changed, run_config
 from tests.plugin_folder import CODE, write_module
@@ -21,7 +21,7 @@ from tests.plugin_folder import CODE, write_module
 MODULE = "whole_plugins"
 MORE = '''
 from pydantic import Field
-from fedappeal.protocol.config import Positive
+from fedappeal.settings.config import Positive
 from strategies import StrategySettings
 
 class Slow(FedAvg):

@@ -8,12 +8,12 @@ import pytest
 from flwr.app import ArrayRecord
 
 import server.recorder
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.resumption import KIND, LOCAL, SUBMITTED, rounds_done
+from fedappeal.record.run_folder import CHECKPOINT, EVENTS, MEASUREMENTS, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from server.build import build_strategy, chosen
 from server.checkpoint import Checkpoint
 from server.recorder import Recorder, measurements
-from server.resumption import KIND, LOCAL, SUBMITTED, rounds_done
-from server.run_folder import CHECKPOINT, EVENTS, MEASUREMENTS, RunFolder, read_lines
 from strategies.rounds.hooks import Hooks, RoundRecord
 from tests.grid import model
 

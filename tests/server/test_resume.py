@@ -11,14 +11,8 @@ import fedappeal
 from client.app import client_app
 from client.participants import Participants
 from client.participation.mixture import Mixture
-from fedappeal.files import read_safetensors, write_safetensors
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
-from fedappeal.trained import read_card
-from server.build import build_strategy
-from server.checkpoint import Checkpoint
-from server.run import run
-from server.run_folder import (
+from fedappeal.record.run_folder import (
     CHECKPOINT,
     EVENTS,
     HISTORY,
@@ -29,8 +23,14 @@ from server.run_folder import (
     read_config,
     read_lines,
 )
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.system.files import read_safetensors, write_safetensors
+from fedappeal.trained import read_card
+from server.build import build_strategy
+from server.checkpoint import Checkpoint
+from server.run import run
 from strategies import FedAvg, MaxFL
-from strategies.rounds.roll_call import RollCallError
+from strategies.rounds.exchange.roll_call import RollCallError
 from tests.grid import Handler, MemoryGrid, time_of
 from tests.node import changed, run_config
 

@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord
 
 import server.run
 from fedappeal.cli.main import main
-from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
-from server.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.record.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.files import read_safetensors, write_safetensors
 from strategies import FedAvg
 from strategies.rounds.round import Round
 from tests.grid import MemoryGrid, Volunteer, time_of

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
-from server.run_folder import HISTORY, RunFolder, read_lines
 
 NEVER_CONTENT: dict[str, Any] = {
     **{"clients": 4, "model": "logistic", "rounds": 9, "local-steps": 2, "strategy": "fedavg"},

@@ -9,12 +9,12 @@ import pytest
 from client.participation.availability import Markov
 from client.participation.device import Device
 from client.participation.mixture import Mixture
-from client.training.settings import LocalTrainingSettings
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.draws import generator
+from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.virtual_clock import VirtualClock
-from server.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
 from strategies.rounds.hooks import RoundRecord
 
 CLIENTS = [f"client-{k:04d}" for k in range(6)]

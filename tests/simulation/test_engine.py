@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from client.training.rule import TrainingJob
 from client.training.sgd import SGD
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.core.local_rule import TrainingJob
 from fedappeal.protocol.packing import Layout
+from fedappeal.record.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, read_config, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
+from fedappeal.system.files import read_safetensors
 from server.checkpoint import Checkpoint
-from server.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, read_config, read_lines
 from tests.grid import MemoryGrid
 from tests.run_models import learned
 

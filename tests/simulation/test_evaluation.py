@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from client.training.models import arrays_of, evaluate
-from fedappeal.protocol.config import RunConfig
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation import evaluation
-from fedappeal.simulation.batched import Examples
 from fedappeal.simulation.evaluation import ClientsEvaluation
+from fedappeal.simulation.forms.batched import Examples
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split

@@ -8,19 +8,19 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.record.resumption import settings_to_resume
+from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, RunFolder, read_config, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.task import Task
 from server.given import Given
-from server.resumption import settings_to_resume
-from server.run_folder import EVENTS, HISTORY, MODEL, RunFolder, read_config, read_lines
 from strategies import FedAvg, MaxFL, Strategy
+from strategies.rounds.exchange.replies import Reply
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.replies import Reply
 from tests.run_models import learned
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import (
     LOST,
     SimulationJob,

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.draws import batch_indices
+from fedappeal.record.run_folder import HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
-from server.run_folder import HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic",

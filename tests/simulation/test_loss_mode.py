@@ -9,10 +9,10 @@ import torch
 from torch.nn import functional
 
 from client.training.noise import seeded_noise
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks import load_task
-from server.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
 
 SETTINGS: dict[str, Any] = {
     "task": "digits",

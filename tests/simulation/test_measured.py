@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks import load_task
-from server.run_folder import HISTORY, MODEL, RunFolder, read_lines
 
 SETTINGS: dict[str, Any] = {
     "task": "digits",

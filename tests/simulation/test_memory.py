@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.record.run_folder import RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.memory import REQUIREMENTS, read_memory
-from server.run_folder import RunFolder, read_lines
+from fedappeal.system.files import read_safetensors, write_safetensors
 
 CLIENTS = 6
 SETTINGS: dict[str, Any] = {

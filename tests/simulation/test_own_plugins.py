@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from client.training.sgd import SGD
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import HISTORY, POLICIES, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from server.build import packages_named
-from server.run_folder import HISTORY, POLICIES, RunFolder, read_lines
 from tests.run_models import learned
 
 MODULE = "simulated_plugins"
@@ -24,11 +24,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from client.participation.policy import Policy, Situation
+from fedappeal.core.policy import Policy, Situation
 from client.requirement import Requirement, RequirementKind
 from client.training.sgd import SGD
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.tasks.datasets.digits import Digits
 from strategies.fedavg import FedAvg
 from strategies.rounds.algorithm import StrategySettings
@@ -154,7 +154,5 @@ def test_the_packages_that_a_run_names(own: dict[str, Any]) -> None:
 
 def test_the_package_of_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("words", "mine.deep.tasks:Words", "fedappeal.tasks")
-    monkeypatch.setattr(
-        "fedappeal.protocol.plugins.entry_points", lambda group: [entry] if group == entry.group else []
-    )
+    monkeypatch.setattr("fedappeal.core.plugins.entry_points", lambda group: [entry] if group == entry.group else [])
     assert packages_named(RunConfig.parse({"task": "words"})) == ["mine"]

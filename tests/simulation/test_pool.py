@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT
+from fedappeal.record.run_folder import HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation import pool as pools
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.pool import LazyPool, Pool, clients_data
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.synth import Synth
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
-from server.run_folder import HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
 
 CPU = torch.device("cpu")
 FEW: dict[str, Any] = {"clients": 12, "clients-per-round": 3, "evaluate-every": 2, "rounds": 4, "mandatory-rounds": 1}

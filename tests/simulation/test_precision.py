@@ -9,14 +9,14 @@ from torch import nn
 
 from client.training.models import arrays_of
 from client.training.precision import BFLOAT16
-from fedappeal.protocol.config import ConfigError, RunConfig, TaskSettings
+from fedappeal.record.run_folder import HISTORY, MEASUREMENTS, RunFolder, read_config, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation import precision
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.evaluation import ClientsEvaluation
 from fedappeal.simulation.precision import missing_bfloat16
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
-from server.run_folder import HISTORY, MEASUREMENTS, RunFolder, read_config, read_lines
 from tests.simulation.test_evaluation import CLIENTS, SPLITS, TASK, examples
 
 FEATURE = (1 + 2**-9, 1.0, 2.0)

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.process_wide import freeze_more, frozen_objects
-from server.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
 from tests.run_models import learned
 
 T = TypeVar("T")

@@ -13,15 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from client.training.rule import TrainingJob
 from client.training.sgd import SGD
-from fedappeal.files import read_safetensors, write_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
-from fedappeal.simulation.memory import REQUIREMENTS, SavedMemory
-from server.checkpoint import Checkpoint
-from server.resumption import rounds_done, runtime_of, settings_to_resume
-from server.run_folder import (
+from fedappeal.core.local_rule import TrainingJob
+from fedappeal.record.resumption import rounds_done, runtime_of, settings_to_resume
+from fedappeal.record.run_folder import (
     CHECKPOINT,
     EVENTS,
     HISTORY,
@@ -32,6 +27,11 @@ from server.run_folder import (
     read_config,
     read_lines,
 )
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.memory import REQUIREMENTS, SavedMemory
+from fedappeal.system.files import read_safetensors, write_safetensors
+from server.checkpoint import Checkpoint
 from strategies.rounds.hooks import RoundRecord
 
 SETTINGS: dict[str, Any] = {
@@ -206,9 +206,9 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 import server.recorder, torch
-from fedappeal.protocol.config import RunConfig
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
-from server.run_folder import RunFolder, read_config
+from fedappeal.record.run_folder import RunFolder, read_config
 
 server.recorder.SECONDS_APART, server.recorder.LARGEST_SHARE = 0.0, 0
 path = Path(sys.argv[1])

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from fedappeal.files import read_safetensors
-from server.lines import MEASUREMENTS, POLICIES, REQUIREMENTS
-from server.run_folder import CONFIG, EVENTS, HISTORY, MODEL, PARTICIPATION, read_config, read_lines
+from fedappeal.record.lines import MEASUREMENTS, POLICIES, REQUIREMENTS
+from fedappeal.record.run_folder import CONFIG, EVENTS, HISTORY, MODEL, PARTICIPATION, read_config, read_lines
+from fedappeal.system.files import read_safetensors
 from tests.hostile.kill_points import COUNTER, KillPoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,8 +41,8 @@ from tests.hostile.kill_points import install_from
 install_from(os.environ)
 """
 _LOADED = (
-    *("fedappeal.cli.commands", "fedappeal.cli.main", "fedappeal.cli.progress", "fedappeal.cli.resume"),
-    *("fedappeal.cli.simulate", "fedappeal.simulation.engine", "server.card", "server.mending"),
+    *("fedappeal.cli.commands", "fedappeal.cli.main", "fedappeal.views.terminal.progress", "fedappeal.cli.resume"),
+    *("fedappeal.cli.simulate", "fedappeal.simulation.engine", "server.card", "fedappeal.record.mending"),
 )
 """Modules that the command would load in each fork anew."""
 EACH_ROUND, SELDOM = 0.0, 1e9
@@ -107,8 +107,8 @@ def check_tidy(path: Path) -> None:
 
 def saved_round(path: Path) -> int:
     """The last round of a killed run whose checkpoint a reader finds; 0: none."""
+    from fedappeal.record.run_folder import how_it_ended
     from server.checkpoints import newest_usable
-    from server.run_folder import how_it_ended
 
     if not (path / CONFIG).exists():
         return 0

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.draws import batch_indices
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 
 Array = NDArray[np.float64]

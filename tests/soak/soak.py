@@ -26,10 +26,10 @@ from fedappeal.federation.clients import ClientProcesses
 from fedappeal.federation.follower import Follower
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import RunConfig
-from server.resumption import KIND, LOCAL
-from server.run_folder import HISTORY, INITIAL, MODEL, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.resumption import KIND, LOCAL
+from fedappeal.record.run_folder import HISTORY, INITIAL, MODEL, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
+from fedappeal.system.files import read_safetensors
 from tests.soak.faults import KINDS, Faults
 from tests.soak.fork_server import PORTS, RESTART_AFTER, STARTS
 from tests.soak.lines import Lines

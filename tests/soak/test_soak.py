@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import MODEL, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.initial import initial_arrays
-from server.run_folder import MODEL, PARTICIPATION, RunFolder, read_lines
 from tests.soak.faults import drawn
 from tests.soak.lines import Lines
 from tests.soak.replay import joined_by_round, replay

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from client.judgement import Adaptation
 from client.participant import Participant
+from client.training.judgement import Adaptation
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
+from fedappeal.settings.config import RunConfig, Scalar
 from tests.node import Node, changed, run_config
 
 RUN = run_config(clients=4, solo__steps=2, batch_size=8, model="logistic", momentum=0.5)

@@ -9,15 +9,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy as FlowersStrategy
 from numpy.typing import NDArray
 
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from strategies import (
     AdaGD,
     FedALIGN,
     FedAvg,
     MaxFL,
 )
-from strategies.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from strategies.rounds.shared import SharedSettings
 from tests.grid import MemoryGrid, Volunteer, run
 from tests.quadratics import config, model, nodes, value_of

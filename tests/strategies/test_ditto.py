@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
-from client.state import DiskStore
-from fedappeal.files import read_safetensors
+from client.state.store import DiskStore
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.system.files import read_safetensors
 from server.build import check_settings
-from server.run_folder import HISTORY, MODEL, RunFolder, read_lines
 from strategies import Ditto, FedAvg, Hooks, RoundRecord
 from strategies.ditto import personal_model
 from tests.grid import MemoryGrid, time_of

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam as FlowersFedAdam
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import FedAdam, FedAvg
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 from tests.strategies.played import Floats, Joins, Turns, close, drawn, play, record

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import FedAU, FedAvg
 from strategies.fedau import Participation
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of

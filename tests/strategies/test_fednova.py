@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.settings.config import ConfigError, Scalar
 from server.build import check_settings
 from strategies import FedAvg, FedNova, Strategy
 from strategies.fednova import local_norm

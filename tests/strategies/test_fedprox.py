@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ConfigRecord
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, FedProx
 from tests.grid import MemoryGrid, Volunteer, model
 from tests.quadratics import CURVATURES, OPTIMA, RATE, config, learned, nodes

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from client.training.rule import LocalRule
 from client.training.sgd import SGD
+from fedappeal.core.local_rule import LocalRule
 from strategies import FedProx
 from tests.client.training.descents import (
     BATCHES,

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings
 from strategies import MaxFL, appeal_weight
 from strategies.maxfl import APPEAL_WEIGHT, StepSizes, theorem_step_sizes

@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.training.measured import Evaluation, Measured
+from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import MaxFLAdaGD, adagd, maxfl_adagd
 from strategies.adagd.strategy import CASE_3
 from strategies.maxfl_adagd import LEAST_FACTOR, appeal_factor

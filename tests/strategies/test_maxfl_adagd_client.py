@@ -9,8 +9,8 @@ from flwr.app import RecordDict
 from client.byzantine import attackers
 from client.training.models import arrays_of, evaluate
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.tasks import load_task
 from strategies.maxfl_adagd import LEAST_FACTOR, MARGIN
 from tests.node import Node, changed, metrics_of, run_config

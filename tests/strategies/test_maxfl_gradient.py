@@ -12,9 +12,9 @@ from client.app import client_app
 from client.participants import Participants
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks import load_task
 from strategies import MaxFL, appeal_weight
 from strategies.maxfl import APPEAL_WEIGHT

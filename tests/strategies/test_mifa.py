@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import MIFA, FedAvg
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 from tests.strategies.played import LEAVES, Floats, Joins, Turns, close, drawn, play

@@ -9,9 +9,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.training.measured import Evaluation, Measured
+from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import build_strategy, check_settings
 from server.checkpoint import Checkpoint
 from strategies import MWFed

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.settings.config import ConfigError, Scalar
 from server.build import check_settings
 from strategies import MIFA, FedAvg, Oracle
 from tests.grid import model

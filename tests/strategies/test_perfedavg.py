@@ -8,13 +8,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import nn
 
-from client.training.settings import LocalTrainingSettings
+from fedappeal.core.plugins import parse_section
+from fedappeal.core.registry import LOCAL_RULES
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, section
-from fedappeal.protocol.plugins import parse_section
+from fedappeal.settings.config import ConfigError, RunConfig, section
 from server.build import build_strategy, check_settings
 from strategies import PerFedAvg
-from strategies.registry import LOCAL_RULES
 from tests.grid import Handler, MemoryGrid, Volunteer, model, run, values_of
 from tests.problems import local_problem
 from tests.strategies.rounds.test_mixed_replies import asked, mixed, reply

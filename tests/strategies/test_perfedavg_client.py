@@ -12,10 +12,10 @@ from torch import nn
 from torch.func import functional_call
 
 from client.training.models import arrays_of
-from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
-from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.draws import batch_indices
+from fedappeal.settings.config import ConfigError, Scalar
 from strategies import PerFedAvg, PFedMe
 from tests.client.training.descents import descended
 from tests.node import changed

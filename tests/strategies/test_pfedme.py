@@ -7,7 +7,7 @@ import pytest
 from flwr.app import ConfigRecord
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import build_strategy
 from strategies import PFedMe
 from tests.grid import MemoryGrid, Volunteer, model, values_of

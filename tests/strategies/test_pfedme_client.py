@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.training.settings import LocalTrainingSettings
-from fedappeal.protocol.config import ConfigError
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.settings.config import ConfigError
 from strategies import PFedMe
 from tests.client.training.descents import descended
 from tests.node import changed

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.training.measured import Evaluation, Measured
+from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings
 from strategies import FedAvg, QFedAvg, Strategy
 from strategies.qfedavg import log_terms
 from strategies.rounds.algorithm import log
-from strategies.rounds.updates import squared_distance
+from strategies.rounds.sums.updates import squared_distance
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 from tests.strategies.rounds.mixed_round import Join, answer, check_mixed
 

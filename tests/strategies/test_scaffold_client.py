@@ -9,12 +9,12 @@ from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.state import ContextStore, DiskStore, Store
+from client.state.store import ContextStore, DiskStore, Store
 from client.training.models import arrays_of
-from client.training.settings import LocalTrainingSettings
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.packing import FLAT, Layout
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.models import seeded
 from strategies import Scaffold

@@ -9,9 +9,9 @@ from flwr.app import ConfigRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.training.measured import Evaluation, Measured
+from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import TERM, FedAvg
 from tests.grid import MemoryGrid, Volunteer, model, run
 from tests.strategies.played import Floats, Joins, Turns, close, drawn, play

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedappeal.protocol.config import RunConfig
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.held_out import FEWEST, held_out_rows, with_held_out

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import models
 
 

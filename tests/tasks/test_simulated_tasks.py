@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks.datasets import cifar10, emnist, sent140
-from server.run_folder import HISTORY, RunFolder, read_lines
 from tests.tasks.small_data import (
     SmallCIFAR10,
     SmallEMNIST,

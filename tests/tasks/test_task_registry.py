@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
-from fedappeal.protocol.plugins import ALL, Allowed
+from fedappeal.core.plugins import ALL, Allowed
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import TASKS, check_task, load_task, task_names
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 OWN = """
 import torch
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
 
@@ -69,7 +69,7 @@ def settings(**values: object) -> TaskSettings:
 def test_names_and_checks_need_no_torch() -> None:
     out = python(
         "import sys\n"
-        "from fedappeal.protocol.config import TaskSettings\n"
+        "from fedappeal.settings.config import TaskSettings\n"
         "from fedappeal.tasks import check_task, load_task, task_names\n"
         "check_task(TaskSettings())\n"
         "check_task(TaskSettings(task='synth'))\n"
@@ -85,7 +85,7 @@ def test_names_and_checks_need_no_torch() -> None:
 def test_two_processes_agree() -> None:
     chosen = "dict(clients=5, unseen_clients=2, flip_share=0.4, dirichlet_alpha=0.3, seed=11)"
     out = python(
-        "from fedappeal.protocol.config import TaskSettings\n"
+        "from fedappeal.settings.config import TaskSettings\n"
         "from fedappeal.tasks import load_task\n"
         f"task = load_task(TaskSettings(**{chosen}))\n"
         "weights = sum(p.double().sum().item() for p in task.initial_model(11).parameters())\n"
@@ -178,7 +178,7 @@ def test_ones_own_package_has_to_be_allowed(own: str) -> None:
 
 def test_an_installed_task_is_found_by_its_entry_point(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fedappeal.protocol.plugins.entry_points",
+        "fedappeal.core.plugins.entry_points",
         lambda group: EntryPoints([EntryPoint("straight", f"{own}:Line", group)]).select(group="fedappeal.tasks"),
     )
     assert task_names() == [*TASKS.built_in, "straight"]
@@ -277,10 +277,10 @@ def test_loss_and_accuracy_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["fedappeal.files:replace_file", "fedappeal.tasks:load_task", "fedappeal.tasks:Path", "client.app:app"],
+    ["fedappeal.system.files:replace_file", "fedappeal.tasks:load_task", "fedappeal.tasks:Path", "client.app:app"],
 )
 def test_only_a_task_of_ours_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedappeal.files.replace_file", lambda *given: pytest.fail("called"))
+    monkeypatch.setattr("fedappeal.system.files.replace_file", lambda *given: pytest.fail("called"))
     for allowed in (Allowed.of([]), ALL):
         with pytest.raises(ConfigError) as caught:
             load_task(settings(task=name), None, allowed)
@@ -288,6 +288,6 @@ def test_only_a_task_of_ours_is_called(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_task_is_not_reached_through_another_module(own: str) -> None:
-    for name in (f"{own}:torch.nn.Linear", "fedappeal.protocol.plugins:os.system"):
+    for name in (f"{own}:torch.nn.Linear", "fedappeal.core.plugins:os.system"):
         with pytest.raises(ConfigError, match=r"is a module of its own: write it before the colon$"):
             load_task(settings(task=name), None, Allowed.of([own]))

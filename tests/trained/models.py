@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.files import CARD, write_safetensors
-from fedappeal.protocol.config import RunConfig, Scalar
+from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.system.files import CARD, write_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard
 

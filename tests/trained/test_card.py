@@ -9,9 +9,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from fedappeal.files import CARD, read_safetensors, write_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.metric import Metric
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.files import CARD, read_safetensors, write_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.trained.card import ModelCard, read_card

@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fedappeal.files import CARD
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.files import CARD
 from fedappeal.trained import export as exports
 from fedappeal.trained import load_model, open_model, read_card
 from fedappeal.trained.export import write_onnx, write_plain

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedappeal.files import write_safetensors
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.files import write_safetensors
 from fedappeal.trained import load_model, open_model
 from tests.trained.models import MINE, initial, write_model
 

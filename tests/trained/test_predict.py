@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.trained import open_model
 from fedappeal.trained.model import TrainedModel

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.web import serving
 from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, check_page, served

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fedappeal.socket_owner import NotTold
+from fedappeal.system.socket_owner import NotTold
 from fedappeal.web import slots
 from fedappeal.web.slots import has_slot, visitor
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.web.token import kept_token, new_token
 
 

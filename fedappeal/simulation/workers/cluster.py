@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fedappeal.protocol.config import ConfigError, RunConfig
 from fedappeal.protocol.foreign_text import one_line
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.workers.crew import WorkerLost
 
 LOOPBACK = "127.0.0.1"

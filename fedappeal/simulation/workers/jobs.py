@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.foreign_text import one_line
+from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.jobs import POLL, share_threads
 from fedappeal.simulation.workers.cluster import RayOptions, check_ray, ray_cluster
 

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.run_folder import RunFolder
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.clients import Contexts
 from fedappeal.simulation.workers.cluster import RayOptions, RayWorker, check_workers, ray_cluster, room_for
 from fedappeal.simulation.workers.crew import Crew, Remote
@@ -12,7 +13,6 @@ from fedappeal.simulation.workers.grid import WorkersGrid
 from fedappeal.simulation.workers.worker import EngineWorker, WorkerJob
 from server.build import chosen
 from server.given import Given
-from server.run_folder import RunFolder
 
 LOST_WORKER = "worker-lost"
 """Event of a run's folder."""

@@ -9,11 +9,11 @@ from typing import Any, cast
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
 from client.data.cache import Cache, pick_device
+from fedappeal.core.plugins import Allowed
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig
 from fedappeal.protocol.elsewhere import Form, Sums
 from fedappeal.protocol.packing import content_size, model_of, view
-from fedappeal.protocol.plugins import Allowed
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.clients import Contexts, clients_here
 from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
 from fedappeal.simulation.pool import Pool
@@ -22,8 +22,8 @@ from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
 from server.build import packages_named
 from server.given import Given
-from strategies.rounds.updates import zeros_like
-from strategies.rounds.weighted_sum import NotFinite, Refused, WeightedSum
+from strategies.rounds.sums.updates import zeros_like
+from strategies.rounds.sums.weighted_sum import NotFinite, Refused, WeightedSum
 
 Key = tuple[str, str]
 """The message that a model answers, and the name of its record."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.arrays import Features, Labels
 from fedappeal.tasks.by_person import ByPerson
 from fedappeal.tasks.files.rdata import columns, grouped

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Features, Labels
 from fedappeal.tasks.files import tweets
 from fedappeal.tasks.files.data_files import DataFiles

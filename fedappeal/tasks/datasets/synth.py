@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedappeal.protocol.config import ConfigError, CountOrZero, NonNegative
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.draws import generator
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative
 from fedappeal.tasks.arrays import Features, Labels
 from fedappeal.tasks.natural import NaturalTask
 from fedappeal.tasks.partitions.checks import fewest_examples, total_clients

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 DEFAULT_DATA_DIR = Path("data")
 DATA_DIR = "FEDAPPEAL_DATA_DIR"

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Iterator
 from typing import Any, TextIO
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.files.parquet_pages import unpacked_size
 
 MAX_DATA = "FEDAPPEAL_MAX_DATA"

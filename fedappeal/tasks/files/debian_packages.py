@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 MAX_BYTES = 2**30
 """Longest list that is read; Debian 12's is 50 MB."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.arrays import Labels, Pixels
 from fedappeal.tasks.files import idx
 from fedappeal.tasks.files.data_files import DataFiles

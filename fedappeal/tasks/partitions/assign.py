@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.draws import draw_seed, generator
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Labels, Rows
 from fedappeal.tasks.partitions.checks import (
     MISSING_PACKAGE,

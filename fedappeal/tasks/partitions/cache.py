@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal import __version__
-from fedappeal.files import read_safetensors, write_safetensors
+from fedappeal.system.files import read_safetensors, write_safetensors
 from fedappeal.tasks.arrays import Labels, Rows
 
 

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 
 AUTO_PARTITION = "dirichlet"
 """What ``partition = auto`` stands for."""

@@ -1,7 +1,7 @@
 """A client's train and test rows, and the clients with flipped labels, y -> C-1-y."""
 
-from fedappeal.protocol.config import TaskSettings
 from fedappeal.protocol.draws import generator
+from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks.arrays import Rows
 
 

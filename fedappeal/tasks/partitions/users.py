@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
 from fedappeal.protocol.draws import generator
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.partitions.checks import clients_setting, fewest_examples, total_clients
 
 

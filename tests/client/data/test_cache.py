@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from client.data.cache import pick_device
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 
 
 @pytest.mark.parametrize(

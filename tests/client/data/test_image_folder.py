@@ -11,7 +11,7 @@ from PIL import Image
 from client.data.image_folder import EXTENSIONS, labels_of, read_images
 from client.data.own_data import load_own_data
 from client.data.unfit import OwnDataError
-from fedappeal.protocol.config import TaskSettings
+from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
 
 GREY, RGB = (1, 8, 8), (3, 6, 4)

@@ -15,10 +15,10 @@ from client.byzantine import attacks
 from client.participant import Participant
 from client.participants import KEPT_WITH_OWN_DATA, Participants
 from client.settings import Connection, NodeSettings
-from client.state import ContextStore
+from client.state.store import ContextStore
 from fedappeal.cli.main import main
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import task_fingerprint
 from tests.node import Node, changed, run_config
 
@@ -184,10 +184,10 @@ WORK = """
 from flwr.app import RecordDict
 from client.participant import Participant
 from client.settings import NodeSettings
-from client.state import ContextStore
-from client.training.settings import LocalTrainingSettings
+from client.state.store import ContextStore
+from fedappeal.core.training_settings import LocalTrainingSettings
 from client.training.sgd import SGD
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 
 config = RunConfig.parse({"task": sys.argv[1], "clients": 2, "solo.steps": 3})
 one = Participant(config, NodeSettings(data=sys.argv[2], device="cpu"), ContextStore(RecordDict()))

@@ -12,8 +12,8 @@ import torch
 import client.data.own_function
 from client.data.own_data import check_own_data, load_own_data
 from client.data.unfit import OwnDataError
-from fedappeal.protocol.config import TaskSettings
 from fedappeal.protocol.draws import generator
+from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
 from tests.plugin_folder import write_module

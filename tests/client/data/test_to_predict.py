@@ -8,7 +8,7 @@ from PIL import Image
 
 from client.data import to_predict
 from client.data.to_predict import Batch, examples_in
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard
 

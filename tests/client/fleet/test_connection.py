@@ -16,15 +16,15 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from client.fleet.connection import FleetConnection, connect
 from client.fleet.identity import Identity
 from client.settings import Connection
-from client.state import DiskStore
+from client.state.store import DiskStore
 from fedappeal import __version__
 from fedappeal.federation.certificates import make_key
 from fedappeal.federation.nodes import PublicKey, list_nodes, register, unregister
 from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.flower import signing
 from fedappeal.flower.control import ControlError
-from fedappeal.flower.fleet import LONGEST_HOLD, Announcement, MessageDropped, NotConnected
+from fedappeal.flower.node import signing
+from fedappeal.flower.node.fleet import LONGEST_HOLD, Announcement, MessageDropped, NotConnected
 from tests.client import certificates
 
 pytestmark = pytest.mark.e2e

@@ -6,13 +6,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from client.activity import Activity, Judged
-from client.limits import Limits, read_limits, write_limits
+from client.limits.limits import Limits, read_limits, write_limits
 from client.page.app import volunteer_app
 from client.page.view import limits_data
 from client.process.owner import PAUSED, departures
 from client.process.work import working
-from client.state import DiskStore, Record
+from client.state.activity import Activity, Judged
+from client.state.store import DiskStore, Record
 from fedappeal.web.serving import ServedPage, served
 
 

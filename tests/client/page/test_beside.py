@@ -9,7 +9,7 @@ import pytest
 
 from client.page.beside import page_beside
 from client.process.work import working
-from tests.live.browser import browser, needs_chromium, picture
+from tests.views.live.browser import browser, needs_chromium, picture
 
 
 @needs_chromium

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from client.outlook import ModelOutlook
 from client.participation.anticipate import Anticipate, stays_at
-from client.participation.policy import Past, Situation
-from client.training.measured import Evaluation
+from client.training.outlook import ModelOutlook
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.policy import Past, Situation
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from tests.node import RUN_KEY, Node, run_config

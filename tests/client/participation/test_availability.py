@@ -14,8 +14,8 @@ from client.participation.availability import Bernoulli, Diurnal, Markov, Trace
 from client.participation.behaviour import compose
 from client.participation.policies import Always
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.draws import generator
+from fedappeal.settings.config import ConfigError
 from server.build import files_named
 from tests.node import Node, run_config
 

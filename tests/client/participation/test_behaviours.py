@@ -11,14 +11,14 @@ from client.participation.behaviour import Behaviour, check_parts, compose, part
 from client.participation.behaviours import Costly, Inertia, Once, Rest
 from client.participation.mixture import Mixture
 from client.participation.policies import Always, Appeal
-from client.participation.policy import Past, Policy, Situation
 from client.requirement import METRIC, Requirement
-from client.training.measured import Evaluation
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.policy import Past, Policy, Situation
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.metric import Metric
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import ConfigError
 from strategies.adagd.defect import Defect
 from tests.node import RUN_KEY, Node, run_config
 

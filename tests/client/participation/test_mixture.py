@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.participation.mixture import Mixture
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.draws import generator
+from fedappeal.settings.config import ConfigError
 from tests.node import Node, run_config
 
 MIXED = "appeal=0.5,defect=0.3,always=0.2"

@@ -3,10 +3,10 @@
 import pytest
 from flwr.common.config import parse_config_args
 
-from client.participation.policy import Policy
 from client.settings import NodeSettings
+from fedappeal.core.policy import Policy
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from tests.node import Node, changed, run_config
 
 # Ten classes: the loss of a model that has learned nothing is near ln 10 = 2.3, above what the client requires.

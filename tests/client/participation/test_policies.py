@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from client.participation.anticipate import Anticipate
 from client.participation.behaviour import Behaviour
 from client.participation.policies import Always, Appeal
-from client.participation.policy import Policy, Situation
 from client.requirement import Requirement
-from client.training.measured import UNMEASURED, Evaluation
+from fedappeal.core.measured import UNMEASURED, Evaluation
+from fedappeal.core.policy import Policy, Situation
+from fedappeal.core.registry import POLICIES
 from fedappeal.protocol.keys import Decision
 from strategies.adagd.defect import Defect
 from strategies.fedalign.match import Match
-from strategies.registry import POLICIES
 
 numbers = st.floats(allow_nan=True)
 

@@ -8,12 +8,12 @@ import pytest
 from pydantic import Field
 
 from client.participation.policies import Always
-from client.participation.policy import Past, Policy, Situation
-from client.state import ContextStore, DiskStore
+from client.state.store import ContextStore, DiskStore
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.policy import Past, Policy, Situation
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.plugins import PluginSettings
+from fedappeal.settings.config import ConfigError, Scalar
 from tests.node import Node, changed, run_config
 
 

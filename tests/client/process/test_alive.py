@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from client.process.heartbeat import heartbeat_problem
-from fedappeal.json_log import FIELDS
+from fedappeal.system.json_log import FIELDS
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra metrics is not installed")
 

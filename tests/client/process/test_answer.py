@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from client.activity import Activity, Judged
 from client.process.answer import Answer
+from client.state.activity import Activity, Judged
 from fedappeal.flower.messages import be_server
 from fedappeal.protocol.packing import content_size
 

@@ -12,8 +12,8 @@ from flwr.app import RecordDict
 from client.participant import Participant
 from client.process import serve
 from client.settings import Connection, NodeSettings
-from client.state import ContextStore
-from fedappeal.protocol.config import ConfigError, RunConfig
+from client.state.store import ContextStore
+from fedappeal.settings.config import ConfigError, RunConfig
 
 
 def served_as(node: NodeSettings, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> str:

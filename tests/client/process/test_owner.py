@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.activity import Activity, Judged
-from client.memory import RunMemory
+from client.limits.rest import RESTING
 from client.process.owner import PAUSED, describe, leave, pause, reset
-from client.rest import RESTING
-from client.state import DiskStore, Record
-from fedappeal.protocol.config import ConfigError
+from client.state.activity import Activity, Judged
+from client.state.memory import RunMemory
+from client.state.store import DiskStore, Record
+from fedappeal.settings.config import ConfigError
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 
 from client.data.unfit import OwnDataError
 from client.process.reason import ELSEWHERE, LONGEST, reason_of
-from fedappeal.protocol.config import ConfigError
 from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.settings.config import ConfigError
 
 HOME = Path.home()
 

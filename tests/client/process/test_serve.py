@@ -12,14 +12,14 @@ import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.activity import Activity
 from client.fleet.connection import connect
-from client.limits import Limits, write_limits
+from client.limits.limits import Limits, write_limits
 from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
+from client.state.activity import Activity
 from fedappeal.federation.submit import stop_run
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.flower.fleet import MessageDropped
+from fedappeal.flower.node.fleet import MessageDropped
 
 pytestmark = pytest.mark.e2e
 

@@ -7,7 +7,7 @@ import pytest
 
 from client.process.owner import describe
 from client.process.work import WORKING, Work, forget_work, work_of, working
-from client.state import DiskStore
+from client.state.store import DiskStore
 
 
 def test_it_is_there_while_it_lasts_and_for_its_owner_alone(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from client.training.adamw import AdamW
-from client.training.settings import LocalTrainingSettings
-from fedappeal.protocol.config import ConfigError, RunConfig
-from fedappeal.protocol.plugins import parse_section
+from fedappeal.core.plugins import parse_section
+from fedappeal.core.registry import LOCAL_RULES
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings
-from strategies.registry import LOCAL_RULES
 from tests.client.training.descents import BATCHES, X, Y, after, descended, flat, network, training
 from tests.problems import local_problem
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from client.training.models import evaluate
 from client.training.precision import BFLOAT16, FLOAT32, forward
-from client.training.rule import LocalProblem
-from client.training.settings import LocalTrainingSettings
-from fedappeal.protocol.config import RunConfig
+from fedappeal.core.local_rule import LocalProblem
+from fedappeal.core.registry import LOCAL_RULES
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
-from strategies.registry import LOCAL_RULES
 
 TASK = load_task(RunConfig(clients=2, model="mlp").task_settings())
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
-from strategies.registry import LOCAL_RULES
+from fedappeal.core.registry import LOCAL_RULES
+from fedappeal.core.training_settings import LocalTrainingSettings
 from tests.client.training.descents import Quadratic, descended, half_square
 from tests.problems import local_problem
 

@@ -10,10 +10,10 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from client.participant import Participant
-from client.state import Record
+from client.state.store import Record
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import RunConfig, Scalar, scalar
 from fedappeal.protocol.packing import Arrays
+from fedappeal.settings.config import RunConfig, Scalar, scalar
 from fedappeal.tasks.datasets.digits import Digits, _digits
 from tests.node import Node, metrics_of
 

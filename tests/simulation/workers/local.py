@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from fedappeal.record.run_folder import RunFolder
 from fedappeal.simulation.clients import Contexts
 from fedappeal.simulation.workers.cluster import RayOptions
 from fedappeal.simulation.workers.crew import Crew, Remote, WorkerLost
 from fedappeal.simulation.workers.grid import WorkersGrid
 from fedappeal.simulation.workers.start import sums_suffice
 from fedappeal.simulation.workers.worker import EngineWorker, WorkerJob
-from server.run_folder import RunFolder
 
 
 class LocalWorker:

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from fedappeal.protocol.config import ConfigError, RunConfig
+from fedappeal.record.run_folder import EVENTS, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.jobs import check_at_once
 from fedappeal.simulation.workers.cluster import RayOptions, check_workers
 from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray
-from server.run_folder import EVENTS, RunFolder, read_lines
 from tests.simulation.workers.test_workers import ALONE, assert_same, run, settings
 
 WATCHED = """
 import json, os, sys
 from pathlib import Path
 import psutil
-from fedappeal.protocol.config import RunConfig
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.workers.cluster import OWN
-from server.run_folder import RunFolder
+from fedappeal.record.run_folder import RunFolder
 
 seen = {}
 os.environ.update(OWN)

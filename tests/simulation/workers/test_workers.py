@@ -7,11 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from fedappeal.files import read_safetensors
-from fedappeal.protocol.config import RunConfig
+from fedappeal.record.resumption import settings_to_resume
+from fedappeal.record.run_folder import (
+    EVENTS,
+    HISTORY,
+    MEASUREMENTS,
+    MODEL,
+    PARTICIPATION,
+    RunFolder,
+    read_config,
+    read_lines,
+)
+from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
-from server.resumption import settings_to_resume
-from server.run_folder import EVENTS, HISTORY, MEASUREMENTS, MODEL, PARTICIPATION, RunFolder, read_config, read_lines
+from fedappeal.system.files import read_safetensors
 from tests.simulation.test_resume import SETTINGS, STRATEGIES
 from tests.simulation.workers.local import Workers, workers
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import adagd
 from strategies.adagd import AdaGD, theorem_step_size
 

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from client.participation.policy import Situation
-from client.training.measured import Evaluation
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.plugins import parse_section
+from fedappeal.core.policy import Situation
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.plugins import parse_section
+from fedappeal.settings.config import ConfigError, Scalar
 from strategies.adagd.defect import Defect
 from tests.node import Node, run_config
 

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from client.participant import Participant
 from client.settings import NodeSettings
-from client.state import ContextStore, DiskStore
-from client.training.measured import UNMEASURED, Measured
+from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of, evaluate, mean_gradient
-from client.training.settings import LocalTrainingSettings
 from client.training.sgd import SGD
 from client.turn import Turn
+from fedappeal.core.measured import UNMEASURED, Measured
+from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.share import parts_of

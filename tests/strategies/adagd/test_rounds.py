@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.training.measured import Evaluation, Measured
+from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import AdaGD, adagd
 from strategies.adagd.strategy import ALL_LEFT, CASE_3, STALLED
 from tests.grid import MemoryGrid, Watch, model, run, values_of

@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import Scalar
+from fedappeal.settings.config import Scalar
 from strategies import RoundRecord
 from strategies.fedalign import strategy
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies.fedalign.alignment import (
     Statement,
     accepts,

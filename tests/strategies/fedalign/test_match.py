@@ -9,13 +9,13 @@ from flwr.app import ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.participation.policy import Situation
-from client.training.measured import Evaluation
 from client.training.models import arrays_of
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.policy import Situation
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Layout, content_size
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
 from strategies.fedalign.alignment import joins
 from strategies.fedalign.match import Match

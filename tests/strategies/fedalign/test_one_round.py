@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, Strategy
 from strategies.fedalign import FedALIGN, priority_loss
 from tests.grid import MemoryGrid, Volunteer, model, values_of

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord
 
-import strategies.rounds.exchange
-from client.training.measured import Evaluation, Measured
+import strategies.rounds.exchange.exchange
+from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from server.checkpoint import Checkpoint
 from strategies import FedAvg
 from strategies.fedalign import FedALIGN
-from strategies.rounds.exchange import NO_ANSWER
+from strategies.rounds.exchange.exchange import NO_ANSWER
 from tests.grid import MemoryGrid, Watch, model, run
 from tests.strategies.fedalign.aligned import (
     EPSILON,
@@ -220,7 +220,7 @@ def test_a_priority_client_that_does_not_answer_the_survey_does_not_use_up_the_r
 def test_models_are_held_only_where_clients_were_told_no_f(
     most: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strategies.rounds.exchange, "PULLED_AT_ONCE", 4)
+    monkeypatch.setattr(strategies.rounds.exchange.exchange, "PULLED_AT_ONCE", 4)
     clients = [Client("a", 1, True), *(Client(f"n{k:02}", 1) for k in range(20))]
     for global_loss, held in (("fresh", range(1, 5)), ("stale", range(20, 22))):
         grid = grid_of(*clients)

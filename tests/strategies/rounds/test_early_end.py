@@ -5,7 +5,7 @@ from flwr.app import ArrayRecord
 
 from fedappeal.protocol import keys
 from strategies import FedAvg
-from strategies.rounds.roll_call import RollCallError
+from strategies.rounds.exchange.roll_call import RollCallError
 from strategies.rounds.round import Round
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedappeal.protocol import keys
 from strategies import FedAvg
 from strategies.rounds.evaluation import summarise
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.members import Member
 from tests.grid import MemoryGrid, Volunteer, model
 
 LARGEST = sys.float_info.max

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from fedappeal.flower.messages import has_no_handler
 from fedappeal.protocol import keys
 from strategies import FedAvg, MaxFL, RoundRecord, Strategy
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.members import Member
 from tests.grid import MemoryGrid, Volunteer, Watch, time_of
 from tests.strategies.foreign import Foreign, record
 

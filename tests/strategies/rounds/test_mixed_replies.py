@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError
+from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, MaxFL, Strategy
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 

@@ -8,8 +8,8 @@ from flwr.common.constant import ErrorCode
 
 from fedappeal.protocol import keys
 from strategies import FedAvg
-from strategies.rounds.exchange import _LATE_AT_ONCE, Channel, Exchange
-from strategies.rounds.members import Member
+from strategies.rounds.exchange.exchange import _LATE_AT_ONCE, Channel, Exchange
+from strategies.rounds.exchange.members import Member
 from tests.grid import Handler, MemoryGrid, Volunteer, Watch, model, run
 
 FROM_SUPERLINK = [ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE]

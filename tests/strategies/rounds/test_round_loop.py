@@ -6,13 +6,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import strategies.rounds.exchange
+import strategies.rounds.exchange.exchange
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, Scalar
+from fedappeal.settings.config import ConfigError, Scalar
 from strategies import FedAvg
-from strategies.rounds.members import Member
-from strategies.rounds.messages import evaluate_messages
-from strategies.rounds.sampling import sampling_order
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.messages import evaluate_messages
+from strategies.rounds.exchange.sampling import sampling_order
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, time_of, values_of
 
 NAMES = [f"c{k}" for k in range(8)]
@@ -200,7 +200,7 @@ def test_the_callers_records_are_not_changed() -> None:
 
 def test_replies_are_not_all_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     start = ArrayRecord({"w": Array(np.zeros(1000, np.float32))})
-    monkeypatch.setattr(strategies.rounds.exchange, "PULLED_AT_ONCE", 4 * 4200)
+    monkeypatch.setattr(strategies.rounds.exchange.exchange, "PULLED_AT_ONCE", 4 * 4200)
     for clients_per_round in (None, 25):
         grid = MemoryGrid({100 + k: Volunteer(f"c{k}") for k in range(50)})
         with time_of(grid):
@@ -210,7 +210,7 @@ def test_replies_are_not_all_held_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_of_large_models_one_reply_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strategies.rounds.exchange, "PULLED_AT_ONCE", 1)
+    monkeypatch.setattr(strategies.rounds.exchange.exchange, "PULLED_AT_ONCE", 1)
     grid = MemoryGrid({100 + k: Volunteer(f"c{k}") for k in range(5)})
     with time_of(grid):
         FedAvg(evaluate_every=0).start(grid, ArrayRecord({"w": Array(np.zeros(1000, np.float32))}), 1)

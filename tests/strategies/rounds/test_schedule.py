@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import build_strategy, check_settings
 from strategies import AdaGD, FedAvg, QFedAvg, Scaffold, Strategy
 from strategies.rounds.schedule import learning_rate_share

@@ -8,9 +8,9 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.config import Scalar
+from fedappeal.settings.config import Scalar
 from server.build import build_strategy
-from strategies.rounds.roll_call import RollCallError
+from strategies.rounds.exchange.roll_call import RollCallError
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run
 from tests.node import run_config
 from tests.strategies.rounds.test_real_nodes import TOLD, RealGrid, Signing, new_key

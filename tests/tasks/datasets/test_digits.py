@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import digits
 from fedappeal.tasks.examples import ClientData

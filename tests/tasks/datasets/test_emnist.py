@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
 from fedappeal.tasks.datasets import emnist
 from tests.tasks.small_data import SmallEMNIST, write_emnist

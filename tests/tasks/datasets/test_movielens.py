@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
 from fedappeal.tasks.datasets import movielens
 from fedappeal.tasks.datasets.movielens import GENRES, MovieLens

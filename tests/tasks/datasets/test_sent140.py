@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
 from fedappeal.tasks.datasets import sent140
 from fedappeal.tasks.files import tweets

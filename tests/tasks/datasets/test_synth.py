@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
 from fedappeal.tasks.datasets.synth import Law, Synth
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.partitions.assign import _iid, assign
 from fedappeal.tasks.partitions.split import split
 

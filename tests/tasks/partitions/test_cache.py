@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import fedappeal.files
-from fedappeal.files import write_safetensors
-from fedappeal.protocol.config import ConfigError, TaskSettings
+import fedappeal.system.files
+from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.system.files import write_safetensors
 from fedappeal.tasks import load_task, partitioned
 from fedappeal.tasks.arrays import Rows
 from fedappeal.tasks.datasets.digits import Digits
@@ -164,7 +164,7 @@ def test_another_writer_in_between_does_no_harm(
         if not found:
             found.append([])
             with monkeypatch.context() as patch:
-                patch.setattr(fedappeal.files.os, "getpid", lambda: number + other_id)
+                patch.setattr(fedappeal.system.files.os, "getpid", lambda: number + other_id)
                 found[0] = kept_rows("a", LABELS, drawn)
 
     def after_the_other(act: Callable[..., None]) -> Callable[..., None]:
@@ -180,7 +180,7 @@ def test_another_writer_in_between_does_no_harm(
         return drawn()
 
     if at != "draw":
-        monkeypatch.setattr(fedappeal.files.os, at, after_the_other(getattr(os, at)))
+        monkeypatch.setattr(fedappeal.system.files.os, at, after_the_other(getattr(os, at)))
     assert same(kept_rows("a", LABELS, draw), DRAWN)
     assert same(found[0], DRAWN)
     assert same(kept_rows("a", LABELS, never), DRAWN)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.partitions.checks import check, check_enough
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedappeal.protocol.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.partitions.assign import assign
 from fedappeal.tasks.partitions.checks import check
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedappeal.protocol.config import TaskSettings
+from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks.partitions.split import flipped, split
 
 

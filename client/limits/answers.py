@@ -1,0 +1,235 @@
+"""How much a client has answered: of each run which questions under which round number, and of the day how many.
+
+A reply tells something of the client: a weight, whether the model appeals, a trained model. What a server may learn
+is bounded by counting: under one round number of a run one TRAIN is answered and a few EVALUATEs, for the same model
+and settings again where they come again (a resumed run repeats a round), and a day has a limit. The counts are one
+small file of the state folder.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from client.limits.limits import LimitReached, Limits
+from fedappeal.protocol import keys
+from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.system.files import replace_file
+
+ANSWERS = "answers.json"
+"""The file's name in the state folder."""
+_LOCK = "answers.lock"
+"""Of the file that a process locks while it changes the counts."""
+KEPT_RUNS = 32
+"""Runs of which the questions are remembered; the one asked longest ago is forgotten first."""
+KEPT_ROUNDS = 8
+"""Latest round numbers of a run, of TRAIN and of EVALUATE each; an earlier one is over."""
+MOST_REPEATS = 8
+"""How often one question of a round is answered."""
+TRAIN, EVALUATE = "train", "evaluate"
+_INITIAL = "initial"
+_DAY = 86400
+_NOT_ASKED = frozenset({keys.SERVER_ROUND, keys.RUN_KEY, keys.LAYOUT, keys.MANDATORY, keys.FINAL})
+"""Keys of a message that change nothing of what is answered, or name the round."""
+
+log = logging.getLogger("fedappeal.client")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a model.
+
+    Attributes:
+        kind: ``train`` or ``evaluate``.
+        run: the run-key; of a run without one, its number.
+        server_round: the round.
+        digest: equal for equal models and settings.
+    """
+
+    kind: str
+    run: str
+    server_round: int
+    digest: str
+
+
+def question_digest(models: Mapping[str, str], config: Mapping[str, object]) -> str:
+    """Return the hash of what decides an answer.
+
+    A strategy's values of the round are left out: they may differ where a resumed run repeats a round.
+
+    Args:
+        models: content hashes of the message's arrays, by name.
+        config: of the message.
+    """
+    own = f"{config.get(keys.STRATEGY, '')}."
+    asked = {k: v for k, v in config.items() if k not in _NOT_ASKED and not k.startswith(own)}
+    text = repr((sorted(models.items()), sorted(asked.items())))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+Rounds = dict[str, dict[str, int]]
+"""By round number: how often each question was answered, by its digest."""
+
+
+@dataclass
+class _Content:
+    """What the file holds: the day, what was counted in it, and each run's initial model and questions."""
+
+    day: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("rounds", "runs", "bytes"), 0))
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def run(self, key: str) -> dict[str, Any]:
+        """Return what is known of a run, which becomes the latest."""
+        run = self.runs.pop(key, {})
+        self.runs[key] = run
+        while len(self.runs) > KEPT_RUNS:
+            del self.runs[next(iter(self.runs))]
+        return run
+
+    def begin_day(self, today: int) -> None:
+        """Begin to count anew where it is another day."""
+        if today != self.day:
+            self.day, self.counts = today, dict.fromkeys(self.counts, 0)
+
+    def count(self, what: str, most: int, name: str, today: int) -> None:
+        """Count a round or a run of today; LimitReached where there were enough."""
+        self.begin_day(today)
+        if most and self.counts[what] >= most:
+            raise LimitReached(f"this client's {name} = {most} a day is reached: ask again tomorrow (UTC)")
+        self.counts[what] += 1
+
+
+class AnswerBook:
+    """What a client has answered, in a file of its state folder, which is read anew each time.
+
+    Args:
+        folder: the state folder.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = folder / ANSWERS
+        self._clock = clock
+
+    def runs(self) -> list[str]:
+        """Return the runs that asked something, the latest last."""
+        return list(self._read().runs)
+
+    def answer(self, question: Question, limits: Limits) -> None:
+        """Count a question that is about to be answered.
+
+        Raises:
+            LimitReached: if it may not be answered, or the counts cannot be read.
+        """
+        with self._changed() as content:
+            self._count(content, question, limits)
+
+    def _count(self, content: _Content, question: Question, limits: Limits) -> None:
+        run = content.run(question.run)
+        rounds: Rounds = run.setdefault(question.kind, {})
+        number = str(question.server_round)
+        where = f"round {question.server_round} of this run"
+        if number not in rounds and len(rounds) >= KEPT_ROUNDS and question.server_round < min(map(int, rounds)):
+            raise LimitReached(f"{where} is over: this client was asked about round {max(map(int, rounds))}")
+        asked = rounds.get(number, {})
+        most, limit = 1, "it trains one model with one set of settings a round"
+        if question.kind == EVALUATE:
+            most, limit = limits.max_evaluations, f"max-evaluations = {limits.max_evaluations}"
+        if question.digest not in asked and most and len(asked) >= most:
+            raise LimitReached(f"this client has answered another question in {where}: {limit}")
+        if (times := asked.get(question.digest, 0)) >= MOST_REPEATS:
+            raise LimitReached(f"this client has answered the same question {times} times in {where}")
+        if not any(number in run.get(kind, {}) for kind in (TRAIN, EVALUATE)):
+            content.count("rounds", limits.max_rounds, "max-rounds", self._today())
+        rounds[number] = {**asked, question.digest: times + 1}
+        for old in sorted(rounds, key=int)[:-KEPT_ROUNDS]:
+            del rounds[old]
+
+    def begin(self, run_key: str, initial: str, limits: Limits) -> None:
+        """Count a run that is about to begin, or begins again from another model.
+
+        Args:
+            run_key: the run.
+            initial: content hash of its initial model.
+            limits: the owner's.
+
+        Raises:
+            LimitReached: if no further run may begin today.
+        """
+        with self._changed() as content:
+            run = content.run(run_key)
+            if run.get(_INITIAL) != initial:
+                content.count("runs", limits.max_runs, "max-runs", self._today())
+                run[_INITIAL] = initial
+
+    def move(self, count: int) -> None:
+        """Count bytes that were sent or fetched."""
+        with self._changed() as content:
+            content.begin_day(self._today())
+            content.counts["bytes"] += count
+
+    def moved(self) -> int:
+        """Return the bytes that were sent and fetched today."""
+        content = self._read()
+        return content.counts["bytes"] if content.day == self._today() else 0
+
+    def forget(self) -> None:
+        """Forget all runs; what was answered today still counts."""
+        with self._changed() as content:
+            content.runs = {}
+
+    def _today(self) -> int:
+        return int(self._clock() // _DAY)
+
+    @contextmanager
+    def _changed(self) -> Iterator[_Content]:
+        """Give the counts, to be kept as the block leaves them; another process that changes them waits."""
+        # A user who can open the file can hold its lock.
+        with open(self._path.with_name(_LOCK), "a", opener=partial(os.open, mode=0o600)) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            content = self._read()
+            yield content
+            self._write(content)
+
+    def _read(self) -> _Content:
+        """Return the counts.
+
+        Raises:
+            LimitReached: they are there and cannot be read: to count anew would allow too much.
+        """
+        try:
+            found = parse_json(self._path.read_bytes())
+            counts = {key: int(found["counts"].get(key, 0)) for key in _Content().counts}
+            runs = {str(key): _checked(run) for key, run in found["runs"].items()}
+            return _Content(int(found["day"]), counts, runs)
+        except FileNotFoundError:
+            return _Content()
+        except OSError as error:
+            raise LimitReached(
+                f"what this client answered cannot be read ('{self._path}': {error.strerror})"
+            ) from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("%s cannot be read, and is begun anew: %s", self._path, error)
+            return _Content()
+
+    def _write(self, content: _Content) -> None:
+        # Not forced to the disk: a power cut may cost a few counts, and a small device's card lives longer.
+        replace_file(self._path, json.dumps(asdict(content)).encode(), durable=False, mode=0o600)
+
+
+def _checked(run: Any) -> dict[str, Any]:
+    rounds = {
+        kind: {str(int(n)): {str(k): int(v) for k, v in asked.items()} for n, asked in run[kind].items()}
+        for kind in (TRAIN, EVALUATE)
+        if kind in run
+    }
+    return {**rounds, **({_INITIAL: str(run[_INITIAL])} if _INITIAL in run else {})}

@@ -1,0 +1,181 @@
+"""The owner's limits at work: what one client checks before it answers a message, and while it does."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+
+from client.limits.answers import EVALUATE, TRAIN, AnswerBook, Question, question_digest
+from client.limits.deadline import Deadline
+from client.limits.limits import LimitReached, Limits, read_limits
+from client.limits.rest import Surroundings, why_resting
+from client.state.pruning import prune
+from client.state.store import DiskStore, Store
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.protocol import keys
+from fedappeal.protocol.packing import content_bytes, content_hash
+from fedappeal.system.clock import CLOCK
+
+_LARGEST_CONFIG = 64_000
+"""Bytes of all that a message tells beside its models."""
+_MOST_PLUGINS = 100
+"""Lines about plug-ins in a roll call."""
+_MODELS_OF_A_RUN = 3
+"""Models that a run leaves in the state: the one trained alone, and the preferred one twice."""
+
+
+class Guard:
+    """Keeps one client inside its owner's limits.
+
+    Attributes:
+        limits: as they were when the message came.
+        deadline: of the message; None before the first.
+    """
+
+    def __init__(self, folder: Path | None, text: str = "") -> None:
+        """Begin.
+
+        Args:
+            folder: the state folder, with the file of limits and the count of answers; None: neither.
+            text: limits that go before those of the file.
+
+        Raises:
+            ConfigError: for limits that are not allowed.
+        """
+        self._folder = folder
+        self._text = text
+        self._book = AnswerBook(folder) if folder else None
+        self._moved = 0
+        self.deadline: Deadline | None = None
+        self.limits = self.limits_now()
+
+    def limits_now(self) -> Limits:
+        """Return the limits, with what was changed in the file.
+
+        Raises:
+            ConfigError: for a file that is damaged, or limits that are not allowed.
+        """
+        return (read_limits(self._folder) if self._folder else Limits()).with_text(self._text)
+
+    def begin(self, message: Message) -> None:
+        """Begin to answer a message.
+
+        Raises:
+            LimitReached: if it tells more than a message may.
+        """
+        self.limits = limits = self.limits_now()
+        about = message.metadata
+        left = about.created_at + about.ttl - CLOCK.now()
+        self.deadline = Deadline.of(left, about.ttl, limits.max_seconds, limits.max_memory, limits.max_cpu)
+        self.deadline.check()
+        if limits == Limits.off():
+            return
+        told = [record for record in message.content.values() if not isinstance(record, ArrayRecord)]
+        if sum(len(record.deflate()) for record in told) > _LARGEST_CONFIG:
+            raise LimitReached(f"the message tells more than {_LARGEST_CONFIG} bytes beside its models")
+        if str(_config(message).get(keys.PLUGINS, "")).count("\n") >= _MOST_PLUGINS:
+            raise LimitReached(f"the roll call names more than {_MOST_PLUGINS} plug-ins")
+
+    def check_question(self, message: Message, model: str) -> None:
+        """Count the question that a message asks about a model.
+
+        Args:
+            message: the message; a roll call asks nothing.
+            model: content hash of the model that it brings.
+
+        Raises:
+            LimitReached: if it may not be answered.
+        """
+        kind = {MessageType.TRAIN: TRAIN, MessageType.EVALUATE: EVALUATE}.get(
+            message.metadata.message_type.partition(".")[0]
+        )
+        if self._book is None or kind is None or not self.limits.counts_answers:
+            return
+        models = {keys.ARRAYS: model}
+        for name, record in message.content.items():
+            if isinstance(record, ArrayRecord) and name != keys.ARRAYS:
+                models[name] = content_hash(record)
+        config = _config(message)
+        run = str(config.get(keys.RUN_KEY, "")) or f"run {message.metadata.run_id}"
+        server_round = int(config.get(keys.SERVER_ROUND, 0))
+        self._book.answer(Question(kind, run, server_round, question_digest(models, config)), self.limits)
+
+    def check_training(self, rule: LocalRule, training: LocalTrainingSettings, examples: int) -> None:
+        """Check that a training takes no more gradients than the owner allows; nothing is drawn before it.
+
+        Raises:
+            LimitReached: if it takes more.
+        """
+        gradients, most = rule.gradients(training.steps(examples)), self.limits.max_steps
+        if most and gradients > most:
+            told = f"a training of {gradients} gradients is not allowed"
+            raise LimitReached(f"{told}: this client's max-steps = {most}")
+        if self.deadline is not None:
+            self.deadline.check()
+
+    def check_sent(self, rule: LocalRule, training: LocalTrainingSettings, examples: int, own: bool) -> None:
+        """Check a training whose result is sent: what is behind it must not be too little.
+
+        Args:
+            rule: the local rule.
+            training: how much it trains.
+            examples: how many the client trains on.
+            own: whether they are its owner's. How many of them are left to train on is the run's to say, so they
+                count as a batch; a share of a task's data is as small as it is.
+
+        Raises:
+            LimitReached: for fewer gradients, or fewer examples behind one, than the owner allows.
+        """
+        self.check_training(rule, training, examples)
+        limits, batch, gradients = self.limits, rule.examples(training), rule.gradients(training.steps(examples))
+        if own:
+            batch = min(batch or examples, examples)
+        if 0 < batch < limits.min_batch:
+            raise LimitReached(f"a batch of {batch} is not allowed: this client's min-batch = {limits.min_batch}")
+        if gradients < limits.min_steps:
+            raise LimitReached(
+                f"a training of {gradients} gradients is not allowed: this client's min-steps = {limits.min_steps}"
+            )
+
+    def moved(self, count: int) -> None:
+        """Count bytes of models that were sent or fetched; where the disk fails they are counted later."""
+        self._moved += count
+        if self._book is not None and self._moved:
+            with suppress(OSError, LimitReached):
+                self._book.move(self._moved)
+                self._moved = 0
+
+    def why_resting(self, around: Surroundings) -> str:
+        """Return for which limit the client rests now; empty: for none.
+
+        Raises:
+            ConfigError: as `limits_now`.
+        """
+        return why_resting(self.limits_now(), around, self._book.moved if self._book is not None else int)
+
+    def begin_run(self, run_key: str, initial: ArrayRecord) -> None:
+        """Count a run that begins.
+
+        Raises:
+            LimitReached: if no further run may begin today.
+        """
+        if self._book is not None and self.limits.counts_answers:
+            self._book.begin(run_key, content_hash(initial), self.limits)
+
+    def make_room(self, store: Store, run_key: str, initial: ArrayRecord) -> None:
+        """Forget old runs, so that the state stays within its limits.
+
+        Raises:
+            LimitReached: if there is no room for this run.
+        """
+        if self._book is not None and isinstance(store, DiskStore):
+            needed = _MODELS_OF_A_RUN * content_bytes(initial)
+            prune(store, self._book, run_key, self.limits.max_state, needed)
+
+
+def _config(message: Message) -> Mapping[str, Any]:
+    config = message.content.get(keys.CONFIG)
+    return config if isinstance(config, ConfigRecord) else {}

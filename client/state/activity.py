@@ -1,0 +1,257 @@
+"""What a client did in each run, for its owner: rounds, seconds, bytes, the latest figure.
+
+The app notes in its context's state what it measured of the model that was sent; the process that serves takes that
+out and adds what the answer was and what it cost. It stays on the device, in one small file beside the records.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from client.requirement import LOSS, METRIC, Requirement
+from fedappeal.core.measured import Evaluation
+from fedappeal.protocol.foreign_text import printable
+from fedappeal.system.files import DAMAGED, replace_file, set_aside
+from fedappeal.system.plural import counted
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
+
+ACTIVITY = "activity.json"
+"""The file's name in the state folder."""
+KEPT_RUNS = 32
+"""Runs that are remembered; the one that was served longest ago is forgotten first."""
+
+_JUDGED = "judged"
+_LONGEST = 80
+
+log = logging.getLogger("fedappeal.client")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a client measured of a model, against what it requires.
+
+    Attributes:
+        figure: the loss, or the value of the task's metric, that was measured.
+        requirement: rho_k.
+        of: what both are: ``loss``, or the metric's name.
+        split: on which data, ``train``, ``held-out`` or ``test``.
+        met: whether the model meets the requirement.
+        bound: where the figure has to be: ``below`` the requirement, ``at least`` or ``at most`` there.
+        spent: rounds of the run that the client has joined on request although the model did not meet it.
+        goodwill: how many it gives in the run; None: no limited number, or the model was not sent to be trained.
+    """
+
+    figure: float
+    requirement: float
+    of: str
+    split: str
+    met: bool
+    bound: str = "below"
+    spent: int = 0
+    goodwill: int | None = None
+
+    @property
+    def goodwill_spent(self) -> str:
+        """How much goodwill the client has spent, in words; empty where it gives no limited number."""
+        return "" if self.goodwill is None else f"goodwill: {self.spent} of {counted(self.goodwill, 'round')} spent"
+
+    def __str__(self) -> str:
+        return f"{self.of} {self.figure:.3f}, requirement {self.requirement:.3f}"
+
+
+def note_judged(
+    state: "RecordDict",
+    evaluation: Evaluation,
+    requirement: Requirement,
+    split: str,
+    goodwill: tuple[int, int] | None = None,
+) -> None:
+    """Note in a context's state what was measured of a model, if it was.
+
+    Args:
+        state: of the context.
+        evaluation: what was measured.
+        requirement: what the client requires.
+        split: on which data.
+        goodwill: rounds that it has joined on request, and how many it gives; None: it was not asked to train.
+    """
+    from flwr.app import ConfigRecord
+
+    figure, of, bound = evaluation.loss, LOSS, "below"
+    if requirement.of == METRIC:
+        metric = evaluation.metric
+        figure, of, bound = evaluation.score, metric.name, "at least" if metric.higher_is_better else "at most"
+    if figure == figure:
+        met = requirement.met(evaluation)
+        judged = asdict(Judged(figure, requirement.rho, of, split, met, bound, *(goodwill or ())))
+        state[_JUDGED] = ConfigRecord({key: value for key, value in judged.items() if value is not None})
+
+
+def take_judged(state: "RecordDict") -> Judged | None:
+    """Take out of a context's state what was noted; None where nothing was."""
+    record: Any = state.get(_JUDGED)
+    if record is None:
+        return None
+    del state[_JUDGED]
+    return Judged(**record)
+
+
+@dataclass(frozen=True)
+class RunActivity:
+    """What a client did in one run.
+
+    Attributes:
+        run_key: which run.
+        strategy: its strategy; empty where its bundle does not say.
+        task: its task; empty as above.
+        first: when the client first answered it, in seconds since 1970.
+        last: when it last did.
+        done: how often it did what: ``joined``, ``sat-out``, ``left``, ``evaluated``, ``failed``.
+        seconds: time that the answers took.
+        bytes_up: bytes of the answers' contents; ``bytes_down``: of the messages'.
+        server_round: the latest round.
+        judged: what it measured of the latest model that it judged; None: of none.
+        served_since: the first of the rounds up to now in which it was asked and the model met its requirement; 0:
+            the latest did not.
+        goodwill: what it has spent of its goodwill, in words; empty: it gives no limited number.
+    """
+
+    run_key: str
+    strategy: str
+    task: str
+    first: float
+    last: float
+    done: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    server_round: int = 0
+    judged: Judged | None = None
+    served_since: int = 0
+    goodwill: str = ""
+
+    @property
+    def goodwill_line(self) -> str:
+        """Goodwill that the client has spent, and since when the model serves it."""
+        since = f"the model serves you since round {self.served_since}" if self.served_since else ""
+        return "; ".join(filter(None, (self.goodwill, since)))
+
+    @property
+    def what(self) -> str:
+        """What the run is, in a few words."""
+        return run_of({"strategy": self.strategy, "task": self.task})
+
+    def lines(self) -> list[str]:
+        """Return what an owner reads of it, a line a thing."""
+        began, ended = (time.strftime("%Y-%m-%d %H:%M", time.localtime(each)) for each in (self.first, self.last))
+        until = "" if began == ended else f" to {ended[11:] if began[:10] == ended[:10] else ended}"
+        joined, sat_out = self.done.get("joined", 0), self.done.get("sat-out", 0)
+        did = [f"joined {counted(joined, 'round')}", f"sat out {sat_out}"]
+        did += [f"{key} {self.done[key]}" for key in ("evaluated", "failed") if self.done.get(key)]
+        traffic = f"{self.bytes_up / 1e6:.1f} MB up, {self.bytes_down / 1e6:.1f} MB down"
+        lines = [f"{self.what}, {began}{until}", f"{', '.join(did)}; {self.seconds:.1f} s of work; {traffic}"]
+        if (judged := self.judged) is not None:
+            split = "training" if judged.split == "train" else judged.split
+            wanted = f"{judged.bound} {judged.requirement:.4f}"
+            lines.append(
+                f"round {self.server_round}: {split} {judged.of} {judged.figure:.4f}, required {wanted}: "
+                f"{'met' if judged.met else 'not met'}"
+            )
+        return [*lines, *([self.goodwill_line] if self.goodwill_line else [])]
+
+
+def run_of(settings: Mapping[str, object]) -> str:
+    """Return what a run is by its settings, in a few words."""
+    strategy, task = (printable(settings.get(key, ""), _LONGEST) for key in ("strategy", "task"))
+    return f"{strategy} on {task}" if strategy and task else "a run of another kind"
+
+
+@lru_cache
+def _runs() -> TypeAdapter[list[RunActivity]]:
+    return TypeAdapter(list[RunActivity])
+
+
+class Activity:
+    """What a client did in its latest runs, in a file of its state folder."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = folder / ACTIVITY
+        self._clock = clock
+
+    def runs(self) -> dict[str, RunActivity]:
+        """Return what is remembered of each run, by run-key; the latest run is the last."""
+        if not self._path.exists():
+            return {}
+        try:
+            found = _runs().validate_json(self._path.read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read, and is begun anew: %s", self._path, str(error).splitlines()[0])
+            return {}
+        return {run.run_key: run for run in found}
+
+    def answered(
+        self,
+        run_key: str,
+        settings: Mapping[str, object],
+        *,
+        done: str = "",
+        seconds: float = 0.0,
+        bytes_up: int = 0,
+        bytes_down: int = 0,
+        server_round: int = 0,
+        judged: Judged | None = None,
+    ) -> None:
+        """Remember one answer.
+
+        Args:
+            run_key: of the run.
+            settings: the run's.
+            done: what was done, as in `RunActivity.done`; empty: nothing that is counted.
+            seconds: what it took.
+            bytes_up: size of the answer's content.
+            bytes_down: size of the message's.
+            server_round: the round; 0: none.
+            judged: what was measured of the model, if it was.
+        """
+        runs, now = self.runs(), self._clock()
+        if not runs and self._path.exists():
+            with suppress(OSError):
+                set_aside(self._path)  # damaged, not empty: it holds a run from the first answer on
+        strategy, task = (printable(settings.get(key, ""), _LONGEST) for key in ("strategy", "task"))
+        run = runs.pop(run_key, None) or RunActivity(run_key, strategy, task, now, now)
+        since, goodwill = run.served_since, run.goodwill
+        if judged and judged.split != "test":
+            since, goodwill = (since or server_round) if judged.met else 0, judged.goodwill_spent
+        runs[run_key] = replace(
+            run,
+            last=now,
+            done={**run.done, done: run.done.get(done, 0) + 1} if done else run.done,
+            seconds=run.seconds + seconds,
+            bytes_up=run.bytes_up + bytes_up,
+            bytes_down=run.bytes_down + bytes_down,
+            server_round=server_round if judged else run.server_round,
+            judged=judged or run.judged,
+            served_since=since,
+            goodwill=goodwill,
+        )
+        kept = [asdict(each) for each in runs.values()][-KEPT_RUNS:]
+        # Not forced to the disk: a power cut may cost a round's figures, and a small device's card lives longer.
+        try:
+            replace_file(self._path, json.dumps(kept).encode(), durable=False, mode=0o600)
+        except OSError as error:  # a full disk: the client's answers matter more
+            log.warning("%s cannot be written: %s", self._path, error)
+
+    def forget(self) -> None:
+        """Forget all runs."""
+        for file in (self._path, *self._path.parent.glob(f"{ACTIVITY}.{DAMAGED}*")):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,184 @@
+"""What a client remembers: its id, and of each run requirement, decisions, personal part."""
+
+import json
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.settings import NodeSettings
+from client.state.store import Record, Store
+from fedappeal.core.policy import Past
+from fedappeal.protocol.keys import Decision, is_run_key
+from fedappeal.settings.config import ConfigError, Scalar
+
+DEPARTURE = "departure-"
+"""How the record is named, before the run-key, by which an owner has the client leave a run for good."""
+
+
+def client_identity(node: NodeSettings, store: Store) -> str:
+    """Return the client-id: the owner's (or the key's), else the state's, made on first use.
+
+    A simulated client's follows from its number, and is not kept.
+    """
+    if node.client_id:
+        return node.client_id
+    if node.partition_id >= 0 and not store.durable:
+        return client_of_partition(node.partition_id)
+    if (record := store.read("identity")) is not None:
+        return str(record.values["client-id"])
+    fresh = client_of_partition(node.partition_id) if node.partition_id >= 0 else f"client-{uuid.uuid4().hex[:12]}"
+    store.write("identity", Record({"client-id": fresh}))
+    return fresh
+
+
+def client_of_partition(number: int) -> str:
+    """Return the client-id of the client that plays a task's client of a number."""
+    return f"client-{number:04d}"
+
+
+@lru_cache(maxsize=1024)
+def _run_record(values: tuple[tuple[str, Scalar], ...]) -> Record:
+    """Return the record of a run; clients that remember the same share it."""
+    return Record(dict(values))
+
+
+def _past(
+    server_round: int,
+    decision: int,
+    loss: float,
+    held_out: float = math.nan,
+    wishes: Sequence[int] = (),
+    mandatory: int = 0,
+) -> Past:
+    """Return a round that was kept as a list of numbers."""
+    held_out = held_out if math.isfinite(held_out) else math.nan  # one NaN for all: equal pasts compare as equal
+    wished = tuple(Decision(wish) for wish in wishes)
+    return Past(server_round, Decision(decision), float(loss), held_out, wished, bool(mandatory))
+
+
+def _payment(server_round: int, model: str) -> str:
+    """Return how a round that was paid for is remembered."""
+    return f"{server_round}:{model[:32]}"
+
+
+class RunMemory:
+    """What a client remembers of one run.
+
+    Args:
+        store: where it is kept.
+        run_key: which run.
+    """
+
+    def __init__(self, store: Store, run_key: str) -> None:
+        """Begin.
+
+        Raises:
+            ConfigError: for a key that is no part of a file's name.
+        """
+        if not is_run_key(run_key):
+            raise ConfigError(
+                f"run-key = {run_key[:80]!r} is not allowed: up to 64 letters, digits, '-', '_' and '.'"
+            )
+        self._store = store
+        self._run_key = run_key
+
+    @property
+    def requirement(self) -> str:
+        """Name under which this run's requirement is stored; empty: none yet."""
+        return str(self._values()["requirement"])
+
+    @requirement.setter
+    def requirement(self, key: str) -> None:
+        self._remember("requirement", key)
+
+    def has_left(self, server_round: int) -> bool:
+        """Whether the client left for good before the given round, or its owner has it leave."""
+        if self._store.durable and self._store.read(DEPARTURE + self._run_key) is not None:
+            return True
+        return 0 < int(self._values()["left-round"]) < server_round
+
+    def leave(self, server_round: int) -> None:
+        """Remember that the client left for good in the given round."""
+        self._remember("left-round", server_round)
+
+    def accepts(self, server_round: int, model: str, goodwill: int) -> bool:
+        """Whether the client's goodwill lets it join a round on request.
+
+        Args:
+            server_round: the round.
+            model: content hash of the model that was sent; a round that was paid for is not paid for again.
+            goodwill: rounds that it gives in this run; -1: all.
+        """
+        if goodwill <= 0:
+            return goodwill < 0
+        spent = self._spent()
+        return len(spent) < goodwill or _payment(server_round, model) in spent
+
+    def pay(self, server_round: int, model: str) -> None:
+        """Remember a round that the client joins on request, before it trains."""
+        spent = self._spent()
+        if (payment := _payment(server_round, model)) not in spent:
+            self._remember("goodwill-spent", " ".join((*spent, payment)))
+
+    @property
+    def goodwill_spent(self) -> int:
+        """Rounds that the client has joined on request although the model did not meet its requirement."""
+        return len(self._spent())
+
+    def _spent(self) -> list[str]:
+        return str(self._values()["goodwill-spent"]).split()
+
+    def personal(self, before: int) -> Mapping[str, NDArray[np.generic]]:
+        """Return the personal part of the model as it was before a round."""
+        for name in self._personal_names:
+            record = self._store.read(name)
+            if record is not None and int(record.values["round"]) < before:
+                return record.arrays
+        return {}
+
+    def keep_personal(self, server_round: int, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Remember the personal part after a round, and keep the one before that round."""
+        now, previous = self._personal_names
+        record = self._store.read(now)
+        if record is not None and int(record.values["round"]) < server_round:
+            self._store.write(previous, record)
+        self._store.write(now, Record({"round": server_round}, arrays))
+
+    @property
+    def _personal_names(self) -> tuple[str, str]:
+        return f"personal-{self._run_key}", f"personal-{self._run_key}-before"
+
+    def past(self, server_round: int) -> tuple[Past, ...]:
+        """Return the rounds before one, oldest first; later ones are about to be run again."""
+        record = self._store.read(f"past-{self._run_key}")
+        lines = json.loads(str(record.values["rounds"])) if record else []
+        past = (_past(*line) for line in lines)
+        return tuple(each for each in past if each.server_round < server_round)
+
+    def keep_past(self, past: tuple[Past, ...]) -> None:
+        """Remember rounds."""
+        lines = [
+            [
+                each.server_round,
+                int(each.decision),
+                each.loss,
+                each.held_out,
+                [int(wish) for wish in each.wishes],
+                int(each.mandatory),
+            ]
+            for each in past
+        ]
+        self._store.write(f"past-{self._run_key}", Record({"rounds": json.dumps(lines)}))
+
+    def _values(self) -> dict[str, Scalar]:
+        record = self._store.read(f"run-{self._run_key}")
+        return {"requirement": "", "left-round": 0, "goodwill-spent": "", **(record.values if record else {})}
+
+    def _remember(self, key: str, value: Scalar) -> None:
+        values = self._values()
+        if values[key] != value:
+            self._store.write(f"run-{self._run_key}", _run_record(tuple({**values, key: value}.items())))

@@ -1,0 +1,243 @@
+"""What a client remembers: small named records, durable on disk or in the memory of a simulator.
+
+A record is a few scalars and, where needed, some named arrays. On disk each record is one safetensors file with a
+checksum, replaced atomically, so a client killed at any moment finds either the old record or the new one.
+"""
+
+import glob
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedappeal.protocol.packing import view
+from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.system.files import (
+    DAMAGED,
+    delete_unfinished,
+    read_safetensors,
+    read_values,
+    set_aside,
+    write_safetensors,
+)
+
+PRECIOUS = ("identity", "noise-key", "run-", "departure-")
+"""How the names of records begin that have a copy."""
+_COPIES = "copies"
+_FOLDER, _FILE = 0o700, 0o600
+
+log = logging.getLogger("fedappeal.client")
+
+_NO_ARRAYS = ArrayRecord()
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One remembered thing: scalars by name, and arrays by name."""
+
+    values: Mapping[str, Scalar]
+    arrays: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+
+    @cached_property
+    def as_flowers(self) -> tuple[ConfigRecord, ArrayRecord]:
+        """The same as Flower's records; not to be changed, as many simulated clients may remember one thing."""
+        arrays = {k: Array(np.asarray(a, order="C")) for k, a in self.arrays.items()}
+        return ConfigRecord(dict(self.values)), ArrayRecord(arrays)
+
+
+class Store(Protocol):
+    """Where a client keeps its records.
+
+    Attributes:
+        durable: whether records outlive the process.
+    """
+
+    durable: bool
+
+    def read(self, name: str) -> Record | None:
+        """Return the record of that name, or None."""
+
+    def write(self, name: str, record: Record) -> None:
+        """Replace the record of that name, all or nothing."""
+
+
+class DiskStore:
+    """Records as files ``NAME.safetensors`` in one folder, for their owner's eyes alone.
+
+    A damaged record is put aside, and is as if it had never been written: the client makes it again. Those in
+    `PRECIOUS` cannot be made again, and have a copy each; where that is damaged too, reading fails.
+    """
+
+    durable = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"state-dir = '{folder}' is not allowed: {error.strerror}") from None
+
+    def path(self, name: str) -> Path:
+        """Return the file of the record of that name."""
+        return self.folder / f"{name}.safetensors"
+
+    def names(self) -> list[str]:
+        """Return the names of all records, sorted."""
+        found = (*self.folder.glob("*.safetensors"), *(self.folder / _COPIES).glob("*.safetensors"))
+        return sorted({file.stem for file in found})
+
+    def read(self, name: str) -> Record | None:
+        """Return the record of that name, or None; a damaged one is put aside, with a warning to its owner.
+
+        Raises:
+            ConfigError: a precious record is damaged, and so is its copy.
+        """
+        path = self.path(name)
+        try:
+            record = self.look(name)
+        except ConfigError as error:
+            if is_precious(name):
+                raise
+            aside = set_aside(path)
+            log.warning("%s: it is kept as '%s', and made again where a run needs it", error, aside.name)
+            return None
+        if record is not None and is_precious(name) and not _readable(path):
+            if path.exists():
+                log.warning(
+                    "'%s' is damaged: its copy takes its place, and it is kept as '%s'", path, set_aside(path)
+                )
+            self.write(name, record)
+        return record
+
+    def look(self, name: str) -> Record | None:
+        """Return the record of that name, or None, and change nothing.
+
+        Raises:
+            ConfigError: it is damaged, and so is its copy.
+        """
+        return self._first_readable(name, _record)
+
+    def values(self, name: str) -> dict[str, Scalar] | None:
+        """Return a record's scalars without reading its arrays, or None; errors as in `look`."""
+        return self._first_readable(name, read_values)
+
+    def written(self, name: str) -> float:
+        """Return when the record of that name was written, in seconds since the epoch."""
+        path = self.path(name)
+        return (path if path.exists() else self._copy(name)).stat().st_mtime
+
+    def write(self, name: str, record: Record) -> None:
+        """Replace the record of that name atomically, and wait until it is on the disk."""
+        write_safetensors(self.path(name), record.arrays, record.values, mode=_FILE)
+        if is_precious(name):
+            copy = self._copy(name)
+            copy.parent.mkdir(mode=_FOLDER, exist_ok=True)
+            write_safetensors(copy, record.arrays, record.values, mode=_FILE)
+
+    def delete(self, name: str) -> None:
+        """Forget the record of that name, and what was put aside of it."""
+        self._copy(name).unlink(missing_ok=True)  # first: a copy without its record would bring it back
+        for file in (self.path(name), *self.folder.glob(f"{glob.escape(name)}.safetensors.{DAMAGED}*")):
+            file.unlink(missing_ok=True)
+
+    def put_aside(self, name: str) -> None:
+        """Put the record of that name aside, with its copy forgotten."""
+        self._copy(name).unlink(missing_ok=True)
+        if self.path(name).exists():
+            set_aside(self.path(name))
+
+    def damaged(self) -> list[str]:
+        """Return the names of the records of which something was put aside, sorted."""
+        return sorted({file.name.partition(".safetensors.")[0] for file in self.folder.glob(f"*.{DAMAGED}*")})
+
+    def _first_readable(self, name: str, read: Callable[[Path], T]) -> T | None:
+        """Return what is read of a record, or of its copy where the record is damaged or lost; None: of neither."""
+        path, copy = self.path(name), self._copy(name)
+        if not path.exists():
+            return read(copy) if copy.exists() else None
+        try:
+            return read(path)
+        except ConfigError:
+            if not (copy.exists() and _readable(copy)):
+                raise
+            return read(copy)
+
+    def _copy(self, name: str) -> Path:
+        return self.folder / _COPIES / f"{name}.safetensors"
+
+
+def clear_up(folder: Path) -> None:
+    """Delete what a killed client left half-written: it may be as large as a model, and no limit counts it."""
+    for each in (folder, folder / _COPIES):
+        delete_unfinished(each)
+
+
+def make_private(folder: Path) -> None:
+    """Let only its owner read a state folder, where the file system knows owners."""
+    with suppress(OSError):
+        folder.chmod(_FOLDER)
+        for path in folder.rglob("*"):
+            if not path.is_symlink():
+                path.chmod(_FOLDER if path.is_dir() else _FILE)
+
+
+def is_precious(name: str) -> bool:
+    """Whether a record cannot be made again: its loss would change who the client is, or what its owner decided."""
+    return name.startswith(PRECIOUS)
+
+
+def _record(path: Path) -> Record:
+    arrays, values = read_safetensors(path)
+    return Record(values, arrays)
+
+
+def _readable(path: Path) -> bool:
+    try:
+        _record(path)
+    except ConfigError:
+        return False
+    return True
+
+
+class ContextStore:
+    """Records in a Flower context's state: the simulators' memory, one context per virtual client."""
+
+    durable = False
+
+    def __init__(self, state: RecordDict) -> None:
+        self._state = state
+        self._decoded: dict[str, tuple[object, object, Record]] = {}
+
+    def holds(self, state: RecordDict) -> bool:
+        """Whether this is the store of that state."""
+        return self._state is state
+
+    def read(self, name: str) -> Record | None:
+        """Return the record of that name, or None."""
+        # Not by `config_records`, which copies all that there is.
+        record, arrays = self._state.get(name), self._state.get(f"{name}.arrays", _NO_ARRAYS)
+        if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+            return None
+        if (known := self._decoded.get(name)) is None or known[0] is not record or known[1] is not arrays:
+            values = {k: v for k, v in record.items() if not isinstance(v, list | bytes)}
+            known = record, arrays, Record(values, {key: view(array) for key, array in arrays.items()})
+            self._decoded[name] = known
+        return known[2]
+
+    def write(self, name: str, record: Record) -> None:
+        """Replace the record of that name."""
+        self._state[name], arrays = record.as_flowers
+        if record.arrays:
+            self._state[f"{name}.arrays"] = arrays
+        else:
+            self._state.pop(f"{name}.arrays", None)
+            self._decoded[name] = self._state[name], _NO_ARRAYS, record

@@ -1,0 +1,178 @@
+"""Flower's client mods around local training: clipping, and noise for local differential privacy.
+
+Only the model of a joined reply is touched, never its metrics. What this protects, and what it does not, is in
+docs/privacy.md.
+"""
+
+import math
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message
+
+from client.participant import Participant
+from client.settings import NodeSettings
+from client.state.store import Record, Store
+from fedappeal.core.local_rule import LocalRule
+from fedappeal.flower.privacy import ClientCall, NDArray, clip_update, local_dp_mod, update_norm
+from fedappeal.protocol import keys
+from fedappeal.protocol.draws import draw_seed
+from fedappeal.protocol.packing import Layout, content_hash, model_of, view
+from fedappeal.settings.config import ConfigError, RunConfig
+
+DELTA = 1e-5
+"""The delta behind an owner's epsilon."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise on every parameter; an epsilon of 0 is none."""
+
+    epsilon: float
+    delta: float
+    sensitivity: float
+
+    @property
+    def deviation(self) -> float:
+        """Its standard deviation (Dwork and Roth, theorem A.1)."""
+        if not self.epsilon:
+            return 0.0
+        return self.sensitivity * math.sqrt(2 * (math.log(1.25) - math.log(self.delta))) / self.epsilon
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What stands around local training: the stricter of the run's and the owner's settings.
+
+    Attributes:
+        norm: most l2 norm of an update; 0: any.
+        noise: added to the clipped update.
+        by: whose the norm is, for messages.
+    """
+
+    norm: float
+    noise: Noise
+    by: str = ""
+
+    @classmethod
+    def of(cls, config: RunConfig, node: NodeSettings) -> Self:
+        """Return the protection of a client in a run."""
+        norm = min(filter(None, (config.clipping_norm, node.clipping_norm)), default=0.0)
+        # The run's sensitivity is the server's word; two updates of this norm are at most twice the norm apart.
+        noises = [
+            Noise(config.dp_epsilon, config.dp_delta, config.dp_sensitivity),
+            Noise(node.dp_epsilon, DELTA, 2 * norm),
+        ]
+        owns = bool(node.clipping_norm) and norm != config.clipping_norm
+        return cls(norm, max(noises, key=lambda noise: noise.deviation), " of this client's owner" if owns else "")
+
+    def check(self, rule: LocalRule, layout: Layout) -> None:
+        """Check that a local rule's replies can be protected.
+
+        Raises:
+            ConfigError: where the settings do not go with each other, with the rule, or with the model.
+        """
+        named = f"clipping-norm = {self.norm:g}{self.by} is not allowed"
+        if not self.norm:
+            if self.noise.epsilon:
+                raise ConfigError(f"{named} with dp-epsilon = {self.noise.epsilon:g}: more than 0")
+            return
+        if not rule.sends_model:
+            raise ConfigError(f"{named} with local-rule = '{rule.name}': a reply is not one trained model (0)")
+        if (whole := _not_floating(layout)) is not None:
+            raise ConfigError(f"{named} with this model: '{whole}' is not floating point (0)")
+
+
+def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> ClientCall:
+    """Return local training with the run's and the owner's privacy settings around it.
+
+    Args:
+        participant: the client.
+        rule: the local rule that TRAIN asks for.
+        train: trains and makes the reply, whose model has the arrays of the one that was sent.
+
+    Raises:
+        ConfigError: where the settings do not go with each other, with the rule, or with the model.
+    """
+    config, protection = participant.config, Protection.of(participant.config, participant.node)
+    protection.check(rule, participant.layout)
+    norm = protection.norm
+    if not norm:
+        return train
+
+    def clip(message: Message, context: Context) -> Message:
+        reply = train(message, context)
+        sent, own = model_of(message.content), model_of(reply.content)
+        length = _update_norm(own, sent)
+        if not math.isfinite(length):
+            reply.content[keys.ARRAYS] = _of_nan(own)
+        elif length > norm:  # one inside the norm stays as it is, to the bit
+            clipped = clip_update(_views(own, own), _views(sent, own), norm)
+            reply.content[keys.ARRAYS] = ArrayRecord(dict(zip(own, map(Array, clipped), strict=True)))
+        return reply
+
+    def clip_and_add_noise(message: Message, context: Context) -> Message:
+        reply = train(message, context)
+        sent, own = model_of(message.content), model_of(reply.content)
+        length = _update_norm(own, sent)
+        if not math.isfinite(length):
+            reply.content[keys.ARRAYS] = _of_nan(own)
+            return reply
+        if length == 0:  # Flower's mod divides by it
+            reply.content[keys.ARRAYS] = own = _nudged(own)
+        told: Mapping[str, Any] = message.content[keys.CONFIG]
+        # By the update, not by the question: were the data to change between two of them, equal noise would cancel.
+        seed = draw_seed(
+            config.seed,
+            f"privacy/{noise_key(participant.store)}/{content_hash(own)}",
+            client=participant.client_id,
+            server_round=int(told[keys.SERVER_ROUND]),
+        )
+        noise = protection.noise
+        mod = local_dp_mod(norm, noise.sensitivity, noise.epsilon, noise.delta, seed)
+        return mod(message, context, lambda *_: reply)
+
+    return clip_and_add_noise if protection.noise.epsilon else clip
+
+
+def noise_key(store: Store) -> str:
+    """Return this client's secret for drawing noise, made on first use and kept.
+
+    The server knows the run's seed, the client-id and the round: noise drawn from these alone it could draw as well,
+    and take off.
+    """
+    if (record := store.read("noise-key")) is None:
+        record = Record({"key": secrets.token_hex(16)})
+        store.write("noise-key", record)
+    return str(record.values["key"])
+
+
+def _not_floating(layout: Layout) -> str | None:
+    return next((name for name, _, dtype in layout.entries if not np.issubdtype(np.dtype(dtype), np.floating)), None)
+
+
+def _update_norm(own: ArrayRecord, sent: ArrayRecord) -> float:
+    return update_norm(_views(own, own), _views(sent, own))
+
+
+def _of_nan(model: ArrayRecord) -> ArrayRecord:
+    """Return a model of NaN alone: it says that the update is not finite, and no value of it.
+
+    Nothing would bound the others: a server can send an infinite bias, of a unit that is never active.
+    """
+    return ArrayRecord({name: Array(np.full_like(view(array), np.nan)) for name, array in model.items()})
+
+
+def _views(model: ArrayRecord, names: Iterable[str]) -> list[NDArray]:
+    return [view(model[name]) for name in names]
+
+
+def _nudged(model: ArrayRecord) -> ArrayRecord:
+    """Return the model with its first value moved by about a millionth."""
+    arrays = {name: view(array).copy() for name, array in model.items()}
+    first = next(iter(arrays.values())).reshape(-1)
+    first[0] += max(1e-6, np.spacing(abs(first[0])))
+    return ArrayRecord({name: Array(values) for name, values in arrays.items()})

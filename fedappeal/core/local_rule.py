@@ -1,0 +1,214 @@
+"""The base of local rules: how a joined client trains, and what it sends.
+
+A rule that belongs to an algorithm stands in that algorithm's file, as its ``LocalRule``, and shares its settings.
+Nothing here loads torch or Flower: reading an algorithm's settings must not take seconds.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from fedappeal.core.measured import Measured
+from fedappeal.core.plugins import Plugin
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.protocol import keys
+from fedappeal.protocol.draws import Minibatches
+from fedappeal.settings.config import ConfigError, Scalar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from flwr.app import ArrayRecord
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from client.limits.deadline import Deadline
+    from client.state.store import Store
+    from fedappeal.protocol.packing import Arrays
+    from fedappeal.tasks.examples import Split
+    from fedappeal.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class LocalProblem:
+    """What one local training works on.
+
+    Attributes:
+        task: gives the loss.
+        data: the client's training examples.
+        batches: indices into ``data``, shape ``(steps * draws, batch size)``; drawn already, or as they are needed.
+        settings: learning rate and so on.
+        deadline: when training has to stop; None: never.
+    """
+
+    task: "Task"
+    data: "Split"
+    batches: "NDArray[np.int64] | Minibatches"
+    settings: LocalTrainingSettings
+    deadline: "Deadline | None" = None
+
+    def minibatches(self) -> "Iterator[Tensor]":
+        """Yield the indices of one minibatch after another, on the device of the inputs."""
+        import torch
+
+        for block in self.batches.blocks() if isinstance(self.batches, Minibatches) else (self.batches,):
+            yield from torch.from_numpy(block).to(self.data.device)
+
+    def loss_of(self, model: "nn.Module", minibatch: "Tensor") -> "Tensor":
+        """Return a model's mean loss on a minibatch, given its indices, in the precision of the settings.
+
+        Raises:
+            LimitReached: where the time for training is over.
+        """
+        if self.deadline is not None:
+            self.deadline.check()
+        from client.training.precision import forward
+
+        batch = self.data.take(minibatch)
+        return self.task.loss(forward(self.task, model, batch.x, self.settings.training_precision), batch.y)
+
+
+class TrainingJob(Protocol):
+    """One TRAIN that a client joined, as a local rule sees it.
+
+    Attributes:
+        arrays: the model that was sent, by name.
+        server_round: counted from 1.
+        run_key: which run.
+        training: how much to train, with which step.
+        told: what the server told about the strategy, by key.
+        measured: what the client measured of the model that was sent.
+        seed: the run's seed.
+        client_id: stable id of the client.
+        examples: number of the client's training examples.
+        store: the client's memory, which lasts from round to round.
+        device: where the client trains.
+        model: a model of the task, for its structure: its values do not last.
+    """
+
+    arrays: "Arrays"
+    server_round: int
+    run_key: str
+    training: LocalTrainingSettings
+    told: Mapping[str, Scalar]
+    measured: Measured
+    seed: int
+    client_id: str
+    examples: int
+    store: "Store"
+    device: "torch.device"
+    model: "nn.Module"
+
+    @property
+    def trainable(self) -> list[str]:
+        """Names of the trainable parameters that travel, in the model's order."""
+
+    def received(self, name: str) -> "Arrays":
+        """Return a further model-shaped ArrayRecord of the message, by the model's names.
+
+        Raises:
+            ValueError: if there is none.
+        """
+
+    def train(self, rule: "LocalRule", start: "Arrays | None" = None) -> "Arrays":
+        """Return the local model that a rule trains; None, or no arrays: from the model that was sent."""
+
+    def gradient(self, arrays: "Arrays", batch: "NDArray[np.int64] | None") -> "Arrays":
+        """Return the gradient of a model's mean training loss; None: all examples."""
+
+    def pack(self, arrays: "Arrays") -> "ArrayRecord":
+        """Return model-shaped arrays as a record, in the form in which the model was sent."""
+
+
+@dataclass(frozen=True)
+class BatchedTerms:
+    """What a rule adds to each gradient where clients train as one batch.
+
+    Attributes:
+        add: called with (name, target, before, active, sign) for each parameter of all clients: adds ``sign`` times
+            the term to ``target``, of the first ``active`` clients; ``before`` is the parameter before the step.
+        needs_before: whether ``add`` reads ``before``, which costs a copy of all parameters a step.
+    """
+
+    add: Callable[[str, "Tensor", "Tensor", int, float], None]
+    needs_before: bool = False
+
+
+class LocalRule(Plugin):
+    """Base of local rules: derive from it, and write `train` or `reply`."""
+
+    section: ClassVar[str] = ""
+    """Name under which the rule's settings stand, where that is not its own."""
+    knows_momentum: ClassVar[bool] = True
+    """Whether the rule applies the run's momentum."""
+    knows_weight_decay: ClassVar[bool] = True
+    """Whether the rule applies the run's weight decay."""
+    sends_model: ClassVar[bool] = True
+    """Whether a reply is one locally trained model, so that clipping and noise can go around the training."""
+    sends_update: ClassVar[bool] = False
+    """Whether what is sent is an update (a gradient), not a model."""
+    keeps_personal: ClassVar[bool] = True
+    """Whether clients may train arrays that they do not send, where a part of the model travels."""
+    batched: ClassVar[bool] = False
+    """Whether clients can train in batches: `train` is SGD with `batched_terms`. Else they train one by one.
+
+    Not inherited by a class that writes its own `train` and nothing of the batched form.
+    """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "train" in cls.__dict__ and not {"batched", "batched_terms"} & cls.__dict__.keys():
+            cls.batched = False
+
+    @classmethod
+    def settings_name(cls) -> str:
+        """Return the name under which the rule's settings stand."""
+        return cls.section or cls.name
+
+    def check(self, training: LocalTrainingSettings) -> None:
+        """Check the settings that all rules share.
+
+        Raises:
+            ConfigError: for momentum or weight decay, where the rule does not know them.
+        """
+        for key, value, known in (
+            ("momentum", training.momentum, self.knows_momentum),
+            ("weight-decay", training.weight_decay, self.knows_weight_decay),
+        ):
+            if value and not known:
+                raise ConfigError(f"{key} = {value:g} is not allowed with local-rule = '{self.name}': 0")
+
+    def draws(self) -> int:
+        """Return the number of minibatches that one local step takes."""
+        return 1
+
+    def gradients(self, steps: int) -> int:
+        """Return how many gradients a training of that many local steps takes: an owner's limit counts them."""
+        return steps * self.draws()
+
+    def examples(self, training: LocalTrainingSettings) -> int:
+        """Return how many examples stand behind one gradient; 0: all. An owner's limit bounds them from below."""
+        return training.batch_size
+
+    def train(self, model: "nn.Module", problem: LocalProblem) -> None:
+        """Train a model in place.
+
+        Args:
+            model: holds the global model, in training mode.
+            problem: the client's data, minibatches and settings.
+        """
+        raise TypeError(f"local rule '{self.name}' trains no model")
+
+    def reply(self, job: TrainingJob) -> "dict[str, ArrayRecord]":
+        """Return the ArrayRecords of a joined reply: by default the trained model."""
+        return {keys.ARRAYS: job.pack(job.train(self))}
+
+    @classmethod
+    def batched_terms(cls, rules: "Sequence[LocalRule]", start: "Mapping[str, Tensor]") -> BatchedTerms | None:
+        """Return what the rule adds to each gradient in a batch; None: nothing.
+
+        Args:
+            rules: each client's rule, in the places of the clients; their settings are equal.
+            start: all clients' parameters before training, by name, shape ``(clients, *shape)``; not copied.
+        """
+        return None

@@ -1,0 +1,355 @@
+"""Plug-ins: found by name, with settings of their own.
+
+Strategies, policies, local rules, requirements and tasks are plug-ins.
+
+A name is one of fedappeal's, ``package.module:Name``, or an entry point. The settings of a plug-in stand under its
+own name: ``mine.learning-rate``.
+"""
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
+from importlib.util import find_spec
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import ConfigDict
+
+from fedappeal.settings.config import ConfigError, Settings
+
+PLUGIN_PATH = "FEDAPPEAL_PLUGIN_PATH"
+"""Environment variable: the folder that is searched last for ``package.module:Name``; not set: the current one."""
+HERE = "."
+"""Name of the current folder among the packages that a call allows."""
+_OURS = ("fedappeal", "client", "server", "strategies")
+
+
+class PluginSettings(Settings):
+    """Settings of a plug-in; derive from it, one field a setting."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+
+class Plugin:
+    """What can be named in a run's settings.
+
+    Args:
+        settings: the plug-in's own, checked; None: the defaults.
+
+    Attributes:
+        name: unique over all plug-ins; by default the class name in kebab case.
+    """
+
+    name: ClassVar[str] = ""
+    Settings: ClassVar[type[PluginSettings]] = PluginSettings
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+
+    def __init__(self, settings: PluginSettings | None = None) -> None:
+        self.settings: Any = self.Settings.parse({}) if settings is None else settings
+
+    @classmethod
+    def settings_name(cls) -> str:
+        """Return the name under which the plug-in's settings stand."""
+        return cls.name
+
+    @classmethod
+    def summary_line(cls) -> str:
+        """Return what the plug-in is: the first line of its docstring."""
+        return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+
+def parse_section(plugin: type[Plugin], values: Mapping[str, Any]) -> PluginSettings:
+    """Return a plug-in's settings.
+
+    Args:
+        plugin: the plug-in.
+        values: given settings by their own keys.
+
+    Raises:
+        ConfigError: one line a setting that is wrong, with the plug-in's name in front.
+    """
+    try:
+        return plugin.Settings.parse(values)
+    except ConfigError as error:
+        raise ConfigError(_prefixed(str(error), plugin.settings_name())) from None
+
+
+def _prefixed(lines: str, name: str) -> str:
+    """Put a plug-in's name in front of the keys of errors."""
+    told = []
+    for line in lines.splitlines():
+        unknown = re.sub(r"'([^']+)'", rf"'{name}.\1'", line) if line.startswith("unknown setting") else ""
+        told.append(unknown or (f"{name}.{line}" if re.match(r"[a-z0-9-]+ (= |is missing)", line) else line))
+    return "\n".join(told)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Which packages may be imported because a message, a run or a file names them.
+
+    Attributes:
+        packages: names of packages or distributions; None: all.
+        by_call: whether a command or a Python call allows them, for a folder; else a client's owner does. The current
+            folder is then searched only where `HERE` is among the packages.
+    """
+
+    packages: frozenset[str] | None = None
+    by_call: bool = False
+
+    @classmethod
+    def of(cls, packages: Iterable[str], by_call: bool = False) -> "Allowed":
+        """Allow the named packages alone."""
+        return cls(frozenset(name.strip() for name in packages if name.strip()), by_call)
+
+    def missing(self, module: str, distribution: str = "") -> list[str]:
+        """Return what an import of a module lacks: packages, or `HERE`; empty: it is allowed."""
+        if self.packages is None or _is_our_module(module):
+            return []
+        parts = module.split(".")
+        names = {".".join(parts[: n + 1]) for n in range(len(parts))} | ({distribution} if distribution else set())
+        package = [] if names & self.packages else [distribution or parts[0]]
+        return [*package, *([HERE] if self.by_call and HERE not in self.packages and _only_here(parts[0]) else [])]
+
+    def check(self, kind: str, name: str, module: str, distribution: str = "") -> None:
+        """Check before an import.
+
+        Raises:
+            ConfigError: names the package and how it is allowed.
+        """
+        if not (missing := self.missing(module, distribution)):
+            return
+        if self.by_call:
+            raise ConfigError(f"{kind} = '{name}' is not allowed: {runs_only_with(missing)}")
+        raise ConfigError(
+            f"{kind} = '{name}' is not allowed: this client's owner has not allowed the package '{missing[0]}' "
+            f"(--allow {missing[0]})"
+        )
+
+
+ALL = Allowed()
+
+
+def allow_options(missing: Iterable[str]) -> list[str]:
+    """Return the options of a command that allow packages, the current folder last."""
+    names = sorted(set(missing), key=lambda name: (name == HERE, name))
+    return [word for name in names for word in ("--allow", name)]
+
+
+def runs_only_with(missing: Collection[str]) -> str:
+    """Return the words that say with which options code would run."""
+    options = " ".join(allow_options(missing))
+    return f"code that it names runs only with {options}" + (" (the current folder)" if HERE in missing else "")
+
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Registry(Generic[P]):
+    """The plug-ins of one kind.
+
+    Attributes:
+        kind: what a setting calls it: ``strategy``.
+        group: entry-point group of other distributions.
+        base: the class that a plug-in is derived from.
+        built_in: ``module:Name`` by the name of each that comes with fedappeal.
+    """
+
+    kind: str
+    group: str
+    base: type[P]
+    built_in: Mapping[str, str]
+
+    def names(self) -> list[str]:
+        """Return fedappeal's names and those of installed entry points."""
+        return [*self.built_in, *sorted(entry.name for entry in self._entries() if entry.name not in self.built_in)]
+
+    def load(self, name: str, allowed: Allowed = ALL) -> type[P]:
+        """Return the plug-in of a name.
+
+        Args:
+            name: one of `names`, or ``package.module:Name``.
+            allowed: packages that may be imported; fedappeal's own always may.
+
+        Raises:
+            ConfigError: one line: unknown, not allowed, not importable, or of another kind.
+        """
+        found = self.find(name, allowed)
+        if not (isinstance(found, type) and issubclass(found, self.base)):
+            raise ConfigError(
+                f"{self.kind} = '{name}' is not allowed: it is no subclass of "
+                f"{self.base.__module__}.{self.base.__name__}"
+            )
+        return found
+
+    def find(self, name: str, allowed: Allowed = ALL) -> Any:
+        """Return the object of a name, of whatever type; arguments and errors as `load`."""
+        if name in self.built_in:
+            return _built_in(self.built_in[name])
+        path, distribution = self._path(name)
+        module, _, attribute = path.partition(":")
+        steps = attribute.split(".")
+        if not all(step.replace("-", "_").isidentifier() for step in (*module.split("."), *steps)):
+            raise ConfigError(f"{self.kind} = {name!r} is not allowed: write your own as package.module:Name")
+        allowed.check(self.kind, name, module, distribution)
+        if not _is_our_module(module):
+            _search_plugin_path(module.partition(".")[0])
+        try:
+            found: Any = importlib.import_module(module)
+            for step in steps:
+                found = getattr(found, step)
+                if isinstance(found, ModuleType):  # else a module that is allowed leads to all that it imports
+                    raise TypeError(f"'{step}' is a module of its own: write it before the colon")
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"{self.kind} = '{name}' cannot be imported: {reason}") from error
+        return found
+
+    def package(self, name: str) -> str:
+        """Return the package that an owner has to allow for a name; empty: fedappeal's own.
+
+        Raises:
+            ConfigError: the name is not known.
+        """
+        path, distribution = self._path(name)
+        module = path.partition(":")[0]
+        return "" if _is_our_module(module) else distribution or module.partition(".")[0]
+
+    def missing(self, name: str, allowed: Allowed) -> list[str]:
+        """Return what the import of a named plug-in lacks, as `Allowed.missing`; raises as `package`."""
+        path, distribution = self._path(name)
+        return allowed.missing(path.partition(":")[0], distribution)
+
+    def _path(self, name: str) -> tuple[str, str]:
+        if name in self.built_in:
+            return self.built_in[name], ""
+        if ":" in name:
+            return name, ""
+        for entry in self._entries():
+            if entry.name == name:
+                return entry.value, entry.dist.name if entry.dist else ""
+        names = self.names()
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise ConfigError(
+            f"{self.kind} = {name!r} is not allowed: {', '.join(names)}, or package.module:Name of your own{hint}"
+        )
+
+    def _entries(self) -> Iterable[EntryPoint]:
+        return entry_points(group=self.group)
+
+
+def _built_in(path: str) -> Any:
+    """Return what comes with fedappeal at ``module:Name``."""
+    module, _, name = path.partition(":")
+    return attrgetter(name)(importlib.import_module(module))
+
+
+def _search_plugin_path(package: str) -> None:
+    """Search the user's folder last, as a console script does not search it.
+
+    The current folder is searched only for a package that is nowhere else.
+    """
+    folder = os.environ.get(PLUGIN_PATH) or ("" if _is_importable(package) else os.getcwd())
+    if folder and folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)
+        _SEARCHED.append(folder)
+
+
+_SEARCHED: list[str] = []
+"""Folders that `_search_plugin_path` has added to the import path of this process."""
+
+
+def _is_importable(package: str) -> bool:
+    """Whether a package is found as the import path stood before plug-ins were searched; it is not imported."""
+    searched = PathFinder.find_spec(package, _SEARCHED) if _SEARCHED else None
+    loaded = sys.modules.get(package)
+    if searched is None and loaded is not None:
+        return True
+    spec = loaded.__spec__ if loaded is not None else find_spec(package)
+    return spec is not None and (searched is None or spec.origin != searched.origin)
+
+
+def _only_here(package: str) -> bool:
+    """Whether only a search of the current folder finds a package."""
+    elsewhere = os.environ.get(PLUGIN_PATH) or _is_importable(package)
+    return not elsewhere and PathFinder.find_spec(package, [os.getcwd()]) is not None
+
+
+@contextmanager
+def current_folder_unsearched() -> Iterator[None]:
+    """Keep the current folder off the import path of processes that are started meanwhile."""
+    if os.environ.get(PLUGIN_PATH):
+        yield
+        return
+    os.environ[PLUGIN_PATH] = os.devnull
+    try:
+        yield
+    finally:
+        del os.environ[PLUGIN_PATH]
+
+
+def _is_our_module(module: str) -> bool:
+    return module.partition(".")[0] in _OURS
+
+
+def is_ours(plugin: Any) -> bool:
+    """Whether a plug-in comes with fedappeal."""
+    return _is_our_module(str(plugin.__module__))
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Return the installed distributions by top-level package."""
+    # Read once: that takes a third of a second.
+    return packages_distributions()
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a plug-in's code comes from.
+
+    Attributes:
+        name: as the run names it.
+        distribution: the installed distribution; empty for a plain module.
+        version: its version.
+        source: first 16 hex digits of the SHA-256 of the module's file.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    source: str
+
+    @classmethod
+    def of(cls, name: str, plugin: Any) -> "Provenance":
+        """Return the provenance of an imported plug-in."""
+        module = str(plugin.__module__)
+        distribution = next(iter(_distributions().get(module.partition(".")[0], [])), "")
+        try:
+            number = version(distribution) if distribution else ""
+        except PackageNotFoundError:
+            number = ""
+        file = getattr(sys.modules.get(module), "__file__", None)
+        source = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""
+        return cls(name, distribution, number, source)
+
+    def __str__(self) -> str:
+        package = f"{self.distribution} {self.version}" if self.distribution else "no distribution"
+        return f"{self.name} ({package}, source {self.source or 'unknown'})"

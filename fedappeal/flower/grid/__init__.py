@@ -1,0 +1,1 @@
+"""The ServerApp's side of Flower: replies over the Runtime API."""

@@ -1,0 +1,216 @@
+"""A reply on its way: announced as a tree of objects, and checked before each part of it is asked for.
+
+Everything here was written by a client. Whatever is wrong with it, and whatever Flower raises while it reads it,
+becomes an error reply of that client.
+"""
+
+import math
+from collections.abc import Callable
+from threading import Lock
+
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message import make_message
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.serde import message_from_proto
+from flwr.proto.error_pb2 import Error as ErrorProto
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata, ObjectTree
+from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_head_values_from_object_content as head_of,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+from fedappeal.flower.grid.assembly import Assembly, TooLong
+from fedappeal.flower.grid.object_tree import DEEPEST, TreeRefused, levels
+from fedappeal.flower.messages import FROM_SUPERLINK
+from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.foreign_text import one_line
+
+FIRST_WAIT, LONGEST_WAIT = 0.01, 1.0
+"""Seconds until a reply that was incomplete is looked at again: at first, and at most."""
+
+
+class Incoming:
+    """One announced reply and what has come of it.
+
+    It is pulled in stages: the message's own object, which honest clients send last; what says how large its arrays
+    are; the arrays' values, which are put together as they come.
+
+    Attributes:
+        reply_to: id of the message that it answers.
+        root: id of the message's own object.
+        problem: why it is refused; empty while it is not.
+        gone: whether the SuperLink does not have it any more.
+        unread: whether only the fact of an answer matters.
+        due: time from which it is looked at again.
+        asked: time at which it was last asked for.
+    """
+
+    def __init__(self, proto: MessageProto, tree: ObjectTree, allowance: Allowance, unread: bool) -> None:
+        proto.ClearField("content")  # it comes as objects
+        if not proto.HasField("error"):
+            proto.content.SetInParent()
+        self.reply_to = proto.metadata.reply_to_message_id
+        self.root = tree.object_id
+        self.problem = ""
+        self.gone = False
+        self.unread = unread
+        self.due, self._wait = -math.inf, FIRST_WAIT
+        self.asked = math.inf
+        self._proto, self._allowance = proto, allowance
+        self._contents: dict[str, bytes] = {}
+        self._came: set[str] = set()
+        self._assembly = Assembly(allowance)
+        self._begun = False
+        self._taking = Lock()
+        self._size = 0
+        self._stages: list[list[str]] = []
+        self._stalled = False
+        if proto.HasField("error"):
+            # The announcement says all. Its own object comes last, and the client has sent all once that is there: to
+            # let the SuperLink forget the reply before then fails the client's last request.
+            self._stages = [[self.root]] if self.root else []
+            return
+        try:
+            self._stages = _stages(tree, allowance.objects)
+        except TreeRefused as error:
+            self.problem = str(error)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more of it is to be pulled."""
+        return bool(self.problem) or self.gone or not self._stages
+
+    @property
+    def room(self) -> int:
+        """Bytes that its next object may have."""
+        return self._allowance.bytes - self._size
+
+    def missing(self) -> list[str]:
+        """Return the objects of its present stage that have not come; none where it is not to be looked at now."""
+        if self.settled or self._stalled:
+            return []
+        return [each for each in self._stages[0] if each not in self._came]
+
+    def wants(self) -> bool:
+        """Whether the present look at it continues."""
+        return not (self._stalled or self.settled)
+
+    def look(self) -> None:
+        """Begin another look at it."""
+        self._stalled = False
+
+    def take(self, object_id: str, content: bytes) -> None:
+        """Take in an object; several threads may."""
+        with self._taking:
+            self._came.add(object_id)
+            self._contents[object_id] = content
+            self._size += len(content)
+            self._wait = FIRST_WAIT
+            self._assemble(self._assembly.advance)
+
+    def stall(self, now: float) -> None:
+        """An object is not there yet: look again later."""
+        self._stalled = True
+        self.due = now + self._wait
+        self._wait = min(LONGEST_WAIT, self._wait * 1.5)
+
+    def refuse(self, problem: str) -> None:
+        """Give it up for something that its client did."""
+        self.problem = self.problem or problem
+        self._clear()
+
+    def drop(self) -> None:
+        """Keep nothing of it: only the fact of an answer matters from now on."""
+        self.unread = True
+        self._clear()
+        self._stages = self._stages and [[self.root]]
+
+    def next_stage(self) -> None:
+        """Go on to the next stage, where the present one is complete."""
+        if self.settled or any(each not in self._came for each in self._stages[0]):
+            return
+        done = self._stages.pop(0)
+        if self.unread:
+            self._stages.clear()
+        elif done[0] != self.root and not self._begun:
+            self._begin_arrays()
+
+    def message(self) -> Message:
+        """Return the reply, or an error reply that says what is wrong with it."""
+        try:
+            told = message_from_proto(self._proto)
+        except Exception as error:  # metadata of a hostile client
+            self.refuse(_unreadable(error))
+            told = message_from_proto(unavailable(self.reply_to, self.problem))
+        if self.gone and not told.has_error():
+            return make_message(told.metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "its objects never came"))
+        if self.problem:
+            return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, self.problem))
+        if told.has_error():
+            forged = told.error.code in FROM_SUPERLINK and told.metadata.src_node_id != SUPERLINK_NODE_ID
+            return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, told.error.reason)) if forged else told
+        if self.unread:
+            return make_message(told.metadata, content=RecordDict())
+        try:
+            # Of the announced message, which the SuperLink has compared with the one that it answers; the object may
+            # name another client.
+            return make_message(told.metadata, content=self._content())
+        except Exception as error:  # what a client wrote can make Flower raise anything
+            return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, _unreadable(error)))
+
+    def _content(self) -> RecordDict:
+        contents, self._contents = self._contents, {}
+        arrays = self._assembly.named()
+        # Flower's own way would repeat a chunk as often as the array names it, without a bound.
+        kinds = {object_id: head_of(content)[0] for object_id, content in contents.items()}
+        if any(kind == "Array" and object_id not in arrays for object_id, kind in kinds.items()):
+            raise ValueError("an array is not where arrays are, or lacks chunks")
+        message = inflate_object_from_contents(self.root, contents, objects=arrays)
+        if not isinstance(message, Message):
+            raise TypeError(f"an object of type {type(message).__name__} came where a message was due")
+        self._assembly.fill(message.content)
+        return message.content
+
+    def _clear(self) -> None:
+        self._contents.clear()
+        self._came.clear()
+        self._assembly = Assembly(self._allowance)
+
+    def _assemble(self, step: Callable[[dict[str, bytes]], None]) -> None:
+        """Do a step of the arrays' assembly; refuse the reply where it fails."""
+        try:
+            step(self._contents)
+        except TooLong as error:
+            self.refuse(str(error))
+        except Exception as error:
+            self.refuse(_unreadable(error))
+
+    def _begin_arrays(self) -> None:
+        """Begin to put arrays together, where they say that they are as large as allowed at most."""
+        self._begun = True
+        self._assemble(self._assembly.begin)
+        if not self.problem:
+            self._assemble(self._assembly.advance)
+
+
+def unavailable(reply_to: str, reason: str) -> MessageProto:
+    """Return the error reply that stands in for a reply that there is not, to the message of this id."""
+    node = SUPERLINK_NODE_ID
+    about = Metadata(
+        reply_to_message_id=reply_to, src_node_id=node, dst_node_id=node, message_type=SYSTEM_MESSAGE_TYPE
+    )
+    return MessageProto(metadata=about, error=ErrorProto(code=ErrorCode.MESSAGE_UNAVAILABLE, reason=reason))
+
+
+def _unreadable(error: Exception) -> str:
+    return f"its reply cannot be read: {type(error).__name__}: {one_line(error, 200)}"
+
+
+def _stages(tree: ObjectTree, most: int) -> list[list[str]]:
+    """Return the ids of a tree's objects by stage; raises `TreeRefused` as `levels`."""
+    found = levels(tree, most)
+    chunks = dict.fromkeys(node.object_id for level in found[DEEPEST - 1 :] for node in level)
+    inner = dict.fromkeys(node.object_id for level in found[1 : DEEPEST - 1] for node in level)
+    return [stage for stage in ([tree.object_id], list(inner), [c for c in chunks if c not in inner]) if stage]

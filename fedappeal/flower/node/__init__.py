@@ -1,0 +1,1 @@
+"""A node's side of Flower: the Fleet API."""

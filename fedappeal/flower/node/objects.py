@@ -1,0 +1,95 @@
+"""A message as the tree of objects that the Fleet API carries, each by its SHA-256."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+from fedappeal.flower.grid.assembly import Assembly
+from fedappeal.flower.messages import set_message_id
+from fedappeal.flower.node.fleet import Announcement, MessageDropped
+from fedappeal.protocol.allowance import Allowance
+
+
+def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
+    """Return what a message without its content and its object tree say."""
+    bare = message_from_proto(message)
+    about = bare.metadata
+    *parts, root = dict.fromkeys(node.object_id for node in iterate_object_tree(tree))
+    set_message_id(bare, root)
+    return Announcement(
+        about.message_type,
+        about.run_id,
+        about.dst_task_id or 0,
+        about.created_at,
+        about.ttl,
+        root,
+        tuple(parts),
+        bare,
+    )
+
+
+def inflate(object_id: str, contents: dict[str, bytes]) -> Message:
+    """Build a message from the contents of its objects, which are let go of on the way.
+
+    Args:
+        object_id: the message's own object.
+        contents: of that object and of all that it holds; the caller has checked what they make (`inflated_size`).
+
+    Raises:
+        MessageDropped: if the object is no message.
+    """
+    assembly = Assembly(Allowance(sys.maxsize, sys.maxsize))
+    assembly.begin(contents)
+    assembly.advance(contents)
+    message = inflate_object_from_contents(object_id, contents, objects=assembly.named())
+    if not isinstance(message, Message):
+        raise MessageDropped(f"an object of type {type(message).__name__} came where a message was due")
+    if message.has_content():
+        assembly.fill(message.content)
+    # An object does not hold its own id.
+    set_message_id(message, object_id)
+    return message
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A reply, taken apart.
+
+    Attributes:
+        message: the message without its content.
+        tree: the ids of its objects.
+        objects: the objects, by id.
+    """
+
+    message: MessageProto
+    tree: ObjectTree
+    objects: Mapping[str, InflatableObject]
+
+    @classmethod
+    def of(cls, reply: Message) -> "Parcel":
+        """Take a reply apart."""
+        with no_object_id_recompute():
+            set_message_id(reply, reply.object_id)
+            return cls(
+                message_to_proto(remove_content_from_message(reply)),
+                get_object_tree(reply),
+                get_all_nested_objects(reply),
+            )
+
+    def contents(self, wanted: set[str]) -> dict[str, bytes]:
+        """Return the contents of those objects that are wanted."""
+        return {object_id: item.deflate() for object_id, item in self.objects.items() if object_id in wanted}

@@ -1,0 +1,1 @@
+"""Flower's SuperLink in this process, and what guards it."""

@@ -1,0 +1,329 @@
+"""Polls that a SuperLink holds until there is a message for their node, without a thread for each.
+
+Flower answers a poll at once, so a client that waits for a message asks again and again. A client that says so in a
+header (`HOLD_HEADER`) is answered when the last object of a message for it has come, or when its time is over. A poll
+without the header is answered at once, as Flower does. No such client is handed a message whose objects are on their
+way: a ServerApp that calls a thousand nodes takes a minute to send them, and all would ask for them meanwhile.
+
+Nothing is kept for a held poll but an entry here and gRPC's own call. One thread for all looks at their times, and a
+few answer them, so that nodes which only wait cost no other node its thread. A node has one held poll, and all
+together have `MOST_HELD`; above that polls are answered at once.
+"""
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+from flwr.server.superlink.linkstate import LinkStateFactory
+
+from fedappeal.flower.processes import replace_name
+from fedappeal.flower.superlink.handed_out import Call, HandedOut, asked_to_hold
+
+MOST_HELD = 4096
+"""Polls that are held at one time."""
+_MOST_COMING = 20_000
+_COMING_FOR = 180.0
+"""Seconds after which what is missing of a message is waited for no longer: Flower then gives up its upload."""
+_ANSWERING = 8
+_TICK = 0.25
+
+flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
+_grpc_server: Any = import_module("grpc._server")
+
+
+class _Coming(NamedTuple):
+    """A message whose objects are on their way.
+
+    Attributes:
+        until: when it is waited for no longer, on the monotonic clock.
+    """
+
+    node: int
+    run: int
+    until: float
+
+
+@dataclass(eq=False)
+class _Held:
+    """A poll that is not answered yet.
+
+    Attributes:
+        until: when it is answered in any case, on the monotonic clock.
+        asking: whether Flower is being asked on its behalf now.
+        again: whether a message has come meanwhile.
+    """
+
+    call: Call
+    request: PullMessagesRequest
+    context: grpc.ServicerContext
+    until: float
+    asking: bool = True
+    again: bool = False
+
+    @property
+    def node(self) -> int:
+        return int(self.request.node.node_id)
+
+    def ask(self) -> PullMessagesResponse:
+        return self.call(self.request, self.context)
+
+    def answer(self, response: PullMessagesResponse | None) -> None:
+        """End the call; None: with the status that its context has."""
+        # What gRPC's own handlers of unary calls end with. The public way out of a handler that is no longer running
+        # waits for the client to read, and so would let a client that does not read keep a thread.
+        content = None if response is None else response.SerializeToString()
+        _grpc_server._status(self.context._rpc_event, self.context._state, content)
+
+
+class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """Holds the polls of clients that ask for it; it has to be outermost of a server's interceptors.
+
+    Args:
+        most: polls that are held at one time.
+    """
+
+    def __init__(self, most: int = MOST_HELD) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._held: dict[int, _Held] = {}
+        self._starting: set[_Held] = set()
+        self._coming: OrderedDict[str, _Coming] = OrderedDict()  # by the message's own object, which comes last
+        self._incomplete: dict[int, set[str]] = {}  # the same, by node
+        self._threads = ThreadPoolExecutor(_ANSWERING, "held-polls")
+        threading.Thread(target=self._expire, name="held-polls", daemon=True).start()
+
+    @property
+    def held(self) -> int:
+        """Number of polls that are held now."""
+        return len(self._held)
+
+    def is_incomplete(self, node: int) -> bool:
+        """Whether a node has a message whose objects are on their way."""
+        return node in self._incomplete
+
+    def is_coming(self, message_object: str) -> bool:
+        """Whether objects of a message are on their way."""
+        return message_object in self._coming
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        """Take over the polls that may be held."""
+        handler = continuation(handler_call_details)
+        polls = handler_call_details.method.endswith("/PullMessages")
+        seconds = asked_to_hold(handler_call_details.invocation_metadata) if polls else 0.0
+        if handler is None or handler.unary_unary is None or seconds <= 0:
+            return handler
+        poll = _NotBlocking(partial(self._poll, handler.unary_unary, seconds))
+        # One response and the status: the same bytes as a unary call's.
+        return grpc.unary_stream_rpc_method_handler(poll, handler.request_deserializer, None)
+
+    def watch(self, state: Any) -> None:
+        """Answer a held poll once a message for its node is stored with all its objects.
+
+        Args:
+            state: the SuperLink's link state, of either kind.
+        """
+        store_message, store_object = state.store_message_and_object_tree, state.store_object
+        clean_up = state.cleanup_run
+
+        def message_stored(message: Any, tree: Any, session_id: str) -> tuple[bool, list[str]]:
+            stored, missing = store_message(message, tree, session_id)
+            if stored and not message.metadata.reply_to_message_id:
+                about = message.metadata
+                self._announced(about.dst_node_id, about.run_id, tree.object_id, tree.object_id not in missing)
+            return stored, missing
+
+        def object_stored(run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+            stored = bool(store_object(run_id, session_id, object_id, content))
+            if stored:
+                self._let_go([object_id])
+            return stored
+
+        def cleaned_up(run_id: int) -> None:
+            clean_up(run_id)
+            with self._lock:
+                ended = [root for root, coming in self._coming.items() if coming.run == run_id]
+            self._let_go(ended)
+
+        replace_name(state, "store_message_and_object_tree", message_stored)
+        replace_name(state, "store_object", object_stored)
+        replace_name(state, "cleanup_run", cleaned_up)
+
+    def _announced(self, node: int, run: int, root: str, complete: bool) -> None:
+        with self._lock:
+            # A ServerApp that was killed in the middle of a push leaves messages that never become complete, which
+            # must not keep the next run's from the node. Of two runs at once a message may so be handed out early.
+            others = [each for each in self._incomplete.get(node, ()) if self._coming[each].run != run]
+            woken = self._take_out([root, *others])
+            if complete:
+                woken.add(node)
+            else:
+                self._coming[root] = _Coming(node, run, time.monotonic() + _COMING_FOR)
+                self._incomplete.setdefault(node, set()).add(root)
+                if len(self._coming) > _MOST_COMING:
+                    woken |= self._take_out([next(iter(self._coming))])
+        for each in woken:
+            self._wake(each)
+
+    def _let_go(self, objects: Sequence[str]) -> None:
+        """Let nodes have their messages, where these are the objects that were missing."""
+        if not any(each in self._coming for each in objects):
+            return
+        with self._lock:
+            woken = self._take_out(objects)
+        for node in woken:
+            self._wake(node)
+
+    def _take_out(self, roots: Iterable[str]) -> set[int]:
+        """Wait for these no longer; return the nodes that nothing is on its way to now. The lock is held."""
+        found = set()
+        for root in roots:
+            if (coming := self._coming.pop(root, None)) is None:
+                continue
+            left = self._incomplete[coming.node]
+            left.discard(root)
+            if not left:
+                del self._incomplete[coming.node]
+                found.add(coming.node)
+        return found
+
+    def _wake(self, node: int) -> None:
+        """Ask Flower again on behalf of a node's poll."""
+        with self._lock:
+            held = self._held.get(node)
+            for each in (held, *self._starting):
+                if each is not None and each.node == node and each.asking:
+                    each.again = True
+            if held is None or held.asking:
+                return
+            held.asking = True
+        self._threads.submit(self._ask_again, held)
+
+    def _poll(
+        self,
+        call: Call,
+        seconds: float,
+        request: PullMessagesRequest,
+        context: grpc.ServicerContext,
+        _respond: Callable[[object], None],
+    ) -> None:
+        held, before = _Held(call, request, context, time.monotonic() + seconds), None
+        with self._lock:
+            self._starting.add(held)
+        try:
+            answer = held.ask()  # first of all: what stands before Flower's code may refuse the node
+            with self._lock:
+                if room := held.node in self._held or len(self._held) < self._most:
+                    before = self._held.get(held.node)
+                    self._held[held.node] = held
+        finally:
+            with self._lock:
+                self._starting.discard(held)
+        if before is not None and not before.asking:
+            before.answer(PullMessagesResponse())
+        if room and not context.add_callback(partial(self._drop, held)):
+            self._drop(held)  # its client is gone already
+        self._settle_or_drop(held, answer)
+
+    def _settle_or_drop(self, held: _Held, answer: PullMessagesResponse) -> None:
+        try:
+            self._settle(held, answer)
+        except BaseException:
+            self._drop(held)
+            raise
+
+    def _settle(self, held: _Held, answer: PullMessagesResponse) -> None:
+        """Answer a poll where there is a message, its time is over or it has no place; else hold it."""
+        while True:
+            with self._lock:
+                mine = self._held.get(held.node) is held
+                over = bool(answer.messages_list) or time.monotonic() >= held.until or not mine
+                if not over and not held.again:
+                    held.asking = False
+                    return
+                held.again = False
+                if over and mine:
+                    del self._held[held.node]
+            if over:
+                held.answer(answer)
+                if answer.messages_list and not mine:
+                    # The call may be dead, and the poll in its place was told that there is nothing.
+                    self._wake(held.node)
+                return
+            answer = held.ask()
+
+    def _ask_again(self, held: _Held) -> None:
+        try:
+            if held.context.is_active():
+                self._settle_or_drop(held, held.ask())
+            else:
+                self._drop(held)
+        except Exception:  # refused by what stands before Flower's code, or failed there
+            self._drop(held)
+            if held.context.code() is None:
+                held.context.set_code(grpc.StatusCode.UNKNOWN)
+            held.answer(None)
+
+    def _drop(self, held: _Held) -> None:
+        with self._lock:
+            if self._held.get(held.node) is held:
+                del self._held[held.node]
+
+    def _expire(self) -> None:
+        while True:
+            time.sleep(_TICK)
+            now = time.monotonic()
+            with self._lock:
+                late = [each for each in self._held.values() if each.until <= now and not each.asking]
+                for each in late:
+                    each.asking = True
+                given_up = [root for root, coming in self._coming.items() if coming.until <= now]
+            self._let_go(given_up)
+            for each in late:
+                with contextlib.suppress(RuntimeError):  # the process ends
+                    self._threads.submit(self._ask_again, each)
+
+
+class _NotBlocking:
+    """A handler that gRPC does not wait for: it may return before the call is answered."""
+
+    experimental_non_blocking = True
+
+    def __init__(self, behavior: Callable[[Any, grpc.ServicerContext, Callable[[object], None]], None]) -> None:
+        self._behavior = behavior
+
+    def __call__(self, request: Any, context: grpc.ServicerContext, respond: Callable[[object], None]) -> None:
+        self._behavior(request, context, respond)
+
+
+def hold_polls() -> None:
+    """Let the SuperLink that this process will be hold polls."""
+    run, create, polls = flower._run_fleet_api_grpc_rere, flower.generic_create_grpc_server, HeldPolls()
+
+    def start(
+        *,
+        state_factory: LinkStateFactory,
+        interceptors: Sequence[grpc.ServerInterceptor] | None = None,
+        **named: Any,
+    ) -> grpc.Server:
+        polls.watch(state_factory.state())
+        behind = [*(interceptors or []), HandedOut(polls.is_incomplete, polls.is_coming)]
+        return run(state_factory=state_factory, interceptors=behind, **named)
+
+    def outermost(*given: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
+        return create(*given, interceptors=[polls, *(interceptors or [])], **named)
+
+    replace_name(flower, "_run_fleet_api_grpc_rere", start)
+    replace_name(flower, "generic_create_grpc_server", outermost)

@@ -1,0 +1,62 @@
+"""The papers' tables and figures as code: each prints ours beside theirs.
+
+An experiment is chosen by name. A module may hold several, under one tuple ``EXPERIMENTS``; it is imported when one
+of them is asked for, and needs neither torch nor matplotlib to be imported. `framework` is what they share, `maxfl`,
+`adagd` and `fedalign` hold one paper each.
+"""
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING
+
+from fedappeal.settings.config import ConfigError
+
+if TYPE_CHECKING:
+    from fedappeal.studies.experiment import Experiment
+
+__all__ = ["experiment_names", "load_experiment"]
+
+_MODULES = {
+    "maxfl-table1": "maxfl.opt_out",
+    "maxfl-table2": "maxfl.byzantine",
+    "maxfl-table3": "maxfl.clusters",
+    "maxfl-figure3": "maxfl.clusters",
+    "maxfl-table4": "maxfl.tuning",
+    "maxfl-table5": "maxfl.warmup",
+    "maxfl-table7": "maxfl.fairness",
+    "maxfl-figure1": "maxfl.appeal_accuracy",
+    "maxfl-figure4": "maxfl.mean",
+    "maxfl-figure5": "maxfl.mean",
+    "maxfl-figure6": "maxfl.losses",
+    "maxfl-figure7": "maxfl.learning_rate",
+    "maxfl-theorem31": "maxfl.convergence",
+    "adagd-figure2": "adagd.defections",
+    "adagd-figure3": "adagd.precision",
+    "adagd-figure5": "adagd.contours",
+    "adagd-figure7a": "adagd.retention",
+    "adagd-figure7b": "adagd.steps",
+    "fedalign-figure1": "fedalign.benchmarks",
+    "fedalign-figure2": "fedalign.synthetic",
+    "volunteers": "volunteers",
+}
+"""Name -> module in this folder, in the order in which they are listed."""
+
+
+def experiment_names() -> list[str]:
+    """Return the names of all experiments."""
+    return list(_MODULES)
+
+
+def load_experiment(name: str) -> "Experiment":
+    """Return an experiment.
+
+    Raises:
+        ConfigError: there is none of that name; names a near one.
+    """
+    if name not in _MODULES:
+        near = difflib.get_close_matches(name, _MODULES, n=1)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise ConfigError(f"experiment = '{name}' is not allowed: {', '.join(_MODULES)}{hint}")
+    module = importlib.import_module(f"fedappeal.reproductions.{_MODULES[name]}")
+    found: dict[str, Experiment] = {experiment.name: experiment for experiment in module.EXPERIMENTS}
+    return found[name]

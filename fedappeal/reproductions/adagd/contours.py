@@ -1,0 +1,228 @@
+"""ADA-GD, figure 5 and Observations 2 to 4: in the plane averaging loses agents, ADA-GD does not."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedappeal.protocol.draws import generator
+from fedappeal.reproductions.adagd.contours_plot import figure_5
+from fedappeal.reproductions.adagd.toy import (
+    PRECISION,
+    SHIFT,
+    STARTS,
+    Floats,
+    Problem,
+    Trajectory,
+    adagd,
+    harmful_shift,
+    harmful_steps,
+    long_then_short,
+    stride,
+    uniform,
+)
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick
+from fedappeal.views.comparison.measures import Measure, last
+
+_EXAMPLE_1, _OBSERVATION_3, _OBSERVATION_4, _DRAWN_STEPS = (
+    "Figure 5a: example 1 (nothing is drawn: the same for all seeds)",
+    "Observation 3: example 1, starts drawn from the unit disc",
+    "Figure 5b: observation 4, from (2, 1) (nothing is drawn: the same for all seeds)",
+    "Observation 4, from (2, 1), steps drawn, each sequence in the P_alpha' that it singles out",
+)
+_TWO_STEPS, _GOOD_STARTS = "drawn, uniform, two chosen steps", "drawn outside S_1 and S_2, ADA-GD"
+_ANY_STEPS, _SHIFTED = "steps drawn, uniform", "steps drawn, ADA-GD in the same problems"
+_THEOREM = "theorem 1: from good starts ADA-GD loses no agent and ends with F at most 4 epsilon"
+
+
+def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return the path of one row's algorithm."""
+    problem, precision = Problem(settings["alpha"]), float(settings["precision"])
+    if settings.get("steps") == "drawn":
+        return _singled_out(settings, seed)
+    if settings["start"] is None:
+        return _drawn(problem, settings, seed)
+    start = np.array(settings["start"])
+    if settings["method"] == "adagd":
+        run = adagd(problem, start, settings["step-size"], precision)
+    else:
+        first = stride(problem, start, settings["zeroes"]) if settings["long-step"] is None else settings["long-step"]
+        run = uniform(problem, start, _steps(settings, first), precision)
+    return {
+        "points": run.points.tolist(),
+        "losses": run.losses.tolist(),
+        "left": {str(m): index for m, index in run.left.items()},
+        **_summary([run], precision),
+    }
+
+
+def _steps(settings: Mapping[str, Any], first: float) -> Any:
+    return long_then_short(first, settings["long-steps"], settings["short-step"], 500)
+
+
+def _drawn(problem: Problem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return the means over starts drawn from the unit disc; for small steps, of those outside S_1 and S_2."""
+    precision, runs = float(settings["precision"]), list[Trajectory]()
+    for start in drawn_starts(settings["draws"], seed):
+        if settings["method"] == "two-steps":
+            runs.append(uniform(problem, start, harmful_steps(problem, start, precision) or (0.0, 0.0), precision))
+        elif (problem.losses(start) > precision).all():
+            if settings["method"] == "adagd":
+                runs.append(adagd(problem, start, settings["step-size"], precision))
+            else:
+                runs.append(uniform(problem, start, _steps(settings, 0.0), precision))
+    return {"starts": len(runs), **_summary(runs, precision)}
+
+
+def _singled_out(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return the means over drawn sequences of steps, each in the P_alpha' of Observation 4's proof."""
+    precision, start, runs = float(settings["precision"]), settings["start"], list[Trajectory]()
+    for steps in drawn_steps(settings["draws"], seed):
+        problem = Problem(harmful_shift(start, steps, precision))
+        if settings["method"] == "adagd":
+            runs.append(adagd(problem, start, settings["step-size"], precision))
+        else:
+            runs.append(uniform(problem, start, steps, precision))
+    return {"starts": len(runs), **_summary(runs, precision)}
+
+
+def drawn_steps(count: int, seed: int) -> Floats:
+    """Return sequences of 500 step sizes, each sequence between 0 and a size of its own, shape ``(count, 500)``."""
+    rng = generator(seed, "adagd-steps")
+    return np.asarray(10.0 ** rng.uniform(-2, 0, (count, 1)) * rng.random((count, 500)))
+
+
+def drawn_starts(count: int, seed: int) -> Floats:
+    """Return starts drawn evenly from the unit disc, shape ``(count, 2)``."""
+    rng = generator(seed, "adagd-starts")
+    radius, angle = np.sqrt(rng.random(count)), 2 * np.pi * rng.random(count)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+
+def _summary(runs: list[Trajectory], precision: float) -> dict[str, float]:
+    return {
+        "lost": sum(len(run.left) for run in runs) / len(runs),
+        "harmful": sum(run.harmful(precision) for run in runs) / len(runs),
+        "loss": sum(run.loss for run in runs) / len(runs),
+        "largest": max(run.loss for run in runs),
+    }
+
+
+def _uniform(**settings: Any) -> dict[str, Any]:
+    fixed = {"method": "uniform", "alpha": None, "start": None, "zeroes": 0, "long-step": None, "long-steps": 1}
+    return {**fixed, "short-step": 0.04, **settings}
+
+
+def _adagd(**settings: Any) -> dict[str, Any]:
+    # Theorem 1's step for sqrt(2)-Lipschitz losses whose kinks are rounded off within epsilon, H = 2 / epsilon:
+    # min(0.071, 0.05, 0.32, 0.025).
+    return {"method": "adagd", "alpha": None, "start": None, "step-size": PRECISION / 4, **settings}
+
+
+def _arms() -> tuple[Arm, ...]:
+    at_once = "(1, 1), "
+    arms = [
+        Arm(at_once + "uniform", _uniform(start=[1, 1], **{"long-steps": 0}), {}, _EXAMPLE_1),
+        Arm(at_once + "ADA-GD", _adagd(start=[1, 1]), {}, _EXAMPLE_1),
+    ]
+    for name, (start, agent) in STARTS.items():
+        arms.append(Arm(f"{name}, uniform, one long step", _uniform(start=start, zeroes=agent), {}, _EXAMPLE_1))
+    arms += [Arm(f"{name}, ADA-GD", _adagd(start=start), {}, _EXAMPLE_1) for name, (start, _) in STARTS.items()]
+    arms += [
+        Arm(_TWO_STEPS, {"method": "two-steps", "alpha": None, "start": None, "draws": 300}, {}, _OBSERVATION_3),
+        Arm("drawn outside S_1 and S_2, uniform", _uniform(draws=300, **{"long-steps": 0}), {}, _OBSERVATION_3),
+        Arm(_GOOD_STARTS, _adagd(draws=300), {}, _OBSERVATION_3),
+    ]
+    for label, alpha, paper in (("P_0", 0.0, {}), ("P_alpha'", SHIFT, {"loss": 0.5})):
+        steps = {"long-step": 0.8, "long-steps": 3}
+        arms += [
+            Arm(f"{label}, uniform", _uniform(start=[2, 1], alpha=alpha, **steps), paper, _OBSERVATION_4),
+            Arm(f"{label}, ADA-GD", _adagd(start=[2, 1], alpha=alpha), {}, _OBSERVATION_4),
+        ]
+    drawn = {"start": [2, 1], "draws": 300, "steps": "drawn"}
+    arms += [
+        Arm(_ANY_STEPS, {"method": "uniform", "alpha": None, **drawn}, {}, _DRAWN_STEPS),
+        Arm(_SHIFTED, _adagd(**drawn), {}, _DRAWN_STEPS),
+    ]
+    return tuple(arms)
+
+
+def _often(number: Numbers) -> float:
+    return number(_TWO_STEPS, "harmful") - 100 * (1 - 2 * PRECISION)
+
+
+def _always(number: Numbers) -> float:
+    return number(_ANY_STEPS, "harmful") - 100
+
+
+def _no_agent_leaves(arm: str) -> Claim:
+    def margin(number: Numbers) -> float:
+        return min(-number(arm, "lost"), 4 * PRECISION - number(arm, "largest"))
+
+    return Claim(_THEOREM, margin, _OBSERVATION_3 if arm == _GOOD_STARTS else _DRAWN_STEPS, inclusive=True)
+
+
+_NOTES = """\
+- The paper draws its starts and steps without numbers. These are ours: epsilon = 0.1; in figure 5a averaging takes
+  one long step that brings one agent's loss to 0, then steps of 0.04; in figure 5b it takes three steps of 0.8, then
+  steps of 0.04, and alpha' = 0.2.
+- The bad region follows from the geometry: an agent that is left alone moves the model along its own gradient only.
+  It begins at (2 epsilon, epsilon), the corner of S* that the paper names.
+- The claims are checked on drawn starts or sequences of steps, 300 for each seed. Rows where nothing is drawn are the
+  same for all seeds; their starts and steps were chosen to show harm, so they prove nothing.
+- Observation 2, F of at least 1/2 from (1, 1), follows from the geometry: agent 2 leaves at once, agent 1 alone keeps
+  w_1 = 1, and F_1 + F_2 is at least 1 wherever that is so. Two rows show it; it is not among the claims checked, as
+  it could not fail.
+- Observation 3 says that with probability 1 - 2 epsilon over the start, which is 80 % at our epsilon, some step sizes
+  do harm. Counted here are starts, drawn evenly from the unit disc, with two step sizes after which both agents have
+  left and the model is outside S*. Others may have three: read it as "at least".
+- Observation 4 says that for any steps there is such a problem. Here each drawn sequence runs in P_0 until agent 2
+  leaves; alpha' is then what makes that model's F_2 zero, and the same steps are taken in P_alpha'. Each sequence has
+  500 steps, evenly between 0 and a size of its own, drawn between 0.01 and 1 (evenly in its logarithm).
+- "1/2 in P_alpha'" is the paper's, and follows too: after agent 2 has left, agent 1 moves along (0, 1), and the sum
+  of both losses stays 1 until w_2 is below 0. ADA-GD stops by its own rule, between epsilon and 4 epsilon: where
+  averaging does no harm it ends lower.
+- ADA-GD's step is theorem 1's for these losses with their kinks rounded off within epsilon: Lipschitz constant
+  sqrt 2, smoothness 2 / epsilon. Its models stay where losses are above epsilon and linear.
+"""
+
+EXPERIMENTS = (
+    Experiment(
+        name="adagd-figure5",
+        title="ADA-GD: the examples in the plane",
+        source="ADA-GD, figure 5 and observations 2 to 4",
+        claim="From a good start, averaging with unlucky steps gets where one agent leaves and the other cannot "
+        "reach a model that is good for both; moving orthogonally to agents about to leave avoids that.",
+        settings={"precision": PRECISION},
+        arms=_arms(),
+        measures=(
+            Measure("loss", "F at the end, mean", last("loss"), better="lower", digits=3),
+            Measure("harmful", "harmful defections, % of what is drawn", last("harmful"), True, "lower", digits=1),
+            Measure("lost", "agents lost, of 2", last("lost"), better="lower", digits=1),
+            Measure("largest", "F at the end, largest", last("largest"), better="lower", digits=3),
+        ),
+        quick=Quick({}),
+        claims=(
+            Claim(
+                "for at least 1 - 2 epsilon of the starts some steps make averaging do harm",
+                _often,
+                _OBSERVATION_3,
+                "points",
+                inclusive=True,
+            ),
+            _no_agent_leaves(_GOOD_STARTS),
+            Claim(
+                "whatever the steps, averaging loses an agent and ends outside S*",
+                _always,
+                _DRAWN_STEPS,
+                "points",
+                inclusive=True,
+            ),
+            _no_agent_leaves(_SHIFTED),
+        ),
+        figure=figure_5,
+        notes=_NOTES,
+        compute=compute,
+        seeds=5,
+    ),
+)

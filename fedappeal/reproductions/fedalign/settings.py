@@ -1,0 +1,177 @@
+"""Settings of FedALIGN's experiments: section 4's, the arms, the measures, the figures' panels."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from fedappeal.studies.experiment import Arm, Claim, Numbers, Results
+from fedappeal.studies.glance import gaps
+from fedappeal.studies.plots import draw
+from fedappeal.views.comparison.figures import new_figure, save
+from fedappeal.views.comparison.measures import LATE, Lines, Measure, last, late
+from strategies.fedalign.strategy import warmup_rounds
+
+SETTINGS: Mapping[str, Any] = {
+    "strategy": "fedalign",
+    "rounds": 200,
+    "fedalign.warmup-share": 0.1,
+    "local-steps": 0,
+    "local-epochs": 5,
+    "learning-rate": 0.1,
+    "batch-size": 32,
+    "fedalign.match-on": "error",
+    "fedalign.epsilon": 0.2,
+    "requirement": "fixed",
+    "evaluate-every": 2,
+    "evaluate-train": False,
+}
+"""Section 4: E = 5 local epochs, 200 rounds, 20 of them of warm-up, accuracy as the proxy of the loss."""
+
+PRIORITY_ONLY = "priority only"
+ALL = "all"
+ALL_LATER = "all, after warm-up"
+FEDALIGN = "FedALIGN"
+TO_ZERO = "FedALIGN, epsilon to 0"
+ON_LOSS = "FedALIGN, on the loss"
+
+HOW: Mapping[str, Mapping[str, Any]] = {
+    PRIORITY_ONLY: {"fedalign.epsilon": -2.0, "fedalign.warmup-share": 0.0},
+    ALL: {"fedalign.epsilon": 1e9, "fedalign.warmup-share": 0.0},
+    FEDALIGN: {},
+    TO_ZERO: {"fedalign.epsilon-schedule": "linear"},
+    ON_LOSS: {"fedalign.match-on": "loss"},
+    ALL_LATER: {"fedalign.epsilon": 1e9},
+}
+"""The baselines are FedALIGN too: epsilon below 0 takes no non-priority client, a very large one takes all."""
+
+
+_BASELINES = (ALL, ALL_LATER, PRIORITY_ONLY)
+
+
+def _warm_up(lines: Lines) -> int:
+    return warmup_rounds(float(SETTINGS["fedalign.warmup-share"]), int(lines[-1]["round"]))
+
+
+def _after_warm_up(lines: Lines) -> float | None:
+    return late("priority_accuracy", int(lines[-1]["round"]) - _warm_up(lines))(lines) if lines else None
+
+
+def _at_its_end(lines: Lines) -> float | None:
+    return last("priority_accuracy")(lines[: _warm_up(lines)]) if lines else None
+
+
+_COLOURS = {arm: n for n, arm in enumerate(HOW)}
+
+ACCURACY = Measure("accuracy", "priority clients' accuracy %", last("priority_accuracy"), percent=True)
+ACCURACY_LATE = Measure("accuracy-late", f"the same, last {LATE} rounds", late("priority_accuracy"), percent=True)
+ACCURACY_MEAN = Measure(
+    "accuracy-mean",
+    "the same, mean of the rounds after warm-up",
+    _after_warm_up,
+    percent=True,
+)
+ACCURACY_WARM = Measure("accuracy-warm", "the same, at the end of warm-up", _at_its_end, percent=True)
+ACCEPTED = Measure("accepted", f"non-priority clients taken in, last {LATE} rounds", late("accepted"), better="")
+ALL_CLIENTS = Measure("all-clients", f"all clients' accuracy %, last {LATE} rounds", late("accuracy"), percent=True)
+
+MEASURES = (ACCURACY, ACCURACY_LATE, ACCURACY_MEAN, ACCURACY_WARM, ALL_CLIENTS, ACCEPTED)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One panel of the figure: the same arms on some data.
+
+    Attributes:
+        title: above the panel, and above its rows.
+        suffix: what its rows' names end with, as names are unique.
+        settings: beside the experiment's.
+        arms: which of `HOW`.
+    """
+
+    title: str
+    suffix: str
+    settings: Mapping[str, Any]
+    arms: Sequence[str]
+
+    def named(self, arm: str) -> str:
+        """Return the name of the row of an arm of `HOW`."""
+        return f"{arm}, {self.suffix}" if self.suffix else arm
+
+    def rows(self) -> tuple[Arm, ...]:
+        """Return the rows."""
+        return tuple(
+            Arm(self.named(arm), {**self.settings, **HOW[arm]}, group=self.title, label=arm) for arm in self.arms
+        )
+
+    def claims(self) -> tuple[Claim, ...]:
+        """Return the paper's claims: FedALIGN ends ahead of the baselines, and faster; taking all in does harm."""
+        found = []
+        for arm in self.arms:
+            for other in _BASELINES:
+                if arm in _BASELINES or other not in self.arms:
+                    continue
+                found.append(self._ahead(arm, other, ACCURACY_LATE, "ends ahead of"))
+                if arm == FEDALIGN:
+                    found.append(self._ahead(arm, other, ACCURACY_MEAN, "is, on average after warm-up, ahead of"))
+        return (*found, *([self._harm()] if ALL_LATER in self.arms else []))
+
+    def _harm(self) -> Claim:
+        name = self.named(ALL_LATER)
+
+        def margin(number: Numbers) -> float:
+            return number(name, ACCURACY_WARM.key) - number(name, ACCURACY_MEAN.key)
+
+        text = f"'{ALL_LATER}' is worse, on average, after warm-up than at the end of it"
+        return Claim(text, margin, self.title, "points")
+
+    def _ahead(self, arm: str, other: str, measure: Measure, says: str) -> Claim:
+        one, two = self.named(arm), self.named(other)
+
+        def margin(number: Numbers) -> float:
+            return number(one, measure.key) - number(two, measure.key)
+
+        return Claim(f"'{arm}' {says} '{other}'", margin, self.title, "points")
+
+
+def ends_ahead(settings: Sequence[Setting]) -> Callable[[Results, Path], None]:
+    """Return a figure of by how much FedALIGN ends ahead of the baselines in some settings, paired by seed."""
+    return gaps([setting.title for setting in settings], lambda claim: "ends ahead of" in claim.text)
+
+
+Row = tuple[str, str, bool]
+"""Key of the history, label of the axis, whether in per cent."""
+
+
+def panels(settings: Sequence[Setting], rows: Sequence[Row], across: int) -> Callable[[Results, Path], None]:
+    """Return a figure as the paper's: a panel a setting, and its values over the rounds.
+
+    Args:
+        settings: the panels; a setting that was not run is left out.
+        rows: the values, one below the other.
+        across: settings beside one another.
+    """
+
+    def figure(results: Results, stem: Path) -> None:
+        shown = [s for s in settings if any(results.of(s.named(arm)) for arm in s.arms)]
+        wide = min(across, len(shown))
+        bands = -(-len(shown) // wide)
+        picture = new_figure(4.4 * wide, 2.9 * bands * len(rows) + 0.2)
+        grid = picture.subplots(bands * len(rows), wide, squeeze=False)
+        for axes in grid.flat:
+            axes.set_visible(False)
+        for place, setting in enumerate(shown):
+            band, column = divmod(place, wide)
+            names = [setting.named(arm) for arm in setting.arms]
+            for k, (key, label, percent) in enumerate(rows):
+                axes = grid[band * len(rows) + k][column]
+                axes.set_visible(True)
+                draw(axes, results, key, names, percent, _COLOURS)
+                axes.set_ylabel(label)
+                if k == 0:
+                    axes.set_title(fill(setting.title, 56), loc="left", fontsize=9)
+                    axes.legend(fontsize=7)
+        save(picture, stem)
+
+    return figure

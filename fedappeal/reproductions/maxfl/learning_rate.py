@@ -1,0 +1,208 @@
+r"""MaxFL, figure 7: the adaptive learning rate over the mean-estimation example, and what it is worth.
+
+With ``gap_k = F_k(w) - rho_k = (w - estimate_k)^2`` and ``q_k = s_k (1 - s_k)``, ``s_k = sigmoid(gap_k)``::
+
+    rate(w) = M / (L_s (sum_k q_k + epsilon)),   L_s = 2                  section 3, "Adaptive Server Learning Rate"
+    slope(w) = 1/M sum_k q_k 2 (w - estimate_k)                           equation 4
+    curvature(w) = 1/M sum_k q_k (2 + 4 (1 - 2 s_k) gap_k)                its derivative
+
+The constant rate beside it is ``1 / L`` with the largest absolute curvature L of all models that are looked at: the
+"global notion of smoothness" of appendix D.2.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedappeal.reproductions.maxfl.mean_estimation import (
+    STABILIZER,
+    Floats,
+    draw_estimates,
+    minimise,
+    objective,
+    sigmoid_slope,
+)
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results
+from fedappeal.views.comparison.figures import COLOURS, new_figure, save
+from fedappeal.views.comparison.measures import Measure, last
+
+SMOOTHNESS = 2.0
+"""L_s: F_k is a parabola."""
+
+AROUND, POINTS = 4.0, 401
+"""How far the models that are looked at go beyond the outermost estimates, and their number."""
+
+FLAT = 0.1
+"""A region is flat where slope and curvature are at most this share of the largest ones that are looked at."""
+
+BEYOND, NEAR, MOST = 2.5, 1e-3, 20_000
+"""How far beyond the largest estimate a descent starts, how near its minimum's height it ends, its most rounds."""
+
+
+def rate(w: Floats, estimates: Floats) -> Floats:
+    """Return MaxFL's adaptive rate, of a step along its objective's gradient; shapes as in `objective`."""
+    q = sigmoid_slope((w[..., None] - estimates) ** 2)
+    return np.asarray(estimates.shape[-1] / (SMOOTHNESS * (q.sum(axis=-1) + STABILIZER)))
+
+
+def slope(w: Floats, estimates: Floats) -> Floats:
+    """Return the first derivative of MaxFL's objective; shapes as in `objective`."""
+    away = w[..., None] - estimates
+    return np.asarray((sigmoid_slope(away**2) * 2.0 * away).mean(axis=-1))
+
+
+def curvature(w: Floats, estimates: Floats) -> Floats:
+    """Return the second derivative of MaxFL's objective; shapes as in `objective`."""
+    gaps = (w[..., None] - estimates) ** 2
+    falling = -np.tanh(gaps / 2)  # 1 - 2 s
+    return np.asarray((sigmoid_slope(gaps) * (2.0 + 4.0 * falling * gaps)).mean(axis=-1))
+
+
+def looked_at(estimates: Floats) -> Floats:
+    """Return the models that are looked at, shape ``(draws, POINTS)``, for estimates ``(draws, M)``."""
+    low, high = estimates.min(axis=1) - AROUND, estimates.max(axis=1) + AROUND
+    return np.asarray(np.linspace(low, high, POINTS, axis=1))
+
+
+def flat(w: Floats, estimates: Floats) -> NDArray[np.bool_]:
+    """Return whether the objective is flat at each of a row of models; shapes as in `objective`."""
+    steep, bent = np.abs(slope(w, estimates)), np.abs(curvature(w, estimates))
+    limits = [FLAT * values.max(axis=-1, keepdims=True) for values in (steep, bent)]
+    return np.asarray((steep <= limits[0]) & (bent <= limits[1]))
+
+
+def rounds_needed(estimates: Floats, constant: bool) -> Floats:
+    """Return each draw's rounds of gradient descent from beyond its largest estimate to that one's minimum.
+
+    Args:
+        estimates: shape ``(draws, M)``.
+        constant: with the constant rate; otherwise with the adaptive one.
+
+    Returns:
+        At most `MOST`, shape ``(draws,)``.
+    """
+    largest = np.argmax(estimates, axis=1)
+    rows = np.arange(len(estimates))
+    target = objective(minimise(estimates, largest).models(estimates), estimates) + NEAR
+    grid = looked_at(estimates)
+    fixed = 1.0 / np.abs(curvature(grid, estimates[:, None, :])).max(axis=1)
+    w, rounds, active = estimates[rows, largest] + BEYOND, np.zeros(len(estimates)), rows
+    for _ in range(MOST):
+        active = active[objective(w[active], estimates[active]) > target[active]]
+        if not active.size:
+            break
+        here, theirs = w[active], estimates[active]
+        w[active] = here - (fixed[active] if constant else rate(here, theirs)) * slope(here, theirs)
+        rounds[active] += 1
+    return rounds
+
+
+def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return what one row's rate is worth over many draws of two clients' estimates."""
+    means = (-settings["half"], settings["half"])
+    estimates = draw_estimates(means, settings["gamma"], settings["draws"], seed)
+    w, theirs = looked_at(estimates), estimates[:, None, :]
+    rates, is_flat = rate(w, theirs), flat(w, theirs)
+    in_flat, elsewhere = (_mean(rates, where) for where in (is_flat, ~is_flat))
+    return {
+        "flat": float(is_flat.mean()),
+        "rate_flat": float(in_flat.mean()),
+        "rate_elsewhere": float(elsewhere.mean()),
+        "higher": float((in_flat > elsewhere).mean()),
+        "rounds_adaptive": float(np.median(rounds_needed(estimates, constant=False))),
+        "rounds_constant": float(np.median(rounds_needed(estimates, constant=True))),
+    }
+
+
+def _mean(values: Floats, where: NDArray[np.bool_]) -> Floats:
+    """Return each row's geometric mean over the places that are meant; every row has one."""
+    return np.asarray(np.exp((np.log(values) * where).sum(axis=1) / where.sum(axis=1)))
+
+
+def _figure(results: Results, stem: Path) -> None:
+    """Draw objective and rate of two clients with the means of each row as their estimates."""
+    figure = new_figure(10.5, 5.4)
+    panels = figure.subplots(2, len(results.arms), squeeze=False, sharex="col", sharey="row")
+    for (above, below), letter, arm in zip(panels.T, "ab", results.arms, strict=False):
+        half = float(arm.settings["half"])
+        estimates = np.array([[-half, half]])
+        (w,) = looked_at(estimates)
+        above.plot(w, objective(w, estimates), color="black", label="objective (equation 3)")
+        below.plot(w, rate(w, estimates), color=COLOURS[1], label="MaxFL's adaptive rate")
+        steepest = 1.0 / np.abs(curvature(w, estimates)).max()
+        below.axhline(steepest, color=COLOURS[0], linestyle="--", label="constant rate, 1 / largest curvature")
+        for axes in (above, below):
+            axes.fill_between(
+                w, 0, 1, where=flat(w, estimates), transform=axes.get_xaxis_transform(), color="#dddddd", label="flat"
+            )
+            axes.plot(estimates[0], [0, 0], "^", color="black", transform=axes.get_xaxis_transform(), clip_on=False)
+            axes.grid(alpha=0.3)
+        above.set_title(f"({letter}) estimates {-half:g} and {half:g}")
+        below.set(yscale="log", xlabel="model $w$")
+    panels[0][0].set_ylabel("objective")
+    panels[1][0].set_ylabel("learning rate")
+    panels[0][0].legend(fontsize=8)
+    panels[1][0].legend(fontsize=8, loc="upper center")
+    save(figure, stem)
+
+
+_RATE_FLAT = Measure("rate-flat", "rate where flat", last("rate_flat"), better="")
+_RATE_ELSEWHERE = Measure("rate-elsewhere", "rate elsewhere", last("rate_elsewhere"), better="")
+_HIGHER = Measure("higher", "draws in which it is higher where flat", last("higher"), digits=3)
+_ADAPTIVE = Measure(
+    "rounds-adaptive", "rounds, adaptive rate (median)", last("rounds_adaptive"), better="lower", digits=0
+)
+_CONSTANT = Measure("rounds-constant", "rounds, constant rate (median)", last("rounds_constant"), better="", digits=0)
+_FLAT = Measure("flat", "share of the models that is flat", last("flat"), better="")
+
+
+def _higher(arm: str) -> Claim:
+    return Claim(
+        f"{arm}: the learning rate is higher in regions where the function is flat (in 99 % of the draws)",
+        lambda number: number(arm, _HIGHER.key) - 0.99,
+        inclusive=True,
+    )
+
+
+def _slow(arm: str) -> Claim:
+    return Claim(
+        f"{arm}: a rate from the global smoothness is slower from a flat region (rounds)",
+        lambda number: number(arm, _CONSTANT.key) - number(arm, _ADAPTIVE.key),
+        unit="rounds",
+    )
+
+
+_ARMS = (Arm("little heterogeneity", {"half": 0.5}), Arm("much heterogeneity", {"half": 3.0}))
+
+EXPERIMENTS = (
+    Experiment(
+        name="maxfl-figure7",
+        title="MaxFL: the adaptive learning rate of two clients that estimate a mean",
+        source="MaxFL, figure 7",
+        claim="The adaptive learning rate, in proportion to 1 / sum of q_k, is higher in regions where the objective "
+        "is flat; a rate from the global smoothness, which the steepest place determines, can be too slow there.",
+        settings={"draws": 1000, "gamma": 1.0},
+        arms=_ARMS,
+        measures=(_RATE_FLAT, _RATE_ELSEWHERE, _HIGHER, _ADAPTIVE, _CONSTANT, _FLAT),
+        quick=Quick({"draws": 30}),
+        claims=(*(_higher(arm.name) for arm in _ARMS), *(_slow(arm.name) for arm in _ARMS)),
+        figure=_figure,
+        notes=f"""\
+- "The mean estimation example in Fig. 1(b)", says the paper; today's figure 1 has no example, and its example of two
+  clients is [figure 4(b)](maxfl-figure4.md)'s. The picture is of that one's estimates, the table of many draws.
+- The paper prints no numbers for this figure, and no epsilon. Its own, M L_c / (4 L_s), needs a Lipschitz constant
+  that a parabola has not; here it is the strategy's default, {STABILIZER:g}. The rate is at most M / (L_s epsilon).
+- "Flat" is ours: slope and curvature are at most {FLAT:g} of the largest ones of the models that are looked at, which
+  go {AROUND:g} beyond the outermost estimates. A minimum is not flat in this sense: its slope is 0, its curvature is
+  not.
+- Rates are geometric means over the flat models and over the others.
+- Rounds: of gradient descent on equation 3's objective, from {BEYOND:g} beyond the larger estimate until the
+  objective is within {NEAR:g} of its minimum at that estimate; at most {MOST}. With the adaptive rate, and
+  clients that return their local minimum, that is MaxFL's own round.
+""",
+        compute=compute,
+    ),
+)

@@ -1,0 +1,213 @@
+"""MaxFL, figures 4 and 5: clients that estimate a mean (appendix A.1, appendix C)."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+from fedappeal.reproductions.maxfl import mean_estimation as mean
+from fedappeal.reproductions.maxfl.mean_estimation import SAME, lemma_a1, theorem_a1
+from fedappeal.reproductions.maxfl.mean_estimation_plot import figure_4, figure_5
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick
+from fedappeal.views.comparison.measures import Lines, Measure, last
+
+_ALIKE: Mapping[str, Any] = {"means": [-0.1, 0.0, 0.1], "averages": [[0, 1, 2]]}
+
+CASES: Mapping[str, Mapping[str, Any]] = {
+    "Case 1: all alike": _ALIKE,
+    "Case 1, a hundred times the samples (gamma = 0.1)": {**_ALIKE, "gamma": 0.1},
+    "Case 2: all different": {"means": [0.0, 8.0, 24.0], "averages": [[0], [1], [2]]},
+    "Case 3: two alike": {"means": [-0.1, 0.1, 12.0], "averages": [[0, 1]]},
+}
+"""Appendix A.1's three cases of three clients: true means, of which the paper gives no numbers, and its solution.
+
+That is one of ``averages``: the mean of these clients' estimates.
+"""
+
+_NAMES = dict(zip(CASES, ("all alike", "all alike, more samples", "all different", "two alike"), strict=True))
+
+_SHOWN = (0, 1, 4, 10, 20)
+"""Values of gamma_G^2 that are columns of the table."""
+
+_BOUNDED = tuple(squared for squared in _SHOWN if lemma_a1(squared**0.5) < 1)
+"""Those at which lemma A.1's bound says something of a share."""
+
+_OBJECTIVES = {"FedAvg": "fedavg", "MaxFL (ReLU)": "relu", "MaxFL (log loss)": "log", "MaxFL": "maxfl"}
+
+
+def two_clients(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return figure 4(a)'s curve for one objective and one seed."""
+    found, farthest = mean.two_clients(settings["objective"], settings["draws"], seed, settings["gamma"])
+    return {"heterogeneity": list(mean.HETEROGENEITY), "gm_appeal": found, "from_average": farthest}
+
+
+def three_clients(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return what figure 5's solutions are worth over many draws, for one case, objective and seed."""
+    given = {key: settings[key] for key in ("objective", "means", "averages", "draws", "gamma")}
+    return asdict(mean.three_clients(**given, seed=seed))
+
+
+def _at(squared: int) -> Measure:
+    def of(lines: Lines) -> float | None:
+        found = dict(zip(lines[0]["heterogeneity"], lines[0]["gm_appeal"], strict=True))
+        return float(found[squared])
+
+    return Measure(f"at-{squared}", f"at gamma_G^2 = {squared}", of, digits=4)
+
+
+def _bounded_above(number: Numbers) -> float:
+    return min(lemma_a1(squared**0.5) - number("FedAvg", f"at-{squared}") for squared in _BOUNDED)
+
+
+def _decays(number: Numbers) -> float:
+    return min(
+        number("FedAvg", f"at-{m}") * lemma_a1(n**0.5) - number("FedAvg", f"at-{n}") * lemma_a1(m**0.5)
+        for m, n in pairwise(_SHOWN)
+    )
+
+
+def _bounded_below(number: Numbers) -> float:
+    return min(number("MaxFL", f"at-{squared}") - theorem_a1() for squared in _SHOWN)
+
+
+_FROM_AVERAGE = Measure(
+    "from-average", "largest distance from the estimates' average", last("from_average"), better="", digits=6
+)
+
+_ONE = Measure("at-least-one", "draws that satisfy at least one client", last("at_least_one"), digits=3)
+_PAIR = Measure("pair", "draws that satisfy clients 1 and 2", last("pair"), digits=3)
+_AS_SAID = Measure("as-said", "draws whose solution is the paper's", last("as_said"), better="", digits=3)
+
+
+_NEARLY = 0.99
+"""Share of the draws in which a claim has to be true; the noise of an estimate has no bounds."""
+
+_IN_NEARLY_ALL = f"in {100 * _NEARLY:.0f} % of the draws"
+
+
+def _mostly(text: str, arm: str, measure: Measure) -> Claim:
+    """Return the claim that a measure is near 1: true of nearly all draws."""
+    return Claim(f"{text} ({_IN_NEARLY_ALL})", lambda number: number(arm, measure.key) - _NEARLY, inclusive=True)
+
+
+def _solution(text: str, arm: str) -> Claim:
+    within = f"within {SAME} standard deviations of an estimate, {_IN_NEARLY_ALL}"
+    return Claim(f"{text} ({within})", lambda number: number(arm, _AS_SAID.key) - _NEARLY, inclusive=True)
+
+
+def _none(arm: str, text: str) -> Claim:
+    return Claim(f"{text} ({_IN_NEARLY_ALL})", lambda number: 1 - _NEARLY - number(arm, _ONE.key), inclusive=True)
+
+
+def _more(case: str) -> Claim:
+    def margin(number: Numbers) -> float:
+        return number(f"MaxFL, {case}", "gm-appeal") - number(f"FedAvg, {case}", "gm-appeal")
+
+    return Claim(f"{case}: MaxFL appeals to more clients than FedAvg", margin)
+
+
+_NOTES = """\
+- The paper's figure has no numbers to compare with.
+- The local minimum is found with MaxFL's own round, in which each client returns its local minimum, not with
+  SciPy. The paper does not say where its search starts; ours starts at the estimate of a client drawn at random
+  (three clients: the lowest of the minima found from each).
+"""
+
+EXPERIMENTS = (
+    Experiment(
+        name="maxfl-figure4",
+        title="MaxFL: two clients estimate a mean",
+        source="MaxFL, figure 4",
+        claim="As heterogeneity grows FedAvg's GM-Appeal decays exponentially, and MaxFL's stays above a "
+        "constant; with a convex function in place of the sigmoid, as ReLU or the log loss, MaxFL is FedAvg.",
+        settings={"draws": 10_000, "gamma": 1.0},
+        arms=tuple(Arm(name, {"objective": objective}) for name, objective in _OBJECTIVES.items()),
+        measures=(*map(_at, _SHOWN), _FROM_AVERAGE),
+        quick=Quick({"draws": 500}),
+        claims=(
+            Claim(
+                f"FedAvg's GM-Appeal is at most lemma A.1's bound (at gamma_G^2 = {', '.join(map(str, _BOUNDED))}, "
+                "where that is below 1)",
+                _bounded_above,
+                inclusive=True,
+            ),
+            Claim(
+                "FedAvg's GM-Appeal decays exponentially (from column to column at least as steeply as lemma A.1's "
+                "bound)",
+                _decays,
+                inclusive=True,
+            ),
+            Claim(
+                f"MaxFL's GM-Appeal is at least theorem A.1's constant, {theorem_a1():.3f}",
+                _bounded_below,
+                inclusive=True,
+            ),
+            Claim(
+                "with the log loss in place of the sigmoid, MaxFL's solution is FedAvg's (within 1e-6, in every "
+                "draw)",
+                lambda number: 1e-6 - number("MaxFL (log loss)", _FROM_AVERAGE.key),
+                inclusive=True,
+            ),
+            Claim(
+                "at gamma_G^2 = 20 MaxFL appeals to more clients than FedAvg",
+                lambda number: number("MaxFL", "at-20") - number("FedAvg", "at-20"),
+            ),
+        ),
+        figure=figure_4,
+        notes=_NOTES
+        + """\
+- ReLU gives FedAvg by construction, so that is no claim that is checked: no gap F_k - rho_k of this example is
+  below 0, and there ReLU changes nothing. The log loss is lemma A.2's case: the weights differ from FedAvg's on the
+  way, the solution may not.
+- The largest distance is over all draws and all values of gamma_G^2, in standard deviations of an estimate.
+- Lemma A.1's bound is above 1, and so says nothing, up to gamma_G^2 = 3.4.
+- The estimates of the picture's (b), 0.5 and 3 to either side of 0, are chosen by hand; the paper gives none.
+""",
+        compute=two_clients,
+    ),
+    Experiment(
+        name="maxfl-figure5",
+        title="MaxFL: three clients estimate a mean",
+        source="MaxFL, figure 5",
+        claim="Among clients that are all alike MaxFL's solution is the average; among clients that are all "
+        "different it is one client's own model, so that at least one client is satisfied; where two are alike it "
+        "is their average, and satisfies both.",
+        settings={"draws": 10_000, "gamma": 1.0},
+        arms=tuple(
+            Arm(f"{name}, {_NAMES[case]}", {"objective": _OBJECTIVES[name], **settings}, {}, case, label=name)
+            for case, settings in CASES.items()
+            for name in ("FedAvg", "MaxFL")
+        ),
+        measures=(Measure("gm-appeal", "GM-Appeal", last("gm_appeal"), digits=3), _ONE, _PAIR, _AS_SAID),
+        quick=Quick({"draws": 500}),
+        claims=(
+            _solution("all alike: MaxFL's solution is FedAvg's", "MaxFL, all alike"),
+            _solution("all alike, more samples: MaxFL's solution is FedAvg's", "MaxFL, all alike, more samples"),
+            _solution("all different: MaxFL's solution is one client's own", "MaxFL, all different"),
+            _mostly("all different: MaxFL satisfies at least one client", "MaxFL, all different", _ONE),
+            _more("all different"),
+            _solution("two alike: MaxFL's solution is the average of clients 1 and 2", "MaxFL, two alike"),
+            _mostly("two alike: MaxFL satisfies clients 1 and 2", "MaxFL, two alike", _PAIR),
+            _mostly("two alike: MaxFL satisfies at least one client", "MaxFL, two alike", _ONE),
+            _none("FedAvg, two alike", "two alike: FedAvg satisfies no client"),
+            _more("two alike"),
+        ),
+        figure=figure_5,
+        notes=_NOTES
+        + f"""\
+- The true means of the three cases are ours, and so are the picture's estimates: the true means themselves,
+  without noise. The table is over many draws of the noise; the paper's is of variance 1, as ours where no other
+  gamma is given.
+- The paper's solution is the average of all estimates (case 1), one client's estimate (case 2), the average of
+  clients 1 and 2 (case 3). A solution that is within {SAME} standard deviations of an estimate of it counts as it.
+  The settings count clients from 0.
+- In case 1 noise of variance 1 often puts the estimates so far apart that MaxFL's objective has several minima,
+  or one that is not at the average. The further group has estimates nearly as close to each other as the picture's.
+- Far apart, MaxFL serves one client of them, and the tiny pull towards the others is towards the truth in half
+  of the draws only. So "at least one" is satisfied in half of them.
+- Where two are alike, their average satisfies both only where their estimates lie on different sides of the truth:
+  with both on one side, the nearer one's own estimate is better for it than the average.
+""",
+        compute=three_clients,
+    ),
+)

@@ -1,0 +1,226 @@
+"""Settings of MaxFL's experiments: appendix D.1's, its grid, the baselines, and curves over rounds."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedappeal.settings.config import Scalar
+from fedappeal.studies.experiment import Arm, Claim, Number, Numbers, Results, Unmeasured
+from fedappeal.studies.plots import draw
+from fedappeal.views.comparison.figures import new_figure, save
+from fedappeal.views.comparison.measures import Measure
+
+FMNIST: Mapping[str, Any] = {
+    "task": "fmnist",
+    "model": "mlp",
+    "clients": 100,
+    "unseen-clients": 100,
+    "clients-per-round": 5,
+    "rounds": 200,
+    "train-share": 0.6,
+    "min-examples": 50,
+    "flip-share": 0.3,
+    "requirement": "solo",
+    "solo.steps": 100,
+    "batch-size": 32,
+    "local-steps": 30,
+    "evaluate-every": 5,
+    "evaluate-train": False,
+}
+"""Fashion-MNIST as in section 5 and appendix D.1. Rates: `rate`."""
+
+
+def rate(value: float) -> Mapping[str, Any]:
+    """Return a learning rate: of training and, as in appendix D.1, of the solo steps behind rho_k."""
+    return {"learning-rate": value, "solo.learning-rate": value}
+
+
+CLUSTERS: Mapping[str, Any] = {
+    **FMNIST,
+    **rate(0.005),
+    "partition": "clusters",
+    "clusters": 5,
+    "cluster-alpha": 0.0,
+    "flip-on": "both",
+    "participation": "always",
+}
+"""Figure 3, tables 3 to 7: five clusters of two labels, even inside a cluster, and no opt-out.
+
+What a client requires moves with the rate: at 0.1 no global model gets to what a client reaches alone, at 0.001 every
+global model does.
+"""
+
+DIRICHLET: Mapping[str, Any] = {
+    **FMNIST,
+    **rate(0.1),
+    "partition": "dirichlet-clusters",
+    "clusters": 5,
+    "dirichlet-alpha": 0.5,
+    "participation": "appeal",
+    "mandatory-rounds": 10,
+    "on-empty-round": "keep",
+    "flip-on": "both",
+}
+"""Tables 1 and 2: five clusters whose labels are Dirichlet draws, and clients may opt out from round 10 on."""
+
+QUICK: Mapping[str, Any] = {
+    "clients": 20,
+    "unseen-clients": 10,
+    "rounds": 14,
+    "local-steps": 5,
+    "solo.steps": 30,
+    "evaluate-every": 2,
+}
+
+STRATEGY: Mapping[str, str] = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox",
+    "Scaffold": "scaffold",
+    "PerFedAvg": "perfedavg",
+    "qFFL": "qfedavg",
+    "MW-Fed": "mwfed",
+    "MaxFL": "maxfl",
+}
+"""The paper's names of the algorithms, in the order of its tables."""
+
+GRID: Mapping[str, tuple[Scalar, ...]] = {
+    "learning-rate": (0.1, 0.05, 0.01, 0.005, 0.001),
+    "batch-size": (32, 64, 128),
+    "local-steps": (10, 30, 50),
+}
+"""Appendix D.1's grid. The rate of the solo steps stays, so that rates and steps are compared against the same rho_k;
+their batches are the run's, so that rho_k does move with the batch size."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read what the paper leaves open.
+
+    Attributes:
+        group: its name, above its rows.
+        suffix: what its rows' names end with.
+        settings: what it means.
+    """
+
+    group: str
+    suffix: str
+    settings: Mapping[str, Any]
+
+
+READINGS = (
+    Reading("30 % of the clients flipped, train and test labels; rate 0.005", "", {}),
+    Reading("30 % flipped, train labels only; rate 0.005", ", train flipped", {"flip-on": "train"}),
+    Reading("No client flipped; rate 0.005", ", no flips", {"flip-share": 0.0}),
+    Reading("30 % flipped, train and test labels; rate 0.1", ", rate 0.1", rate(0.1)),
+)
+"""Of `CLUSTERS`: whose labels are flipped and where, and the rate of training and of the solo steps."""
+
+DROPOUT_ON = Reading(
+    "30 % flipped, train and test labels; rate 0.005; losses measured with dropout on",
+    ", dropout on",
+    {"loss-mode": "training"},
+)
+"""The first of `READINGS`, with F_k and rho_k measured in training mode, for table 3 and figure 3."""
+
+SENT140 = Reading(
+    "Sent140, 30 % flipped, train and test labels; rate 0.005",
+    ", Sent140",
+    {
+        "task": "sent140",
+        "model": "auto",
+        "partition": "natural",
+        "clients": 308,
+        "unseen-clients": 619,
+        "clients-per-round": 10,
+    },
+)
+"""The other data set of tables 3, 4, 6 and 7, with section 5's numbers of clients; it needs its files."""
+
+
+TWINS = ("FedProx",)
+"""Rows that cannot be told from FedAvg's: with a mu of 0.01 FedProx takes its steps. They are not counted twice."""
+
+
+def first(measure: Measure, reading: Reading, rows: Sequence[str]) -> Claim:
+    """Return the claim that MaxFL is first by a measure in a reading; it beats a diverged model."""
+
+    def margin(number: Numbers) -> float:
+        others = []
+        for name in rows:
+            with suppress(Unmeasured):
+                others += [number(name + reading.suffix, measure.key)] if name != "MaxFL" else []
+        return number("MaxFL" + reading.suffix, measure.key) - max(others, default=-math.inf)
+
+    unit = "points" if measure.percent else ""
+    among = len(set(rows) - set(TWINS))
+    return Claim(f"MaxFL has the highest {measure.title}", margin, reading.group, unit, among=among)
+
+
+Table = Mapping[str, Mapping[str, Number]]
+"""The paper's numbers by row and measure."""
+
+
+def rows(
+    reading: Reading, table: Table, *, own: Mapping[str, Mapping[str, Any]] | None = None, runs_in: str = ""
+) -> tuple[Arm, ...]:
+    """Return a table's rows in one reading.
+
+    Args:
+        reading: what it means.
+        table: the rows, with the paper's numbers.
+        own: settings of rows that are no algorithm of `STRATEGY`.
+        runs_in: see `Arm`.
+    """
+    return tuple(
+        Arm(
+            name + reading.suffix,
+            {**((own or {}).get(name) or {"strategy": STRATEGY[name]}), **reading.settings},
+            numbers,
+            reading.group,
+            runs_in,
+            label=name,
+        )
+        for name, numbers in table.items()
+    )
+
+
+Panel = tuple[str, str, bool]
+"""One panel of a figure: key of the history, label of the axis, whether in per cent."""
+
+SEEN: tuple[Panel, ...] = (("gm_appeal", "GM-Appeal", False), ("accuracy", "test accuracy %", True))
+SEEN_AND_UNSEEN: tuple[Panel, ...] = (
+    *SEEN,
+    ("unseen_gm_appeal", "unseen: GM-Appeal", False),
+    ("unseen_accuracy", "unseen: test accuracy %", True),
+)
+PREFERRED_TOO: tuple[Panel, ...] = (
+    ("gm_appeal", "GM-Appeal", False),
+    ("preferred_accuracy", "preferred-model accuracy %", True),
+)
+
+
+_ORDER = ("FedAvg", "MaxFL", "FedProx", "Scaffold", "PerFedAvg", "qFFL", "MW-Fed")
+_COLOURS = {name: n for n, name in enumerate(_ORDER)}
+"""One colour an algorithm, the same in all figures, by the row's label."""
+
+
+def curves(panels: Sequence[Panel]) -> Callable[[Results, Path], None]:
+    """Return a figure: a row of panels over the rounds for each group of arms."""
+
+    def figure(results: Results, stem: Path) -> None:
+        groups = list(dict.fromkeys(arm.group for arm in results.arms))
+        picture = new_figure(4.2 * len(panels), 3.0 * len(groups) + 0.3)
+        grid = picture.subplots(len(groups), len(panels), squeeze=False)
+        for row, group in zip(grid, groups, strict=True):
+            names = [arm.name for arm in results.arms if arm.group == group]
+            for axes, (key, label, percent) in zip(row, panels, strict=True):
+                draw(axes, results, key, names, percent, _COLOURS)
+                axes.set_ylabel(label)
+            row[0].set_title(group, loc="left", fontsize=10)
+            row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(picture, stem)
+
+    return figure

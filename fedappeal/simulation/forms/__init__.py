@@ -1,0 +1,1 @@
+"""Forms in which clients train side by side, or one after another."""

@@ -1,0 +1,229 @@
+"""The local training of many clients as one batch, whatever form their models are calculated in.
+
+Replaces the arithmetic of `client.training.descent` and nothing else: minibatches, decisions and settings come from
+the same functions as in a deployed client, and the result is the same to float tolerance (bit for bit it is not: a
+batched product adds in another order, and dropout draws other masks). How the gradients of all clients are found is
+the form's: by batched layers (`layered`), or by PyTorch's vmap (`vectorised`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedappeal.core.local_rule import BatchedTerms
+from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.tasks.examples import Split, Structure, tensors_of
+
+Parameters = Mapping[str, Tensor]
+"""All clients' parameters by name, each of shape ``(clients, *shape)``."""
+
+
+class NotBatchable(Exception):
+    """A model without a batched form; the message names the layer."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The models of several clients, side by side.
+
+    Attributes:
+        trained: what is trained, ``(clients, *shape)`` by name.
+        own: what is not trained and differs between clients, frozen parameters and buffers, in the same way.
+        shared: what is not trained and is the same for all, of shape ``shape``.
+    """
+
+    trained: dict[str, Tensor]
+    own: Parameters = field(default_factory=dict)
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def first(self, count: int) -> "Clients":
+        """Return the first clients, as views."""
+        if all(len(tensor) == count for tensor in self.trained.values()):
+            return self
+        return Clients(_first(count, self.trained), _first(count, self.own), self.shared)
+
+
+def _first(count: int, of: Parameters) -> dict[str, Tensor]:
+    return {name: tensor[:count] for name, tensor in of.items()}
+
+
+class BatchedForm(Protocol):
+    """How the gradients of several clients' models are calculated at once.
+
+    Attributes:
+        name: what the form is called.
+        largest_batch: most clients that train as one batch.
+        smallest_batch: fewest; fewer train one by one.
+        one_size: whether all clients of a batch must have as many examples in a minibatch.
+        trained: names of the parameters that are trained, in the model's order.
+    """
+
+    name: str
+    largest_batch: int
+    smallest_batch: int
+    one_size: bool
+    trained: Sequence[str]
+
+    def add_gradient(
+        self, clients: Clients, batch: Split, weights: Tensor, into: Parameters, alpha: float, training: bool
+    ) -> None:
+        """Add ``alpha`` times the gradient of each client's loss to ``into``.
+
+        Args:
+            clients: the models.
+            batch: a minibatch of each; tensors of shape ``(clients, size, ...)``.
+            weights: of each example in its client's loss, shape ``(clients, size)``.
+            into: by name, ``(clients, *shape)``; may be the parameters themselves.
+            alpha: factor.
+            training: whether dropout is on.
+        """
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of all clients, one after another, on one device.
+
+    Attributes:
+        x: inputs: a tensor of shape ``(n, *input_shape)``, or a structure of tensors.
+        y: labels, in the same way.
+        start: where each client's examples begin, shape ``(clients + 1,)``; the last is n.
+        places: by client, which of these examples are its own; None: those of client k are the k-th.
+    """
+
+    x: Structure
+    y: Structure
+    start: Sequence[int]
+    places: Mapping[int, int] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(tensors_of(self.x))[1].device
+
+    def take(self, rows: Tensor | slice) -> Split:
+        """Return the examples of the given rows; tensors of shape ``(*rows.shape, ...)``."""
+        return Split.of_rows(self.x, self.y, rows)
+
+    def of_client(self, k: int) -> Split:
+        """Return one client's examples, as views."""
+        return self.take(slice(*self.span(k)))
+
+    def span(self, k: int) -> tuple[int, int]:
+        """Return where a client's examples begin and end."""
+        place = k if self.places is None else self.places[k]
+        return self.start[place], self.start[place + 1]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Minibatches of several clients, step by step; clients with most steps come first.
+
+    Attributes:
+        rows: rows of `Examples`, int64, shape ``(steps, clients, size)``.
+        weights: weight of each example in its client's mean, same shape; 0 where a client has none.
+        active: number of clients that still train at each step.
+    """
+
+    rows: Tensor
+    weights: Tensor
+    active: Sequence[int]
+
+
+def line_up(
+    rows: Sequence[Tensor], device: torch.device, weights: Sequence[Tensor] | None = None
+) -> tuple[Batches, list[int]]:
+    """Return the clients' minibatches as one batch a step, and which client each place holds.
+
+    Args:
+        rows: each client's minibatches, as rows of `Examples` of shape ``(steps_k, size_k)``.
+        device: where they go.
+        weights: of the same shapes; None: each step is the mean of its examples.
+
+    Returns:
+        The batches, and for each of their places an index into ``rows``.
+    """
+    places = sorted(range(len(rows)), key=lambda k: -len(rows[k]))
+    steps, size = max(len(r) for r in rows), max(r.shape[1] for r in rows)
+    all_rows = torch.zeros((steps, len(rows), size), dtype=torch.int64)
+    all_weights = torch.zeros((steps, len(rows), size))
+    for place, k in enumerate(places):
+        own_steps, own_size = rows[k].shape
+        all_rows[:own_steps, place, :own_size] = rows[k]
+        all_weights[:own_steps, place, :own_size] = 1.0 / own_size if weights is None else weights[k]
+    active = [sum(len(r) > step for r in rows) for step in range(steps)]
+    return Batches(all_rows.to(device), all_weights.to(device), active), places
+
+
+def whole(start: int, stop: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return all of a client's rows ``start..stop-1`` as steps of at most ``size``, with weights that add to 1."""
+    steps = -(-(stop - start) // size)
+    size = -(-(stop - start) // steps)
+    rows = torch.arange(start, start + steps * size).view(steps, size)
+    weights = (rows < stop).float() / (stop - start)
+    return rows.clamp_(max=stop - 1), weights
+
+
+def gradients(
+    form: BatchedForm, clients: Clients, examples: Examples, batches: Batches, training: bool = False
+) -> dict[str, Tensor]:
+    """Return the gradient of each client's loss, summed over its steps.
+
+    Args:
+        form: finds the gradients.
+        clients: the clients' models, in the places of ``batches``.
+        examples: all clients' training examples.
+        batches: each client's minibatches.
+        training: whether dropout is on.
+    """
+    found = {name: torch.zeros_like(p) for name, p in clients.trained.items()}
+    for step, active in enumerate(batches.active):
+        rows, weights = batches.rows[step, :active], batches.weights[step, :active]
+        into = _first(active, found)
+        form.add_gradient(clients.first(active), examples.take(rows), weights, into, 1.0, training)
+    return found
+
+
+_NOT_KEPT = torch.empty(0)
+"""In place of parameters before a step, where the rule says that it does not read them: then it must not."""
+
+
+def train(
+    form: BatchedForm,
+    clients: Clients,
+    examples: Examples,
+    batches: Batches,
+    training: LocalTrainingSettings,
+    terms: BatchedTerms | None = None,
+) -> None:
+    """Train all clients as one batch, in place: the arithmetic of `client.training.descent`.
+
+    Args:
+        form: finds the gradients.
+        clients: the clients' models, in the places of ``batches``.
+        examples: all clients' training examples.
+        batches: what each client sees at each step.
+        training: learning rate, momentum and weight decay.
+        terms: what the local rule adds to each gradient; None: nothing.
+    """
+    lr, decay = training.learning_rate, training.weight_decay
+    needs_before = bool(decay) or (terms is not None and terms.needs_before)
+    velocity = {name: torch.zeros_like(p) for name, p in clients.trained.items()} if training.momentum else {}
+    for step, active in enumerate(batches.active):
+        here, moving = clients.first(active), _first(active, velocity)
+        rows, weights = batches.rows[step, :active], batches.weights[step, :active]
+        if moving:
+            torch._foreach_mul_(list(moving.values()), training.momentum)
+        # With momentum the gradient goes into the velocity, without it straight into the parameters.
+        into, sign = (moving, 1.0) if moving else (here.trained, -lr)
+        before = {name: p.clone() for name, p in here.trained.items()} if needs_before else {}
+        form.add_gradient(here, examples.take(rows), weights, into, sign, training=True)
+        for name, target in into.items():
+            if decay:
+                target.add_(before[name], alpha=sign * decay)
+            if terms is not None:
+                terms.add(name, target, before.get(name, _NOT_KEPT), active, sign)
+        if moving:
+            torch._foreach_add_(list(here.trained.values()), list(moving.values()), alpha=-lr)

@@ -1,0 +1,153 @@
+"""The convolution of many clients: one after another on a CPU, as one grouped convolution elsewhere."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedappeal.simulation.forms.batched import Parameters
+
+ONE_BY_ONE = {"cpu"}
+"""Devices on which clients' convolutions are done one after another."""
+SMALL_PATCH = 32
+"""Most inputs of one output for which all patches, laid out, and one product beat a convolution on a CPU."""
+_LAST = torch.channels_last
+"""Order in memory in which oneDNN convolves fastest, and in which pooling runs along the channels."""
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Of the inputs, the weights and the biases; None: not wanted."""
+
+
+class Conv2d:
+    """Convolution: one after another on a CPU, as one grouped convolution elsewhere.
+
+    PyTorch's grouped convolutions take three times as long on a CPU as the same convolutions one by one. On a CPU the
+    outputs have their channels last in memory, and so has the gradient of the inputs.
+    """
+
+    def __init__(self, name: str, module: nn.Conv2d) -> None:
+        self._weight, self._bias = f"{name}weight", f"{name}bias" if module.bias is not None else ""
+        self._groups = module.groups
+        self._how = (list(module.stride), [int(p) for p in module.padding], list(module.dilation))
+        plain = module.groups == 1 and tuple(module.dilation) == (1, 1)
+        self._by_patches = plain and math.prod(module.weight.shape[1:]) <= SMALL_PATCH
+
+    def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
+        """See `Layer`."""
+        self._x = x
+        weight, bias = parameters[self._weight], parameters.get(self._bias)
+        stride, padding, dilation = self._how
+        if x.device.type in ONE_BY_ONE and self._by_patches:
+            patches, shape = _patches(x, weight.shape[3:], stride, padding)
+            self._patches = patches
+            each = weight.flatten(2).transpose(1, 2).unsqueeze(1).expand(-1, x.shape[1], -1, -1).flatten(0, 1)
+            y = torch.bmm(patches.transpose(1, 2), each).view(*x.shape[:2], *shape, weight.shape[1])
+            if bias is not None:
+                y.add_(bias.view(len(x), 1, 1, 1, -1))
+            return y.permute(0, 1, 4, 2, 3)
+        if x.device.type in ONE_BY_ONE:
+            biases = [None] * len(x) if bias is None else list(bias)
+            return _stacked(
+                functional.conv2d(a.contiguous(memory_format=_LAST), w, b, stride, padding, dilation, self._groups)
+                for a, w, b in zip(x, weight, biases, strict=True)
+            )
+        side_by_side = functional.conv2d(
+            _channels(x),
+            weight.flatten(0, 1),
+            None if bias is None else bias.flatten(),
+            stride,
+            padding,
+            dilation,
+            len(x) * self._groups,
+        )
+        return _clients(side_by_side, len(x))
+
+    def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
+        """See `Layer`."""
+        weight, x = parameters[self._weight], self._x
+        clients, outputs = weight.shape[:2]
+        del self._x
+        below: Tensor | None
+        of_weight: Tensor | None
+        of_bias: Tensor | None
+        if x.device.type in ONE_BY_ONE and self._by_patches:
+            below, of_weight, of_bias = self._backward_by_patches(grad, x, weight, first)
+        elif x.device.type in ONE_BY_ONE:
+            below, of_weight, of_bias = self._one_by_one(grad, x, weight, [not first, True, bool(self._bias)])
+        else:
+            below, of_weight, of_bias = self._backward(
+                _channels(grad), _channels(x), weight.flatten(0, 1), clients, [not first, True, bool(self._bias)]
+            )
+            below = None if below is None else _clients(below, clients)
+        assert of_weight is not None
+        into[self._weight].add_(of_weight.view_as(weight), alpha=alpha)
+        if of_bias is not None:
+            into[self._bias].add_(of_bias.view(clients, outputs), alpha=alpha)
+        return grad if below is None else below
+
+    def _backward_by_patches(self, grad: Tensor, x: Tensor, weight: Tensor, first: bool) -> Gradients:
+        of_output = grad.permute(0, 1, 3, 4, 2).reshape(-1, grad.shape[-2] * grad.shape[-1], weight.shape[1])
+        products = torch.bmm(self._patches, of_output)
+        del self._patches
+        of_weight = products.view(len(x), -1, *products.shape[1:]).sum(1).transpose(1, 2).contiguous()
+        of_bias = grad.sum((1, 3, 4)) if self._bias else None
+        below = None if first else self._one_by_one(grad, x, weight, [True, False, False])[0]
+        return below, of_weight, of_bias
+
+    def _one_by_one(self, grad: Tensor, x: Tensor, weight: Tensor, wanted: Sequence[bool]) -> Gradients:
+        parts = [
+            self._backward(g.contiguous(memory_format=_LAST), a.contiguous(memory_format=_LAST), w, 1, wanted)
+            for g, a, w in zip(grad, x, weight, strict=True)
+        ]
+        below, of_weight, of_bias = zip(*parts, strict=True)
+        return (
+            _stacked(below) if wanted[0] else None,
+            torch.stack(of_weight) if wanted[1] else None,
+            torch.stack(of_bias) if wanted[2] else None,
+        )
+
+    def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, clients: int, wanted: Sequence[bool]) -> Gradients:
+        stride, padding, dilation = self._how
+        found: Gradients = torch.ops.aten.convolution_backward(
+            grad,
+            x,
+            weight,
+            [len(weight)],
+            stride,
+            padding,
+            dilation,
+            False,
+            [0, 0],
+            clients * self._groups,
+            wanted,
+        )
+        return found
+
+
+def _stacked(each: Iterable[Tensor]) -> Tensor:
+    """Return clients' activations as one tensor whose channels are last in memory."""
+    return torch.stack([one.permute(0, 2, 3, 1) for one in each]).permute(0, 1, 4, 2, 3)
+
+
+def _patches(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> tuple[Tensor, tuple[int, int]]:
+    """Return the inputs of each output, ``(clients * batch, inputs, outputs)``, and the outputs' height and width."""
+    x = functional.pad(x.flatten(0, 1), (padding[1], padding[1], padding[0], padding[0])).contiguous()
+    height, width = ((x.shape[2 + i] - kernel[i]) // stride[i] + 1 for i in range(2))
+    n, c, row, column = x.stride()
+    windows = x.as_strided(
+        (len(x), x.shape[1], *kernel, height, width), (n, c, row, column, row * stride[0], column * stride[1])
+    )
+    return windows.reshape(len(x), -1, height * width), (height, width)
+
+
+def _channels(x: Tensor) -> Tensor:
+    """Return the clients' channels after one another: ``(batch, clients * channels, height, width)``."""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def _clients(x: Tensor, clients: int) -> Tensor:
+    return x.reshape(len(x), clients, -1, *x.shape[2:]).transpose(0, 1)

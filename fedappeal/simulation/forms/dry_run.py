@@ -1,0 +1,173 @@
+"""Whether a model's batched form gives what its clients give one by one: a dry run of two small minibatches."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedappeal.simulation.forms.batched import (
+    BatchedForm,
+    Clients,
+    Examples,
+    NotBatchable,
+    gradients,
+    line_up,
+)
+from fedappeal.simulation.forms.vectorised import VmapForm
+from fedappeal.tasks.examples import Split
+from fedappeal.tasks.task import Task
+
+SIZES = (3, 2)
+"""Examples of each of the two clients, where a form takes unequal sizes."""
+LONGEST = 140
+"""Characters of a reason."""
+CLOSE = 0.02
+"""Largest difference of two gradients over their size: a unit that rounds to the other side of 0 makes 0.002."""
+
+
+def check_form(form: BatchedForm, task: Task, module: nn.Module, data: Split) -> None:
+    """Check that a batched form calculates the gradients that clients find one by one, in both modes.
+
+    Args:
+        form: the batched form.
+        task: gives the loss.
+        module: the model; it stays as it is.
+        data: any client's training examples, on the device of the model.
+
+    Raises:
+        NotBatchable: says in one line why clients cannot train side by side.
+    """
+    sizes = [min(SIZES[-1 if form.one_size else k], len(data)) for k in range(len(SIZES))]
+    examples = _two_clients(data, sizes)
+    models = [copy.deepcopy(module), copy.deepcopy(module)]
+    with torch.no_grad():
+        for p in models[1].parameters():  # a model that does not take its parameters from outside shows here
+            p.mul_(0.9)
+    device = data.device
+    for training in (True, False):
+        fixed = True
+        expected = []
+        for k, model in enumerate(models):
+            gradient, drawn = _one_by_one(task, model, examples.of_client(k), training)
+            expected.append(gradient)
+            fixed = fixed and not drawn
+        found = _side_by_side(form, module, models, examples, device, training)
+        # Where noise is drawn, it is other noise.
+        if fixed and not _equal(expected, found):
+            raise NotBatchable("side by side the gradients are others than one by one")
+
+
+def _two_clients(data: Split, sizes: Sequence[int]) -> Examples:
+    start = [0, sizes[0], sizes[0] + sizes[1]]
+    rows = torch.arange(start[-1], device=data.device) % len(data)
+    taken = data.take(rows)
+    return Examples(taken.x, taken.y, start)
+
+
+def _one_by_one(task: Task, model: nn.Module, part: Split, training: bool) -> tuple[list[Tensor], bool]:
+    """Return a client's gradient, and whether noise was drawn.
+
+    Raises:
+        NotBatchable: a buffer changed.
+    """
+    model.train(training)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    noise = _generator(part.device)
+    loss = task.loss(task.forward(model, part.x), part.y)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss, parameters, materialize_grads=not training)
+    for name, buffer in model.named_buffers():
+        if name not in before or not torch.equal(buffer, before[name]):
+            layer = name.rpartition(".")[0]
+            kind = type(model.get_submodule(layer)).__name__
+            raise NotBatchable(
+                f"layer '{layer or 'model'}' ({kind}) changes its '{name.rpartition('.')[2]}' in training"
+            )
+    return list(found), not torch.equal(noise, _generator(part.device))
+
+
+def _generator(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _side_by_side(
+    form: BatchedForm,
+    module: nn.Module,
+    models: Sequence[nn.Module],
+    examples: Examples,
+    device: torch.device,
+    training: bool,
+) -> dict[str, Tensor]:
+    """Return the clients' gradients by the form.
+
+    Raises:
+        NotBatchable: says which layer cannot be calculated side by side.
+    """
+    states = [dict([*model.named_parameters(), *model.named_buffers()]) for model in models]
+    stacked = {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
+    clients = Clients(
+        {name: stacked[name] for name in form.trained},
+        {name: tensor for name, tensor in stacked.items() if name not in form.trained},
+    )
+    rows = [torch.arange(examples.start[k], examples.start[k + 1]).unsqueeze(0) for k in range(len(models))]
+    batches, _ = line_up(rows, device)
+    entered: list[str] = []
+    hooks = _note_layers(form.objective.model, entered) if isinstance(form, VmapForm) else []
+    try:
+        with torch.no_grad():
+            return gradients(form, clients, examples, batches, training)
+    except NotBatchable:
+        raise
+    except Exception as error:
+        where = "the loss: "
+        if entered:
+            kind = type(module.get_submodule(entered[-1])).__name__
+            where = f"layer '{entered[-1] or 'model'}' ({kind}): "
+        raise NotBatchable(where + short_reason(str(error) or type(error).__name__)) from None
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _note_layers(model: nn.Module, entered: list[str]) -> list[torch.utils.hooks.RemovableHandle]:
+    """Keep the names of the layers that are being calculated, the innermost last."""
+    hooks: list[torch.utils.hooks.RemovableHandle] = []
+    for name, layer in model.named_modules():
+        hooks.append(layer.register_forward_pre_hook(lambda layer, given, name=name: entered.append(name)))
+        hooks.append(layer.register_forward_hook(lambda layer, given, found: (entered.pop(), None)[1]))
+    return hooks
+
+
+_REASONS = (
+    (".item()", "reads a value out of a tensor (`.item()`, or an `if` on one)"),
+    ("data-dependent", "branches on the values of a tensor"),
+    ("setup_context", "a custom autograd function without a vmap form"),
+    ("generate_vmap_rule", "a custom autograd function without a vmap form"),
+    ("doesn't match the broadcast shape", "writes into a tensor that all clients share"),
+    ("inplace arithmetic", "writes into a tensor that all clients share"),
+    ("dynamic shape", "its output's shape depends on the values of a tensor"),
+)
+"""What PyTorch says, and the same in a few words."""
+
+
+def short_reason(message: str) -> str:
+    """Return an error of vmap in one short line."""
+    for said, reason in _REASONS:
+        if said in message:
+            return reason
+    missing = message.partition("Batching rule not implemented for ")[2]
+    if missing:
+        return f"PyTorch has no batched {missing.partition(' ')[0].partition('. ')[0].rstrip('.')}"
+    first = next(iter(message.strip().splitlines()), "")
+    return first if len(first) <= LONGEST else first[: LONGEST - 3] + "..."
+
+
+def _equal(expected: Sequence[Sequence[Tensor]], found: dict[str, Tensor]) -> bool:
+    for k, of_client in enumerate(expected):
+        own = [gradient[k] for gradient in found.values()]
+        difference = sum(float((a - b).double().norm() ** 2) for a, b in zip(of_client, own, strict=True))
+        size = sum(float(a.double().norm() ** 2) for a in of_client)
+        if not difference <= CLOSE**2 * size + 1e-12:  # a value that is not finite is no match either
+            return False
+    return True

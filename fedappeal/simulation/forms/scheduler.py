@@ -1,0 +1,257 @@
+"""Many clients at once: each runs the ClientApp as it is, and waits where it trains until the others are there too.
+
+A client is a greenlet. Where the app trains or evaluates, it hands its request to the `BatchScheduler` and is resumed
+with the result, so that decisions, minibatches and state come from the very code that is deployed.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+from greenlet import getcurrent, greenlet
+from torch import Tensor, nn
+
+from client.training.noise import seeded_noise
+from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
+from fedappeal.core.measured import Evaluation
+from fedappeal.protocol.keys import TRAIN_SPLIT
+from fedappeal.protocol.packing import Arrays
+from fedappeal.simulation.evaluation import ClientsEvaluation
+from fedappeal.simulation.forms.batched import BatchedForm, gradients, line_up, train, whole
+from fedappeal.simulation.forms.stacking import ModelParts, each
+from fedappeal.simulation.pool import ClientsData
+
+Request = TrainRequest | GradientRequest | EvaluateRequest
+
+EVALUATED = 256
+"""Examples a client that are differentiated at once."""
+AT_ONCE = 512
+"""Most clients that are under way at once."""
+DONE_AT_ONCE = 8192
+"""Replies after which no further clients begin, of clients that neither train nor evaluate."""
+
+
+class ClientQueue(Arithmetic):
+    """Clients that run up to a request of theirs, and wait there for its answer.
+
+    Args:
+        largest_batch: most clients that train at once.
+        at_once: most clients that are under way at once.
+    """
+
+    def __init__(self, largest_batch: int, at_once: int = AT_ONCE) -> None:
+        self._largest_batch, self._at_once = largest_batch, at_once
+        self._trained_alone = False
+        self._waiting: dict[str, Callable[[], Any]] = {}
+        self._halted: dict[str, tuple[greenlet, Request]] = {}
+        self._done: dict[str, Any] = {}
+
+    def start(self, name: str, client: Callable[[], Any]) -> None:
+        """Take a client under a name; nothing of it runs before `results` is called."""
+        self._waiting[name] = client
+
+    def results(self, names: Sequence[str]) -> dict[str, Any]:
+        """Run clients until some of the named ones have their result; return these results.
+
+        All clients that wait may run up to where they train, so that the ones that train do so as one batch; a client
+        that does not train has its result before the others have theirs.
+
+        Args:
+            names: clients that were given to `start` and whose result was not returned yet; others are passed over.
+        """
+        named = [name for name in names if name in self._waiting or name in self._halted or name in self._done]
+        while named:
+            self._begin(named)
+            while self._may_go_on() and any(n in self._waiting for n in named):
+                self._begin(named)
+            if any(name in self._done for name in named):
+                break
+            self._run_on(named)
+        return {name: self._done.pop(name) for name in named if name in self._done}
+
+    def _may_go_on(self) -> bool:
+        """Whether further clients may begin, of which none has trained: their replies hold no models."""
+        return not (self._halted or self._trained_alone) and len(self._done) < DONE_AT_ONCE
+
+    def _begin(self, named: Sequence[str]) -> None:
+        """Run the named clients, and others while there is room, up to their first request or their end."""
+        first = dict.fromkeys(name for name in named if name in self._waiting)
+        others = (name for name in self._waiting if name not in first)
+        room = self._at_once - len(self._halted)
+        self._trained_alone = False
+        for name in list(islice(chain(first, others), max(room, 1))):
+            client = greenlet(self._waiting.pop(name))
+            self._resume(name, client, client.switch)
+
+    def _run_on(self, named: Sequence[str]) -> None:
+        """Answer clients' requests, and resume these clients."""
+        asked: dict[str, Request] = {
+            name: request for name, (_, request) in self._halted.items() if isinstance(request, EvaluateRequest)
+        }
+        if not asked:
+            # Only training is due: of the named clients, and of others while they fit into the same batches.
+            due = [name for name in named if name in self._halted]
+            wanted = set(due)
+            others = (name for name in self._halted if name not in wanted)
+            fits = -len(due) % self._largest_batch
+            asked = {name: self._halted[name][1] for name in [*due, *islice(others, fits)]}
+        for name, answer in zip(asked, self._answers(list(asked.values())), strict=True):
+            client, _ = self._halted.pop(name)
+            if isinstance(answer, Exception):
+                self._resume(name, client, partial(client.throw, answer))
+            else:
+                self._resume(name, client, partial(client.switch, answer))
+
+    def _resume(self, name: str, client: greenlet, step: Callable[[], Any]) -> None:
+        """Resume a client, up to its end or its next request."""
+        handed = step()
+        if client.dead:
+            self._done[name] = handed
+        else:
+            self._halted[name] = (client, handed)
+
+    def _train_alone(self, request: TrainRequest) -> Arrays:
+        """Train a client that waits for no other."""
+        self._trained_alone = True
+        return Arithmetic.train(self, request)
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer requests; an error in place of an answer is raised in the client."""
+        raise NotImplementedError
+
+
+class BatchScheduler(ClientQueue):
+    """Arithmetic of many clients at once, on the data of a pool.
+
+    Args:
+        pool: the clients' data.
+        form: how gradients of several clients are found at once.
+        workers: share the forward passes of evaluations; None: one pass after another.
+    """
+
+    def __init__(self, pool: ClientsData, form: BatchedForm, workers: Executor | None = None) -> None:
+        super().__init__(form.largest_batch)
+        self.smallest_batch = form.smallest_batch
+        self._pool = pool
+        self._form = form
+        self._evaluated = ClientsEvaluation(workers)
+        self._parts: dict[nn.Module, ModelParts] = {}
+
+    def train(self, request: TrainRequest) -> Arrays:
+        """Wait for the other clients, and train with them."""
+        all_clients = getcurrent().parent
+        if all_clients is None or not request.rule.batched:
+            return self._train_alone(request)
+        trained: Arrays = all_clients.switch(request)
+        return trained
+
+    def evaluate(self, request: EvaluateRequest) -> Evaluation:
+        """Wait for the other clients, and have the model that all of them were sent evaluated once."""
+        if (all_clients := getcurrent().parent) is None or not request.shared:
+            return super().evaluate(request)
+        measured: Evaluation = all_clients.switch(request)
+        return measured
+
+    def gradient(self, request: GradientRequest) -> Arrays:
+        """Wait for the other clients, and differentiate with them."""
+        if (all_clients := getcurrent().parent) is None:
+            return super().gradient(request)
+        found: Arrays = all_clients.switch(request)
+        return found
+
+    def _answers(self, requests: Sequence[Request]) -> list[Any]:
+        """Answer requests, each group at once; an error belongs to all requests of its batch."""
+        groups: dict[object, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault((request.group, self._size(request)), []).append(i)
+        answers: dict[int, Any] = {}
+        for members in groups.values():
+            slices = [members]
+            if not isinstance(requests[members[0]], EvaluateRequest):
+                most = self._form.largest_batch
+                slices = [members[i : i + most] for i in range(0, len(members), most)]
+            for part in slices:
+                answers |= zip(part, self._batch([requests[i] for i in part]), strict=True)
+        return [answers[i] for i in range(len(requests))]
+
+    def _size(self, request: Request) -> int:
+        """Return the examples of a step, where the form needs as many of all clients of a batch; else 0."""
+        if isinstance(request, EvaluateRequest) or not self._form.one_size:
+            return 0
+        if isinstance(request, TrainRequest):
+            return int(request.batches.shape[1])
+        return len(request.data) if request.batch is None else len(request.batch)
+
+    def _batch(self, requests: Sequence[Any]) -> Sequence[Any]:
+        """Answer requests of one group, at once."""
+        first = requests[0]
+        try:
+            if isinstance(first, EvaluateRequest):
+                return self._evaluate(requests)
+            too_long = self._form.one_size and isinstance(first, GradientRequest) and self._size(first) > EVALUATED
+            if len(requests) < self._form.smallest_batch or too_long:
+                alone = super().train if isinstance(first, TrainRequest) else super().gradient
+                return [_answer(alone, request) for request in requests]
+            return self._train(requests) if isinstance(first, TrainRequest) else self._gradients(requests)
+        except Exception as error:
+            return [error] * len(requests)
+
+    def _evaluate(self, requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
+        first = requests[0]
+        of_clients = {request.place: request.data for request in sorted(requests, key=lambda each: each.place)}
+        examples, clients = self._pool.examples(first.split, of_clients), list(of_clients)
+        measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients, first.precision)
+        return [measured[request.place] for request in requests]
+
+    @torch.no_grad()
+    def _train(self, requests: Sequence[TrainRequest]) -> list[Arrays]:
+        first = requests[0]
+        examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
+        device = examples.device
+        rows = [torch.from_numpy(np.asarray(r.batches)) + examples.span(r.place)[0] for r in requests]
+        batches, places = line_up(rows, device)
+        lined_up = [requests[k] for k in places]
+        parts = self._model_parts(first.model)
+        clients = parts.stacked([r.arrays for r in lined_up], device)
+        terms = type(first.rule).batched_terms([r.rule for r in lined_up], clients.trained)
+        # One stream of noise for all clients of a batch, a pure function of who they are.
+        who = f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}"
+        with seeded_noise(first.seed, who, first.server_round, device):
+            train(self._form, clients, examples, batches, first.training, terms)
+        return parts.given_back(clients.trained, places, [r.arrays for r in requests])
+
+    @torch.no_grad()
+    def _gradients(self, requests: Sequence[GradientRequest]) -> list[Arrays]:
+        examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
+        spans = [examples.span(r.place) for r in requests]
+        batched = [
+            whole(*span, EVALUATED) if r.batch is None else _one_step(torch.from_numpy(r.batch) + span[0])
+            for r, span in zip(requests, spans, strict=True)
+        ]
+        batches, places = line_up([rows for rows, _ in batched], examples.device, [w for _, w in batched])
+        models = [requests[k].arrays for k in places]
+        clients = self._model_parts(requests[0].model).stacked(models, examples.device)
+        found = gradients(self._form, clients, examples, batches)
+        by_client = dict(zip(places, each(found), strict=True))
+        return [by_client[k] for k in range(len(requests))]
+
+    def _model_parts(self, module: nn.Module) -> ModelParts:
+        if module not in self._parts:
+            self._parts[module] = ModelParts.of(module)
+        return self._parts[module]
+
+
+def _answer(ask: Callable[[Any], Any], request: Request) -> Any:
+    """Return one client's answer, or its error."""
+    try:
+        return ask(request)
+    except Exception as error:
+        return error
+
+
+def _one_step(rows: Tensor) -> tuple[Tensor, Tensor]:
+    return rows.unsqueeze(0), torch.full((1, len(rows)), 1.0 / len(rows))

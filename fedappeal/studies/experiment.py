@@ -1,0 +1,234 @@
+"""An experiment: a table or a figure of a paper, written down as data.
+
+An experiment's file says what is run (`Arm`, one a row of the table), what is read off each run (`Measure`), what
+the paper printed, and what it claims (`Claim`). `fedappeal reproduce` does the rest: see `harness`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedappeal.settings.config import Scalar
+from fedappeal.views.comparison.measures import Lines, Measure, unmeasured
+
+OWN = "our own experiment"
+"""The source of what is in no paper."""
+
+Number = float | tuple[float, float]
+"""A number as the paper prints it (70.86 for 70.86 %), or with its spread: ``(70.86, 2.18)``."""
+
+
+# -- what is run -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of the table: one set of settings, run with several seeds.
+
+    Attributes:
+        name: unique in its experiment.
+        settings: settings beside, or instead of, the shared ones.
+        paper: the paper's numbers for this row, by `Measure.key`.
+        group: which variant or interpretation the row belongs to; rows of a group stand together.
+        runs_in: the experiment whose runs these are too (its arm of the same name and settings); empty: this one.
+        label: the row as the paper names it, where the name says more than that (its group does).
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Number] = field(default_factory=dict)
+    group: str = ""
+    runs_in: str = ""
+    label: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The row's heading under its group's."""
+        return self.label or self.name
+
+
+@dataclass(frozen=True)
+class Quick:
+    """The short form, ``--quick``: about ten seconds on two cores, to see that it works.
+
+    Attributes:
+        settings: in place of the shared ones and the arms' (few rounds, few clients).
+        arms: names of the arms; empty: all.
+        seeds: number of seeds.
+    """
+
+    settings: Mapping[str, Any]
+    arms: tuple[str, ...] = ()
+    seeds: int = 1
+
+
+class Missing(LookupError):
+    """Raised where a claim asks for a number of a run that was not made."""
+
+
+class Unmeasured(LookupError):
+    """Raised where a run has not the number that a claim asks for: its model diverged, or never got there."""
+
+
+Numbers = Callable[[str, str], float]
+"""``numbers(arm name, measure key)`` of one seed, in the unit shown; raises `Missing` or `Unmeasured`."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, and by how much one seed's numbers bear it out.
+
+    Attributes:
+        text: what the paper says, in a sentence that the page prints.
+        margin: by how much it holds for one seed: above 0 where it does; of several conditions the least.
+        group: which variant or interpretation it is checked for, as `Arm.group`.
+        unit: of the margin; empty: that of the number itself, such as a share.
+        inclusive: whether it holds with a margin of 0 too: "at least", "none".
+        among: where it is that a row is first, the number of rows that could be; 0: it is no rank.
+    """
+
+    text: str
+    margin: Callable[[Numbers], float]
+    group: str = ""
+    unit: str = ""
+    inclusive: bool = False
+    among: int = 0
+
+    def holds(self, numbers: Numbers) -> bool:
+        """Return whether it holds for one seed."""
+        margin = self.margin(numbers)
+        return margin >= 0 if self.inclusive else margin > 0
+
+
+# -- what came out ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run.
+
+    Attributes:
+        arm: its row.
+        seed: its seed.
+        settings: all its settings.
+        lines: its history; of a computed experiment one line, what ``compute`` returned.
+        path: its folder.
+        recorded: its numbers by `Measure.key`, read from a page's JSON in place of the history; None: not so.
+    """
+
+    arm: Arm
+    seed: int
+    settings: Mapping[str, Any]
+    lines: Lines
+    path: Path
+    recorded: Mapping[str, float | None] | None = None
+
+    def number(self, measure: Measure) -> float | None:
+        """Return a measure's number; None without one, or where the last model could not be measured."""
+        if self.recorded is not None:
+            return self.recorded.get(measure.key)
+        return None if self.lines and unmeasured(self.lines[-1]) else measure.number(self.lines)
+
+
+@dataclass(frozen=True)
+class Results:
+    """All finished runs of an experiment, in the order of its arms, then by seed."""
+
+    experiment: "Experiment"
+    runs: tuple[RunResult, ...]
+    quick: bool = False
+
+    @cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms that have a finished run."""
+        present = {run.arm.name for run in self.runs}
+        return tuple(arm for arm in self.experiment.arms if arm.name in present)
+
+    def of(self, arm: str) -> tuple[RunResult, ...]:
+        """Return an arm's runs, by seed; empty where none finished."""
+        return tuple(run for run in self.runs if run.arm.name == arm)
+
+    def of_seed(self, seed: int) -> Numbers:
+        """Return the numbers of one seed, for a claim."""
+        measures = {measure.key: measure for measure in self.experiment.measures}
+
+        def number(arm: str, key: str) -> float:
+            found = [run.number(measures[key]) for run in self.of(arm) if run.seed == seed]
+            if not found:
+                raise Missing(f"{arm}: {key}")
+            if found[0] is None:
+                raise Unmeasured(f"{arm}: {key}")
+            return found[0]
+
+        return number
+
+    def numbers(self, arm: str, measure: Measure) -> list[float]:
+        """Return a measure's number for each run of an arm that has it, by seed."""
+        found = [run.number(measure) for run in self.of(arm)]
+        return [value for value in found if value is not None]
+
+
+# -- the experiment --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure.
+
+    Attributes:
+        name: what ``fedappeal reproduce`` is given.
+        title: one line.
+        source: where it is in which paper: ``MaxFL, table 1``.
+        claim: what the paper says that it shows.
+        settings: shared by all arms: keys of the run configuration, or what ``compute`` reads.
+        arms: the rows.
+        measures: the columns.
+        quick: what ``--quick`` runs.
+        seeds: number of seeds of a full run; they are 0, 1, ...
+        claims: what is checked for each seed.
+        figure: draws the paper's figure and writes ``stem.png`` and ``stem.svg`` (see `plots`); None: none.
+        glance: draws a picture from the numbers alone, which stands before the figure (see `glance`); None: none.
+        notes: Markdown for the page: interpretations, deviations from the paper.
+        compute: for what is no federated run: ``(settings, seed) -> JSON object``, which becomes the run's one line.
+        grid: values to search over by setting, for ``--grid``; empty: nothing to search.
+        criterion: key of the measure by which the grid's best is chosen.
+        twins: rows, by `Arm.shown`, that cannot be told from another one, and are not counted twice.
+        numbers_of: the experiment on whose page all its numbers are; empty: it has a record of its own.
+    """
+
+    name: str
+    title: str
+    source: str
+    claim: str
+    settings: Mapping[str, Any]
+    arms: tuple[Arm, ...]
+    measures: tuple[Measure, ...]
+    quick: Quick
+    seeds: int = 5
+    claims: tuple[Claim, ...] = ()
+    figure: Callable[[Results, Path], None] | None = None
+    glance: Callable[[Results, Path], None] | None = None
+    notes: str = ""
+    compute: Callable[[Mapping[str, Any], int], Mapping[str, Any]] | None = None
+    grid: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    criterion: str = ""
+    twins: tuple[str, ...] = ()
+    numbers_of: str = ""
+
+    def __post_init__(self) -> None:
+        names, keys = [arm.name for arm in self.arms], [measure.key for measure in self.measures]
+        for kind, found in (("arm", names), ("measure", keys)):
+            if doubled := {name for name in found if found.count(name) > 1}:
+                raise ValueError(f"{self.name}: {kind} {doubled} is there twice")
+        for measure in self.measures:
+            if measure.beside and measure.beside not in keys:
+                raise ValueError(f"{self.name}: {measure.key} stands beside {measure.beside}, which is no measure")
+        for arm in self.arms:
+            if unknown := set(arm.paper) - set(keys):
+                raise ValueError(f"{self.name}: {arm.name} has numbers for {unknown}, which is no measure")
+        if unknown := set(self.quick.arms) - set(names):
+            raise ValueError(f"{self.name}: quick names {unknown}, which is no arm")
+        if self.criterion and self.criterion not in keys:
+            raise ValueError(f"{self.name}: criterion {self.criterion} is no measure")

@@ -1,0 +1,177 @@
+"""The harness: does the runs that are missing, several at once, and shows the progress."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedappeal.settings.config import ConfigError
+from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job
+from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions
+from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
+from fedappeal.studies.experiment import Results
+from fedappeal.studies.plan import RESULT, Plan, Run
+from fedappeal.system.files import replace_file
+from fedappeal.system.locks import InUse, only_process
+from fedappeal.system.versions import recorded_versions
+
+LOCK = ".lock"
+
+Compute = Callable[[Mapping[str, Any], int], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The means by which runs are done.
+
+    Attributes:
+        at_once: runs at once, each in a process of its own.
+        threads: PyTorch threads a run; 0: the cores shared out.
+        device: where data and models are.
+        data_dir: folder of the data sets.
+        ray: the Ray cluster that has the runs; without an address: none.
+    """
+
+    at_once: int = 1
+    threads: int = 0
+    device: str = "cpu"
+    data_dir: str = ""
+    ray: RayOptions = NO_CLUSTER
+
+
+def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False) -> tuple[Results, dict[str, str]]:
+    """Do the runs that are not finished yet.
+
+    Args:
+        plan: all runs.
+        machine: how.
+        console: where progress is shown.
+        redo: run those again that were recorded with other settings.
+
+    Returns:
+        What came out of all finished runs, and the runs that failed with their reasons.
+
+    Raises:
+        ConfigError: a run was recorded with other settings than planned, and is not to be redone; or another process
+            is at it.
+    """
+    check_at_once(machine.at_once)
+    check_on_ray(machine.ray, machine.at_once)
+    for line in plan.skipped_lines():
+        console.print(f"[yellow]skipped: {escape(line)}[/]", soft_wrap=True)
+    # Folders that are only read are not locked: several pages draw on the same runs.
+    ours = {run.path.parent.parent for run in plan.runs if redo or not run.finished()}
+    with _alone(ours):
+        todo = _todo(plan.runs, redo, ours)
+        if done := len(plan.runs) - len(todo):
+            console.print(f"{done} of {len(plan.runs)} runs are there already")
+        failed = _do(todo, plan, machine, console) if todo else {}
+    finished = tuple(run.result() for run in plan.runs if run.name not in failed and run.finished())
+    return Results(plan.experiment, finished, plan.quick), failed
+
+
+@contextlib.contextmanager
+def _alone(folders: set[Path]) -> Iterator[None]:
+    """Lock these folders: a run that looks interrupted may be another process's, still running."""
+    with contextlib.ExitStack() as locks:
+        for folder in sorted(folders):
+            try:
+                locks.enter_context(only_process(folder, LOCK))
+            except InUse:
+                raise ConfigError(f"another process is at the runs in {folder}") from None
+        yield
+
+
+def _todo(runs: Sequence[Run], redo: bool, ours: set[Path]) -> list[Run]:
+    """Return the runs to do, all in our locked folders; removes what interrupted ones left."""
+    todo = []
+    for run in runs:
+        finished = run.finished()
+        if finished and (differing := run.differing()):
+            if not redo:
+                raise ConfigError(
+                    f"{run.path} was run with other settings ({'; '.join(differing)}): "
+                    "--redo runs it again, another --out leaves it"
+                )
+            finished = False
+        if not finished and (folder := run.path.parent.parent) not in ours:
+            raise ConfigError(f"another process is at the runs in {folder}")  # it has just begun one again
+        if not finished:
+            todo.append(run)
+    for run in todo:
+        run.forget()
+    return todo
+
+
+def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> dict[str, str]:
+    at_once = min(machine.at_once, len(todo))
+    threads = threads_of_each(machine.threads, at_once, machine.ray)
+    how = {"device": machine.device, "data_dir": machine.data_dir, "threads": threads, "resumable": False}
+    failed: dict[str, str] = {}
+    ended: set[int] = set()
+
+    def on_end(number: int, reason: str) -> None:
+        ended.add(number)
+        if reason:
+            failed[todo[number].name] = reason
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[runs]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    with Progress(*columns, console=console) as progress:
+        count = f"of {len(todo)} runs"
+        bar = progress.add_task(plan.experiment.name, total=sum(run.rounds for run in todo), runs=f"0 {count}")
+
+        def tick() -> None:
+            # Runs that have ended count in full, whether they failed or finished early.
+            done = [run.rounds if n in ended else run.rounds_done() for n, run in enumerate(todo)]
+            progress.update(bar, completed=sum(done), runs=f"{len(ended)} {count}")
+
+        work = [_work(run, plan.experiment.compute, how) for run in todo]
+        if machine.ray.address:
+            run_on_ray(work, machine.ray, on_end, tick)
+        else:
+            run_in_parallel(work, at_once, on_end, tick)
+        tick()
+    return failed
+
+
+def _work(run: Run, compute: Compute | None, how: Mapping[str, Any]) -> Callable[[], None]:
+    if run.config:
+        return partial(run_job, SimulationJob(run.config, run.path, run.name), how)
+    if compute is None:
+        raise ValueError(f"{run.name}: neither a run configuration nor a computation")
+    return partial(_computed, compute, run.settings, run.seed, run.path, int(how["threads"]))
+
+
+def _computed(compute: Compute, settings: Mapping[str, Any], seed: int, path: Path, threads: int) -> None:
+    for library in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[library] = str(threads)
+    if "torch" in sys.modules:  # a computation may do without, and to import it takes seconds
+        sys.modules["torch"].set_num_threads(threads)
+    started = time.monotonic()
+    result = compute(settings, seed)
+    record = {
+        "settings": dict(settings),
+        "seed": seed,
+        "versions": recorded_versions(),
+        "seconds": round(time.monotonic() - started, 3),
+        "result": result,
+    }
+    path.mkdir(parents=True, exist_ok=True)
+    replace_file(path / RESULT, (json.dumps(record, allow_nan=False) + "\n").encode())

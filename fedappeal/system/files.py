@@ -1,0 +1,178 @@
+"""Files that are replaced all at once: safetensors with scalars beside the arrays, and plain bytes."""
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.system.checksum import UNSEALED, check, seal
+
+_METADATA = "fedappeal"
+CARD = "fedappeal-card"
+"""A scalar of this name, a JSON text, is an entry of its own in the metadata, for other programs to read."""
+DAMAGED = "damaged"
+"""How the name of a file ends that was put aside."""
+_UNFINISHED = re.compile(r"\..+\.[0-9]+\.tmp|\.tmp[A-Za-z0-9]{6}")
+"""Names of files that are being written: those of `replaced`, and of safetensors, which writes beside them."""
+MOST_ASIDE = 9
+"""Damaged files of one name that are kept; then the last one is replaced."""
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
+    """Return a safetensors file's arrays by name, and the scalars that `write_safetensors` put beside them.
+
+    Raises:
+        ConfigError: if the file is not there, cannot be read, or is damaged; one line that names it.
+    """
+    return _read(path, arrays=True)
+
+
+def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
+        if arrays:
+            _check_memory(path)
+        check(path, arrays)
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            values = parse_json(metadata.get(_METADATA, "{}"))
+            if not (isinstance(values, dict) and all(isinstance(value, Scalar) for value in values.values())):
+                raise ValueError(f"its '{_METADATA}' is no JSON object of scalars")
+            card = {CARD: metadata[CARD]} if CARD in metadata else {}
+            return {key: file.get_tensor(key) for key in (file.keys() if arrays else ())}, values | card
+    except (OSError, SafetensorError, TypeError, ValueError, MemoryError) as error:  # TypeError: a dtype of others
+        raise ConfigError(f"file '{path}' cannot be read: {str(error) or 'it needs too much memory'}") from None
+
+
+def read_values(path: Path) -> dict[str, Scalar]:
+    """Return the scalars of a safetensors file alone, its header checked; errors as in `read_safetensors`."""
+    return _read(path, arrays=False)[1]
+
+
+def array_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return a safetensors file's shapes by array, from its header; errors as in `read_safetensors`."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"file '{path}' cannot be read: {error}") from None
+
+
+def _check_memory(path: Path) -> None:
+    """Check that a file fits into the machine's memory.
+
+    A file that takes a few KB on the disk may have holes of a terabyte.
+    """
+    size, memory = path.stat().st_size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise ValueError(f"it needs {size // 10**6:,} MB in memory: this machine has {memory // 10**6:,}")
+
+
+def write_safetensors(
+    path: Path,
+    arrays: Mapping[str, NDArray[np.generic]],
+    values: Mapping[str, Scalar],
+    durable: bool = True,
+    texts: Mapping[str, str] = MappingProxyType({}),
+    mode: int = 0o666,
+) -> None:
+    """Write arrays and scalars as one safetensors file with a checksum, atomically.
+
+    Args:
+        path: the file; readers see its old content or its new content, never a part.
+        arrays: named arrays.
+        values: scalars, kept as JSON in the file's metadata.
+        durable: whether to wait until the disk has it, so that a power cut cannot undo it.
+        texts: further entries of the metadata, for other programs to read.
+        mode: as in `replaced`.
+    """
+    own = {key: value for key, value in values.items() if key != CARD}
+    card = {CARD: str(values[CARD])} if CARD in values else {}
+    with replaced(path, durable, mode) as temporary:  # straight into the file: a second copy could be gigabytes
+        try:
+            save_file(
+                {k: np.asarray(a, order="C") for k, a in arrays.items()},
+                temporary,
+                {**texts, _METADATA: json.dumps(own), **card, **UNSEALED},
+            )
+            seal(temporary)
+        except SafetensorError as error:  # a full disk
+            raise OSError(errno.EIO, str(error), str(path)) from None
+
+
+def replace_file(path: Path, content: bytes, durable: bool = True, mode: int = 0o666) -> None:
+    """Replace a file's content; arguments as in `replaced`."""
+    with replaced(path, durable, mode) as temporary, open(temporary, "wb") as file:
+        file.write(content)
+
+
+@contextmanager
+def replaced(path: Path, durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
+    """Replace a file atomically by the new file beside it that this yields.
+
+    Args:
+        path: the file; where an error ends the writing, it is left as it was.
+        durable: whether to wait until the disk has it (fsync of file and folder).
+        mode: its permissions, without what the umask takes away, from the first byte on.
+
+    Yields:
+        The new file's path.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    try:
+        permissions = stat.S_IMODE(temporary.stat().st_mode)
+        yield temporary
+        temporary.chmod(permissions)  # safetensors puts a file of its own in its place, for its owner alone
+        if durable:
+            _sync(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync(path.parent, os.O_RDONLY)
+
+
+def aside_name(path: Path) -> Path:
+    """Return the path at which a damaged file is kept: the first free one, else the last."""
+    names = [DAMAGED, *(f"{DAMAGED}-{number}" for number in range(2, MOST_ASIDE + 1))]
+    paths = [path.with_name(f"{path.name}.{name}") for name in names]
+    return next((other for other in paths if not other.exists()), paths[-1])
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file, so that another one can take its place; return its new path."""
+    aside = aside_name(path)
+    os.replace(path, aside)
+    return aside
+
+
+def delete_unfinished(folder: Path) -> None:
+    """Delete what processes that were killed left half-written; the caller has the folder alone."""
+    for file in folder.glob(".*"):
+        if _UNFINISHED.fullmatch(file.name) and file.is_file():
+            file.unlink(missing_ok=True)
+
+
+def _sync(path: Path, flags: int) -> None:
+    """Wait until the disk has a file, or a folder's names."""
+    number = os.open(path, flags)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

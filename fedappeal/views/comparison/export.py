@@ -1,0 +1,92 @@
+"""A comparison for other programs: CSV, JSON, Markdown, LaTeX, DataFrame."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from fedappeal.views.comparison.frames import pandas
+from fedappeal.views.comparison.result import Comparison
+from fedappeal.views.comparison.result_tables import comparison_tables
+from fedappeal.views.comparison.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Format = Literal["csv", "latex", "markdown", "json"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+COLUMNS = (
+    "task",
+    "group",
+    "measure",
+    "mean",
+    "low",
+    "high",
+    "n",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "wins",
+    "pairs",
+    "verdict",
+)
+"""Of the rows; shares are numbers from 0 to 1, as in a history."""
+
+
+def rows_of(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return a row for each group and measure, by `COLUMNS`; None for missing numbers."""
+    rows = []
+    for result in (result for found in comparisons for result in found.results):
+        mean, difference = result.interval, result.difference
+        values: list[Any] = [result.group.task, result.group.name, result.measure.key]
+        values += [mean.mean, mean.low, mean.high, mean.n]
+        if difference is None:
+            values += [None] * 6
+        else:
+            paired = difference.interval
+            values += [paired.mean, paired.low, paired.high, difference.wins, paired.n, difference.verdict or None]
+        rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return rows
+
+
+def frame_of(comparisons: Sequence[Comparison]) -> "pd.DataFrame":
+    """Return the rows as a DataFrame; ``attrs["notes"]`` holds the notes.
+
+    Raises:
+        ConfigError: pandas is not installed.
+    """
+    frame = pandas().DataFrame(rows_of(comparisons), columns=list(COLUMNS))
+    numbers = [name for name in COLUMNS if name not in ("task", "group", "measure", "n", "wins", "pairs", "verdict")]
+    frame = frame.astype(dict.fromkeys(numbers, "float64") | {"wins": "Int64", "pairs": "Int64"})
+    frame.attrs["notes"] = [note for found in comparisons for note in found.notes]
+    return frame
+
+
+def text_of(comparisons: Sequence[Comparison], form: Format) -> str:
+    """Return a comparison in a format.
+
+    Raises:
+        ConfigError: LaTeX, and pandas is not installed.
+    """
+    if form == "csv":
+        written = io.StringIO()
+        lines = csv.DictWriter(written, COLUMNS, lineterminator="\n")
+        lines.writeheader()
+        lines.writerows(rows_of(comparisons))
+        return written.getvalue()
+    if form == "json":
+        return json.dumps(rows_of(comparisons), indent=1) + "\n"
+    tables = comparison_tables(comparisons)
+    if form == "markdown":
+        return "\n".join(f"**{table.title}**\n\n{table.markdown()}\n" for table in tables)
+    return "\n".join(map(_latex, tables))
+
+
+def _latex(table: Table) -> str:
+    frame = pandas().DataFrame(list(table.rows), columns=list(table.header))
+    caption = table.title.replace("%", r"\%").replace("_", r"\_")
+    columns = "l" + "r" * (len(table.header) - 1)
+    text: str = frame.to_latex(index=False, escape=True, column_format=columns, caption=caption)
+    return text.replace("±", r"$\pm$")

@@ -1,0 +1,147 @@
+"""Measures: one number each, read off the lines of a run's history."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from fedappeal.views.comparison.statistics import Better
+
+Line = Mapping[str, Any]
+"""One line of a run's ``history.jsonl``; for a computed experiment, all that its ``compute`` returned."""
+
+Lines = Sequence[Line]
+
+LATE = 20
+"""Rounds at the end of a run over which a measure is averaged: the last round alone is noisy."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a run, a column of the table.
+
+    Attributes:
+        key: its name in the paper's numbers and in the page's JSON.
+        title: its heading.
+        of: the number, from the lines of a run's history; None where the run has none.
+        percent: whether it is a share that is shown, and that the paper prints, in per cent.
+        better: which way is better; empty: neither.
+        digits: digits after the point.
+        beside: key of the measure in whose table it gets a column, compared with the same number of the paper.
+        column: heading of that column.
+    """
+
+    key: str
+    title: str
+    of: Callable[[Lines], float | None]
+    percent: bool = False
+    better: Better = "higher"
+    digits: int = 2
+    beside: str = ""
+    column: str = ""
+
+    @property
+    def scale(self) -> float:
+        """What makes the number one of the unit in which it is shown: per cent for a share."""
+        return 100.0 if self.percent else 1.0
+
+    def number(self, lines: Lines) -> float | None:
+        """Return the number in the unit in which it is shown."""
+        value = self.of(lines)
+        return None if value is None else float(value) * self.scale
+
+
+def unmeasured(line: Line) -> bool:
+    """Whether fewer than half of a round's clients could evaluate it: the model has diverged."""
+    return "round" in line and 2 * line.get("evaluated", 0) < line.get("expected", 0)
+
+
+def last(key: str) -> Callable[[Lines], float | None]:
+    """Return a reading: the last value recorded; None where no client could measure a later model."""
+
+    def of(lines: Lines) -> float | None:
+        for line in reversed(lines):
+            if line.get(key) is not None:
+                return float(line[key])
+            if unmeasured(line):
+                break
+        return None
+
+    return of
+
+
+def late(key: str, rounds: int = LATE) -> Callable[[Lines], float | None]:
+    """Return a reading: the mean over the evaluated ones of the last ``rounds`` rounds.
+
+    None where no client could measure one of them: the other rounds would not speak for it.
+    """
+
+    def of(lines: Lines) -> float | None:
+        window = [line for line in lines if int(line["round"]) > int(lines[-1]["round"]) - rounds]
+        values = [float(line[key]) for line in window if line.get(key) is not None]
+        if any(unmeasured(line) and line.get(key) is None for line in window):
+            return None
+        return fmean(values) if values else None
+
+    return of
+
+
+def best(key: str) -> Callable[[Lines], float | None]:
+    """Return a reading: the largest value of the run."""
+
+    def of(lines: Lines) -> float | None:
+        return max((float(line[key]) for line in lines if line.get(key) is not None), default=None)
+
+    return of
+
+
+def total(key: str) -> Callable[[Lines], float | None]:
+    """Return a reading: the sum over all rounds."""
+
+    def of(lines: Lines) -> float | None:
+        values = [float(line[key]) for line in lines if line.get(key) is not None]
+        return sum(values) if values else None
+
+    return of
+
+
+def joined_share(rounds: int = 0, after: int = 0) -> Callable[[Lines], float | None]:
+    """Return a reading: the share that joined of the clients asked to train.
+
+    Args:
+        rounds: number of the run's last rounds that count; 0: all.
+        after: only rounds after this one.
+    """
+
+    def of(lines: Lines) -> float | None:
+        chosen = [line for line in lines[-rounds:] if int(line["round"]) > after]
+        asked = sum(int(line["asked"]) for line in chosen)
+        return sum(int(line["joined"]) for line in chosen) / asked if asked else None
+
+    return of
+
+
+def both(key: str, title: str, name: str, percent: bool = False) -> tuple[Measure, Measure]:
+    """Return two measures of one value: of the last round, as papers report it, and over the last `LATE` rounds.
+
+    Args:
+        key: name of the first; the other's is ``key-late``.
+        title: its heading.
+        name: in the history.
+        percent: as in `Measure`.
+    """
+    mean = f"last {LATE} rounds"
+    return (
+        Measure(key, title, last(name), percent),
+        Measure(f"{key}-late", f"{title}, {mean}", late(name), percent, beside=key, column=mean),
+    )
+
+
+GM_APPEAL, GM_APPEAL_LATE = both("gm-appeal", "GM-Appeal", "gm_appeal")
+ACCURACY, ACCURACY_LATE = both("accuracy", "accuracy %", "accuracy", True)
+PREFERRED, PREFERRED_LATE = both("preferred", "preferred-model accuracy %", "preferred_accuracy", True)
+UNSEEN_GM_APPEAL, UNSEEN_GM_APPEAL_LATE = both("unseen-gm-appeal", "unseen: GM-Appeal", "unseen_gm_appeal")
+UNSEEN_ACCURACY, UNSEEN_ACCURACY_LATE = both("unseen-accuracy", "unseen: accuracy %", "unseen_accuracy", True)
+UNSEEN_PREFERRED, UNSEEN_PREFERRED_LATE = both(
+    "unseen-preferred", "unseen: preferred-model accuracy %", "unseen_preferred_accuracy", True
+)

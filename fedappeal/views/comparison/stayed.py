@@ -1,0 +1,151 @@
+"""Who stayed: runs of the same clients beside each other, as rows of a table and as one picture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedappeal.protocol.metric import Metric, shown
+from fedappeal.record.run_folder import HISTORY, PARTICIPATION, read_lines, recorded_metric, recorded_settings
+from fedappeal.views.comparison.figures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LAST = 10
+"""Rounds at the end of a run in which joining is counted."""
+_AWAY, _WILLING, _ON_REQUEST, _LEFT, _NOT_ASKED = range(5)
+_LOOKS = {
+    _WILLING: ("#0072b2", "joined of its own accord"),
+    _ON_REQUEST: ("#e69f00", "joined on request"),
+    _AWAY: ("#dddddd", "sat out"),
+    _LEFT: ("#555555", "left for good"),
+    _NOT_ASKED: ("#ffffff", "not asked"),
+}
+"""Colour and meaning of a client's round."""
+_JOINED = frozenset({"joined", "surplus", "refused"})
+
+
+@dataclass(frozen=True, eq=False)
+class WhoStayed:
+    """What one run's clients did.
+
+    Attributes:
+        strategy: of the run.
+        metric: the task's primary metric.
+        clients: number of clients that train.
+        rounds: shape ``(clients, rounds)``: what each client did in each round.
+        willing: share that joined in the free ones of the last `LAST` rounds, of all clients; where a round asks some
+            of them, of those that it asked or that have left. None: no round was free.
+        served: share of the clients whose test metric is at least as good with the model as with their own, in the
+            last evaluated round; None: not reported.
+        score: mean of the metric over clients in that round; None: not evaluated.
+        used: the same of the model as the clients use it, after steps of their own; None: they use it as it is.
+        asked: mandatory rounds of the run.
+    """
+
+    strategy: str
+    metric: Metric
+    clients: int
+    rounds: NDArray[np.int8]
+    willing: float | None
+    served: float | None
+    score: float | None
+    used: float | None
+    asked: int
+
+    @classmethod
+    def of(cls, path: Path) -> "WhoStayed":
+        """Read a run's folder.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        settings, metric = recorded_settings(path), recorded_metric(path)
+        lines = read_lines(path / HISTORY)
+        decided = read_lines(path / PARTICIPATION)
+        clients = {client: row for row, client in enumerate(sorted({line["client-id"] for line in decided}))}
+        columns = {int(line["round"]): column for column, line in enumerate(lines)}
+        rounds = np.full((len(clients), len(lines)), _NOT_ASKED, np.int8)
+        for line in decided:
+            if (column := columns.get(int(line["round"]))) is not None:
+                rounds[clients[line["client-id"]], column] = _code(line["decision"], lines[column]["mandatory"])
+        left = np.maximum.accumulate(rounds == _LEFT, axis=1)
+        rounds[left] = _LEFT
+        free = [column for column, line in enumerate(lines) if not line["mandatory"]]
+        late = rounds[:, [column for column in free if column >= len(lines) - LAST]]
+        # Where a round asks a sample of the clients, the others say nothing; one that has left is asked no more.
+        number, sampled = int(settings["clients"]), bool(settings.get("clients-per-round"))
+        asked = int((late != _NOT_ASKED).sum()) if sampled else number * late.shape[1]
+        willing = float((late == _WILLING).sum() / asked) if asked else None
+        last: dict[str, Any] = next((line for line in reversed(lines) if line.get(metric.column) is not None), {})
+        return cls(
+            *(str(settings["strategy"]), metric, number, rounds, willing, last.get("served")),
+            *(last.get(metric.column), last.get(f"adapted_{metric.column}"), len(lines) - len(free)),
+        )
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of its row under `headings`."""
+        return (
+            self.strategy,
+            _share(self.willing),
+            _share(self.served),
+            *(shown(value, self.metric.is_share) for value in (self.score, self.used)),
+            str(self.asked),
+        )
+
+
+def _code(decision: str, mandatory: bool) -> int:
+    if decision in _JOINED:
+        return _ON_REQUEST if mandatory else _WILLING
+    return _LEFT if decision == "left" else _AWAY
+
+
+def headings(metric: Metric) -> tuple[str, ...]:
+    """Return the headings of the table's columns."""
+    name = metric.name
+    return ("strategy", "stayed", "served", f"{name}, as sent", f"{name}, as used", "asked rounds")
+
+
+NOTE = (
+    f"stayed: clients that joined of their own accord, on average over the free ones of the last {LAST} rounds; "
+    "served: clients whose test data the model serves at least as well as their own; asked rounds: mandatory ones"
+)
+"""What the columns mean."""
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def draw(runs: Sequence[WhoStayed]) -> "Figure":
+    """Return a figure: a panel a run, a row a client and a column a round."""
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+    from matplotlib.patches import Patch
+
+    codes = sorted(_LOOKS)
+    colours = ListedColormap([_LOOKS[code][0] for code in codes])
+    height = 0.6 + max(1.2, min(4.0, 0.16 * max(run.clients for run in runs)))
+    figure = new_figure(9, height * len(runs) + 0.5)
+    panels = figure.subplots(len(runs), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, run in zip(panels, runs, strict=True):
+        norm, extent = BoundaryNorm([code - 0.5 for code in (*codes, len(codes))], len(codes)), run.rounds.shape
+        axes.imshow(
+            run.rounds,
+            *(colours, norm),
+            aspect="auto",
+            interpolation="nearest",
+            extent=(0.5, extent[1] + 0.5, extent[0] + 0.5, 0.5),
+        )
+        stayed = "" if run.willing is None else f": {100 * run.willing:.0f} % stay"
+        axes.set_title(f"{run.strategy}{stayed}", loc="left", fontsize=11, fontweight="bold")
+        axes.set_ylabel(f"{run.clients} clients")
+        axes.set_yticks([])
+    panels[-1].set_xlabel("round")
+    shown = np.unique(np.concatenate([run.rounds.ravel() for run in runs]))
+    patches = [Patch(facecolor=colour, label=what) for code, (colour, what) in _LOOKS.items() if code in shown]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
+    return figure

@@ -1,0 +1,197 @@
+"""The clients of a run as its operator sees them: who is connected, takes part, rests, is slow, or was refused."""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedappeal.federation.nodes import UNREGISTERED, Node
+from fedappeal.protocol.foreign_text import SHOWN_ID, one_line, printable
+from fedappeal.record.decisions import is_packed, unpacked
+from fedappeal.system.natural_order import natural_order
+from strategies.rounds.exchange.exchange import NO_ANSWER, SLOW_ALONE
+
+RECENT = 20
+"""Rounds of which a client's decisions are shown."""
+MOST_TRACKED = 20_000
+MOST_DECISIONS = 200_000
+"""Decisions, the latest ones, that are read of a run that has many."""
+MOST_SHOWN = 500
+MOST_REFUSED = 50
+_REASON = 160
+_WORD = 16
+_UNANSWERED = (NO_ANSWER, "Error: Message Unavailable")
+"""How the reason begins where a client took no message; the second is Flower's, where the message's time was over."""
+_LISTED_NODE = ("online", "registered")
+_ATTENTION = ("resting", "silent", "slow", "failed", "away")
+"""States of clients that come first where not all are shown."""
+
+STATES: Mapping[str, str] = {
+    "joined": "joined its last round",
+    "sat out": "sat out its last round: its owner's policy says so",
+    "left": "has left for good",
+    "surplus": "joined after enough had: not counted",
+    "unused": "joined; the strategy did not use its update",
+    "resting": "connected, and has not answered its last round: paused by its owner, or stuck",
+    "silent": "has not answered its last round; whether it is connected is not known here",
+    "slow": "slow alone: its last round did not wait for it",
+    "failed": "its last round failed; the reason stands beside it",
+    "away": "not connected",
+    "enrolled": "takes part, and has not been asked yet",
+    "connected": "connected, and not in this run",
+    "registered": "its key is registered; it has never been here",
+}
+"""What each state of a client means."""
+_OF_DECISION = {"joined": "joined", "sat-out": "sat out", "left": "left", "surplus": "surplus", "refused": "unused"}
+
+
+@dataclass
+class _Client:
+    """What a run's folder says of a client."""
+
+    node: str = ""
+    examples: int | None = None
+    recent: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    why: tuple[int, str] = (0, "")
+    answered: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why it failed in the last round in which it was asked; empty: it did not."""
+        return self.why[1] if self.recent and self.why[0] == self.recent[-1][0] else ""
+
+
+class Clients:
+    """The clients of one run.
+
+    Attributes:
+        nodes: those of its SuperLink; None: it is not asked, or does not answer.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: Sequence[Node] | None = None
+        self._known: dict[str, _Client] = {}
+        self._refused: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+
+    def event(self, line: Mapping[str, Any]) -> None:
+        """Take up an event of the run's folder."""
+        kind, node = line.get("event"), _id(line.get("node", ""))
+        if kind == "enrolled":
+            client = self._client(_id(line.get("client", "")))
+            if client is not None:
+                client.node = node or client.node
+                held = line.get("examples")
+                client.examples = held if isinstance(held, int) else None
+            for key in [key for key in self._refused if node and key[0] == node]:
+                del self._refused[key]
+        elif kind in ("refused", "unavailable"):
+            reason = one_line(line.get("reason", ""), _REASON)
+            known = self._refused.pop((node, reason), {"times": 0})
+            facts = {"node": node, "client": _id(line.get("client", "")), "reason": reason, "kind": kind}
+            self._refused[node, reason] = {**facts, "times": known["times"] + 1, "time": line.get("time")}
+            while len(self._refused) > MOST_REFUSED:
+                self._refused.popitem(last=False)
+
+    def decided(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take up lines of decisions; of very many the latest."""
+        for one in _latest(lines):
+            client = self._client(_id(one.get("client-id", "")))
+            server_round, word = one.get("round"), printable(one.get("decision", ""), _WORD)
+            if client is None or type(server_round) is not int:
+                continue
+            client.recent.append((server_round, word))
+            if word != "failed":
+                client.answered = server_round
+
+    def failed(self, server_round: int, failures: Mapping[str, Any]) -> None:
+        """Take up why clients failed in a round."""
+        for name, reason in failures.items():
+            if (client := self._client(_id(name))) is not None:
+                client.why = server_round, one_line(reason, _REASON)
+
+    def forget_after(self, server_round: int) -> None:
+        """Forget decisions of later rounds, which are run again."""
+        for client in self._known.values():
+            kept = [each for each in client.recent if each[0] <= server_round]
+            client.recent.clear()
+            client.recent.extend(kept)
+
+    def section(self) -> dict[str, Any]:
+        """Return what the page shows: rows, how many clients there are, and how many in each state."""
+        by_node = {str(node.node_id): node for node in self.nodes or ()}
+        by_id = {node.client_id: node for node in self.nodes or () if node.status != UNREGISTERED}
+        rows, taken = [], set()
+        for name in sorted(self._known, key=natural_order):
+            client = self._known[name]
+            node = by_node.get(client.node) or by_id.get(name)
+            taken |= {node.node_id} if node else set()
+            rows.append(self._row(name, client, node))
+        refused = {node for node, _ in self._refused}
+        for node in self.nodes or ():
+            if node.node_id not in taken and str(node.node_id) not in refused and node.status in _LISTED_NODE:
+                state = "connected" if node.status == "online" else "registered"
+                rows.append(_row_of(_id(node.client_id), state, node))
+        counts = Counter(row["state"] for row in rows)
+        if len(rows) > MOST_SHOWN:
+            rows.sort(key=lambda row: row["state"] not in _ATTENTION)
+        return {
+            "rows": rows[:MOST_SHOWN],
+            "total": len(rows),
+            "counts": dict(counts),
+            "online": sum(node.status == "online" for node in self.nodes) if self.nodes is not None else None,
+        }
+
+    def refused(self) -> list[dict[str, Any]]:
+        """Return the nodes that were refused or are not available, the latest first."""
+        names = {str(node.node_id): printable(node.name, SHOWN_ID) for node in self.nodes or ()}
+        return [{**each, "name": names.get(each["node"], "")} for each in reversed(self._refused.values())]
+
+    def _row(self, name: str, client: _Client, node: Node | None) -> dict[str, Any]:
+        recent = [word for _, word in client.recent]
+        facts = {"recent": recent, "why": client.reason, "answered": client.answered, "examples": client.examples}
+        return {**_row_of(name, self._state(client, node), node), **facts}
+
+    def _state(self, client: _Client, node: Node | None) -> str:
+        """Return the state of a client: of `STATES`, or a decision that is not known here."""
+        last = client.recent[-1][1] if client.recent else ""
+        if last == "left":
+            return "left"
+        if node is not None and node.status != "online":
+            return "away"
+        if last == "failed":
+            if client.reason.startswith(_UNANSWERED):
+                return "silent" if node is None else "resting"
+            return "slow" if client.reason.startswith(SLOW_ALONE) else "failed"
+        return _OF_DECISION.get(last, last) if last else "enrolled"
+
+    def _client(self, name: str) -> _Client | None:
+        """Return a client by its id; None: there are too many."""
+        if name not in self._known and (not name or len(self._known) >= MOST_TRACKED):
+            return None
+        return self._known.setdefault(name, _Client())
+
+
+def _latest(lines: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the decisions of the latest lines, the earliest first."""
+    kept: list[Sequence[Mapping[str, Any]]] = []
+    room = MOST_DECISIONS
+    for line in reversed(lines):
+        try:
+            each: Sequence[Mapping[str, Any]] = unpacked(line) if is_packed(line) else [line]
+        except ValueError:
+            continue
+        room -= len(each)
+        if room < 0 and kept:
+            break
+        kept.append(each)
+    for each in reversed(kept):
+        yield from each
+
+
+def _row_of(name: str, state: str, node: Node | None) -> dict[str, Any]:
+    seen = {"name": printable(node.name, SHOWN_ID), "seen": printable(node.last_seen, 40)} if node else {}
+    return {"client": name, "state": state, "name": "", "seen": "", "recent": [], "why": "", "answered": 0, **seen}
+
+
+def _id(value: object) -> str:
+    return printable(value, SHOWN_ID)

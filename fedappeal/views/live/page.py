@@ -1,0 +1,124 @@
+"""The live page as an app: its files, the stream of what changes, the charts, stop and resume."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from fedappeal.flower.control import ControlError
+from fedappeal.protocol.foreign_text import parse_json, printable
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.live.actions import NotDone
+from fedappeal.views.live.charts import Charts, plotly_script
+from fedappeal.views.live.view import SHARE, View
+from fedappeal.views.report.page import DRAWING
+from fedappeal.web.access import CHART_POLICY
+from fedappeal.web.events import Events
+from fedappeal.web.serving import PagePlace, ServedPage, served
+
+log = logging.getLogger(__name__)
+STATIC = Path(__file__).parent / "static"
+_JOIN = 5.0
+EVERY = 1.0
+"""Seconds, at least, between two looks at the run's folder, while a page is open."""
+
+
+def page_app(view: View, events: Events) -> Starlette:
+    """Return the live page, an ASGI app."""
+    charts = Charts(lambda: view.path, lambda: view.over)
+
+    async def index(request: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    async def drawing(request: Request) -> Response:
+        return Response(DRAWING, media_type="text/javascript")
+
+    def chart_data(request: Request) -> Response:
+        return Response(charts.text(), media_type="application/json")
+
+    def plotly(request: Request) -> Response:
+        script = plotly_script()
+        headers = {"Cache-Control": "private, max-age=3600"}
+        return Response(script, HTTPStatus.OK if script else HTTPStatus.NOT_FOUND, headers, "text/javascript")
+
+    async def stop(request: Request) -> Response:
+        body = parse_json(await request.body() or b"{}")
+        run_id = body.get("run", "") if isinstance(body, dict) else ""
+        return await _done(lambda: view.stop(printable(run_id, 40)))
+
+    async def resume(request: Request) -> Response:
+        return await _done(view.resume)
+
+    return Starlette(
+        routes=[
+            Route("/", index),
+            Route("/events", events.endpoint),
+            Route("/charts.json", chart_data),
+            Route("/drawing.js", drawing),
+            Route("/plotly.js", plotly),
+            Route("/stop", stop, methods=["POST"]),
+            Route("/resume", resume, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+    )
+
+
+async def _done(act: Callable[[], str]) -> Response:
+    """Do something that may take a while; return what was done, or why it was not."""
+    try:
+        return JSONResponse({"said": await run_in_threadpool(act)})
+    except (NotDone, ControlError, ConfigError) as error:
+        return JSONResponse({"said": printable(error)}, HTTPStatus.CONFLICT)
+
+
+@contextmanager
+def live_page(view: View, place: PagePlace, token: str = "") -> Iterator[ServedPage]:  # nosec B107 # empty: a new one
+    """Serve a live page until the `with` ends; its folder is read while a page is open, and not else.
+
+    Raises:
+        ConfigError: as `fedappeal.web.serving.served`.
+    """
+    events = Events(view.everything)
+    ended = threading.Event()
+    view.refresh(events.tell)
+    with served(
+        page_app(view, events),
+        place.port,
+        host=place.host,
+        published=place.published,
+        token=token,
+        policy=CHART_POLICY,
+    ) as page:
+        watcher = threading.Thread(target=_watch, args=(view, events, ended), name="fedappeal-watch", daemon=True)
+        watcher.start()
+        try:
+            yield page
+        finally:
+            ended.set()
+            watcher.join(_JOIN)
+
+
+def _watch(view: View, events: Events, ended: threading.Event) -> None:
+    """Look again and again; at the end once more, so that open pages show how it ended."""
+    over = False
+    while not over:
+        wait = EVERY
+        if events.readers:
+            began = time.thread_time()
+            try:
+                view.refresh(events.tell)
+            except Exception as error:  # a page that fails never fails the run
+                log.warning("page: %s: %s", type(error).__name__, error)
+            wait = max(EVERY, (time.thread_time() - began) / SHARE)
+        over = ended.is_set()
+        ended.wait(wait)

@@ -1,0 +1,116 @@
+"use strict";
+// The parts of the page: each is built from texts, never from markup.
+
+const byId = id => document.getElementById(id);
+
+function element(name, text = "", options = {}) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  if (options.css) made.className = options.css;
+  if (options.scope) made.scope = options.scope;
+  if (options.title) made.title = options.title;
+  if (options.value !== undefined) made.dataset.value = String(options.value);
+  made.append(...(options.inside || []));
+  return made;
+}
+
+const row = cells => element("tr", "", { inside: cells });
+const cell = (text, options) => element("td", text, options);
+const heading = (text, options = {}) => element("th", text, { scope: "row", ...options });
+const fill = (table, rows) => byId(table).tBodies[0].replaceChildren(...rows);
+
+function duration(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129600) return `${(seconds / 3600).toFixed(1)} h`;
+  return `${(seconds / 86400).toFixed(1)} days`;
+}
+
+const megabytes = bytes => `${(bytes / 1e6).toFixed(1)} MB`;
+const whole = number => Number(number).toLocaleString("en");
+const plural = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
+const minute = moment => moment ? moment.slice(0, 16).replace("T", " ") : "-";
+
+function figure(value, metric) {
+  if (typeof value !== "number") return "-";
+  return metric.share ? `${(100 * value).toFixed(1)} %` : value.toPrecision(4);
+}
+
+// A round's columns: heading, key of the history, how it is shown.
+const columns = metric => [
+  ["joined", "joined", whole], ["sat out", "sat_out", whole], ["left", "left", whole], ["failed", "failed", whole],
+  ["GM-Appeal", "gm_appeal", value => value.toFixed(3)], [metric.name, metric.column, value => figure(value, metric)],
+  ["up", "bytes_up", megabytes], ["down", "bytes_down", megabytes], ["seconds", "seconds", value => value.toFixed(2)],
+];
+
+function roundRow(line, metric) {
+  const first = heading(`${line.round}${line.mandatory ? "*" : ""}`, { value: line.round });
+  const others = columns(metric).map(([, key, shown]) =>
+    cell(typeof line[key] === "number" ? shown(line[key]) : "-", { value: line[key] }));
+  const made = row([first, ...others]);
+  made.dataset.round = line.round;
+  return made;
+}
+
+const SIGNS = { "joined": ["●", "good"], "sat-out": ["○", ""], "left": ["×", "odd"], "failed": ["!", "bad"],
+  "surplus": ["+", ""], "refused": ["-", "odd"] };
+const CLASSES = { joined: "good", resting: "odd", silent: "odd", slow: "odd", failed: "bad", away: "bad", left: "odd" };
+
+function strip(decisions) {
+  const shown = element("span", "", { css: "strip", inside: decisions.map(word => {
+    const [sign, css] = SIGNS[word] || ["?", ""];
+    return element("span", sign, { css, title: word });
+  }) });
+  shown.setAttribute("role", "img");
+  shown.setAttribute("aria-label", decisions.length ? decisions.join(", ") : "none yet");
+  return shown;
+}
+
+function clientRow(client, states) {
+  const names = client.name ? [element("span", client.name, { css: "name" }), element("span", client.client)]
+    : [element("span", client.client)];
+  const state = [element("span", client.state.store, { css: CLASSES[client.state.store] || "", title: states[client.state.store] })];
+  if (client.why) state.push(element("span", client.why, { css: "why" }));
+  const made = row([
+    heading("", { inside: names }), cell("", { inside: state, value: client.state.store }),
+    cell("", { inside: [strip(client.recent)] }),
+    cell(client.answered ? `round ${client.answered}` : "-", { value: client.answered }),
+    cell(client.seen ? minute(client.seen) : "-"),
+    cell(typeof client.examples === "number" ? whole(client.examples) : "-"),
+  ]);
+  made.dataset.client = client.client;
+  made.dataset.state = client.state.store;
+  return made;
+}
+
+function refusedRow(each) {
+  const who = each.name || each.client || `node ${each.node}`;
+  const last = typeof each.time === "number" ? new Date(1000 * each.time).toLocaleTimeString("en-GB") : "-";
+  return row([heading(who), cell(each.reason, { css: "text" }), cell(whole(each.times)), cell(last)]);
+}
+
+// A curve without Plotly.
+function plainChart(title, lines, key) {
+  const points = lines.filter(line => typeof line[key] === "number").map(line => [line.round, line[key]]);
+  if (!points.length) return null;
+  const made = (name, attributes) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [attribute, value] of Object.entries(attributes)) node.setAttribute(attribute, value);
+    return node;
+  };
+  const xs = points.map(point => point[0]), ys = points.map(point => point[1]);
+  const low = Math.min(0, ...ys), high = Math.max(...ys, low + 1e-9), from = xs[0], to = Math.max(xs.at(-1), from + 1);
+  const place = ([x, y]) => `${45 + 345 * (x - from) / (to - from)},${180 - 160 * (y - low) / (high - low)}`;
+  const alt = `${title}, rounds ${xs[0]} to ${xs.at(-1)}: last ${ys.at(-1).toPrecision(3)}.`;
+  const svg = made("svg", { viewBox: "0 0 400 210", class: "plain", role: "img", "aria-label": alt });
+  svg.append(made("polyline", { points: points.map(place).join(" "), fill: "none", stroke: "var(--accent)",
+    "stroke-width": 2 }));
+  for (const [x, y, text] of [[2, 24, high.toPrecision(3)], [2, 184, low.toPrecision(3)], [45, 203, `round ${xs[0]}`],
+    [340, 203, `round ${xs.at(-1)}`]]) {
+    const label = made("text", { x, y, "font-size": 12, fill: "var(--soft)" });
+    label.textContent = text;
+    svg.append(label);
+  }
+  const box = element("div", "", { css: "chart", inside: [svg] });
+  return element("figure", "", { inside: [element("h3", title), box, element("figcaption", alt)] });
+}

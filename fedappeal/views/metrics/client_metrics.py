@@ -1,0 +1,79 @@
+"""The metrics of one client: what happened in its process, and what it did in all runs that it remembers."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics_core import Metric as MetricFamily
+
+from client.process.serve import Event
+from client.state.activity import Activity
+
+EVENTS = ("connected", "waiting", "answered", "failed", "dropped", "paused", "resumed", "ended", "given-up")
+DONE = ("joined", "sat-out", "left", "evaluated", "failed")
+
+
+class ClientMetrics(CollectorRegistry):
+    """Metrics of a client; of the labels' values none comes from another party.
+
+    Args:
+        state: its state folder.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self._activity = Activity(state)
+        self._clock = clock
+        self._alone = threading.Lock()
+        self._events = Counter("fedappeal_client_events", "What happened, by kind", ["event"], registry=self)
+        self._connected = Gauge("fedappeal_client_connected", "1 while the SuperLink answers", registry=self)
+        self._paused = Gauge("fedappeal_client_paused", "1 while its owner has it rest", registry=self)
+        self._polled = Gauge(
+            "fedappeal_client_last_alive_seconds", "When it last polled or began to work, since 1970", registry=self
+        )
+        self._runs = Gauge("fedappeal_client_runs", "Runs that it remembers", registry=self)
+        self._done = Gauge(
+            "fedappeal_client_answers", "Answers in these runs, by what was done", ["done"], registry=self
+        )
+        self._seconds = Gauge("fedappeal_client_work_seconds", "Time that these answers took", registry=self)
+        self._bytes = Gauge("fedappeal_client_bytes", "Bytes of contents in these runs", ["direction"], registry=self)
+        self._round = Gauge("fedappeal_client_round", "The latest round in which it judged a model", registry=self)
+        self._figure = Gauge("fedappeal_client_model_figure", "What it measured of that model", registry=self)
+        self._requirement = Gauge("fedappeal_client_requirement", "What it requires of a model", registry=self)
+        self._met = Gauge("fedappeal_client_requirement_met", "1 where that model meets it", registry=self)
+        for event in EVENTS:
+            self._events.labels(event)
+
+    def event(self, event: Event) -> None:
+        """Take in what happened in the client's process."""
+        if event.kind in EVENTS:
+            self._events.labels(event.kind).inc()
+        if event.kind in ("connected", "waiting", "ended", "given-up"):
+            self._connected.set(event.kind == "connected")
+        if event.kind in ("paused", "resumed"):
+            self._paused.set(event.kind == "paused")
+
+    def alive(self, seconds: float) -> None:
+        """Take in a sign of life."""
+        self._polled.set(self._clock())
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """Read what the client did, and yield all metrics."""
+        with self._alone:
+            runs = list(self._activity.runs().values())
+            self._runs.set(len(runs))
+            for done in DONE:
+                self._done.labels(done).set(sum(run.done.get(done, 0) for run in runs))
+            self._seconds.set(sum(run.seconds for run in runs))
+            self._bytes.labels("up").set(sum(run.bytes_up for run in runs))
+            self._bytes.labels("down").set(sum(run.bytes_down for run in runs))
+            if runs and (judged := runs[-1].judged) is not None:
+                self._round.set(runs[-1].server_round)
+                self._figure.set(judged.figure)
+                self._requirement.set(judged.requirement)
+                self._met.set(judged.met)
+            families = [*super().collect()]
+        yield from families

@@ -1,0 +1,81 @@
+"""The port at which Prometheus asks for metrics: checked before anything is started, served while a block runs."""
+
+import importlib.util
+import ipaddress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedappeal.settings.config import ConfigError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+CountConnected = Callable[[], int | None]
+"""Returns how many clients are connected now; None: that is not known."""
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class MetricsPort:
+    """Where metrics are served.
+
+    Attributes:
+        port: 1 to 65535; 0: nowhere.
+        address: of this machine.
+    """
+
+    port: int = 0
+    address: str = LOOPBACK
+
+    def __post_init__(self) -> None:
+        """Check it, as far as it can be without listening.
+
+        Raises:
+            ConfigError: the port or the address is not allowed, or the extra is not installed.
+        """
+        try:
+            ipaddress.ip_address(self.address)
+        except ValueError:
+            raise ConfigError(
+                f"metrics-address = '{self.address}' is not allowed: an address of this machine, as a number"
+            ) from None
+        if not self.port:
+            return
+        from fedappeal.federation.local import check_port  # what it brings is not for `--help`
+
+        if not 0 < self.port < 65536:
+            raise ConfigError(f"metrics-port = {self.port} is not allowed: 1 to 65535; 0: none")
+        check_port(self.port, "metrics-port", self.address)
+        if importlib.util.find_spec("prometheus_client") is None:
+            raise ConfigError(
+                f"metrics-port = {self.port} is not allowed: it needs 'prometheus-client', which is not installed: "
+                "pip install 'fedappeal[metrics]'"
+            )
+
+    @contextmanager
+    def served(self, registry: "Callable[[], CollectorRegistry]") -> Iterator[None]:
+        """Serve what a registry collects, while the block runs.
+
+        Raises:
+            ConfigError: the port has been taken meanwhile.
+        """
+        if not self.port:
+            yield
+            return
+        from prometheus_client import start_http_server
+
+        try:
+            server, thread = start_http_server(self.port, self.address, registry())
+        except OSError as error:
+            raise ConfigError(f"metrics-port = {self.port} is not allowed: {error.strerror}") from None
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join(5)
+
+
+NOWHERE = MetricsPort()

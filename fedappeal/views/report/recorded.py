@@ -1,0 +1,125 @@
+"""What a report shows of one run beyond its history: read from its folder, checked, bounded."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedappeal.protocol.foreign_text import all_printable, one_line
+from fedappeal.record.lines import REQUIREMENTS, last_line, written_lines
+from fedappeal.record.run_folder import MEASUREMENTS, PARTICIPATION, read_config, read_lines
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.comparison.groups import text_of
+from fedappeal.views.comparison.runs import RecordedRun
+from fedappeal.views.report.participation import Participation, participation_of
+
+_REASON = 160
+"""Characters by which reasons of failures are told apart, and shown."""
+MOST_REASONS = 20
+MOST_CLIENTS = 400
+"""Clients whose metric is shown one by one."""
+
+
+@dataclass(frozen=True)
+class MeasuredClient:
+    """What a client measured of the last evaluated model on its test data.
+
+    Attributes:
+        client: its id.
+        loss: in nats, or as the task's loss says.
+        score: the task's metric.
+        appealed: whether the model met its requirement; None where it was not told.
+        requirement: rho_k, which only a simulation knows; ``of``: of which number.
+    """
+
+    client: str
+    loss: float | None
+    score: float | None
+    appealed: bool | None
+    requirement: float | None = None
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """One run, as a report shows it.
+
+    Attributes:
+        run: its settings and history.
+        participation: who decided what, when; None where no client was asked.
+        measured: the round of the last evaluated model, and its clients.
+        failures: reasons, and how often each occurred; the most frequent first.
+        facts: when, where and with which versions it was run: label and text.
+    """
+
+    run: RecordedRun
+    participation: Participation | None
+    measured: tuple[int, Sequence[MeasuredClient]]
+    failures: Sequence[tuple[str, int]]
+    facts: Sequence[tuple[str, str]]
+
+
+def reported(path: Path, run: RecordedRun) -> ReportedRun:
+    """Return what a run's folder records.
+
+    Raises:
+        ConfigError: a file of it is damaged; one line that names it.
+    """
+    try:
+        participation = participation_of(written_lines(path / PARTICIPATION))
+    except ValueError as error:
+        raise ConfigError(f"file '{path / PARTICIPATION}' cannot be read: {error}") from None
+    return ReportedRun(run, participation, _measured(path, run), _failures(run), _facts(path))
+
+
+def _measured(path: Path, run: RecordedRun) -> tuple[int, Sequence[MeasuredClient]]:
+    last = last_line(path / MEASUREMENTS)
+    if last is None:
+        return 0, ()
+    required = {line.get("client-id"): line for line in read_lines(path / REQUIREMENTS)}
+    clients = [str(client) for client in _list(last, "client-ids")]
+    columns = [_list(last, key) for key in ("loss", run.metric.name, "appealed")]
+    found = []
+    for place, client in enumerate(clients):
+        loss, score, appealed = (_number(column[place]) if place < len(column) else None for column in columns)
+        line = required.get(client, {})
+        found.append(
+            MeasuredClient(
+                *(client, loss, score, None if appealed is None else bool(appealed)),
+                *(_number(line.get("requirement")), str(line.get("of", ""))),
+            )
+        )
+    return int(last.get("round", 0)), found
+
+
+def _list(line: Mapping[str, Any], key: str) -> list[Any]:
+    value = line.get(key, [])
+    return value if isinstance(value, list) else []
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def _failures(run: RecordedRun) -> list[tuple[str, int]]:
+    reasons: Counter[str] = Counter()
+    for line in run.lines:
+        failures = line.get("failures")
+        if isinstance(failures, dict):
+            reasons.update(one_line(reason, _REASON) for reason in failures.values())
+    return reasons.most_common(MOST_REASONS)
+
+
+def _facts(path: Path) -> list[tuple[str, str]]:
+    record: dict[str, Any] = all_printable(read_config(path), 300)
+    facts = [("started", str(record.get("started", "")))]
+    for key in ("runtime", "versions"):
+        if isinstance(values := record.get(key), dict):
+            facts += [(f"{key}: {name}", text_of(value)) for name, value in values.items()]
+    if isinstance(resumptions := record.get("resumptions"), list):
+        facts.append(("continued", f"{len(resumptions)} times" if len(resumptions) != 1 else "once"))
+    return [(name, text) for name, text in facts if text]

@@ -1,0 +1,139 @@
+"""A report of runs, written into a file: of one run in detail, of several by their groups."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
+from fedappeal.system.plural import counted
+from fedappeal.views.comparison.frame import left_out
+from fedappeal.views.comparison.groups import used_settings
+from fedappeal.views.comparison.result import Comparison, compare_runs
+from fedappeal.views.comparison.result_tables import comparison_tables
+from fedappeal.views.comparison.runs import RecordedRun, find_runs, read_runs
+from fedappeal.views.comparison.table import Table
+from fedappeal.views.report.chart import Chart, check_plotly
+from fedappeal.views.report.group_charts import curves, differences_chart
+from fedappeal.views.report.page import Script, Section, page
+from fedappeal.views.report.recorded import ReportedRun, reported
+from fedappeal.views.report.run_charts import clients_chart, costs_chart, decisions_chart, heat_map
+from fedappeal.views.report.verdict import comparison_verdict, run_verdict
+
+REPORT = "report.html"
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """How a report is made.
+
+    Attributes:
+        output: its file; None: `REPORT` in the run's folder, or in the folder of runs that is named alone, else in
+            the current one.
+        baseline: of several groups, the one from which differences are; empty: the first.
+        single_file: whether Plotly's script is in the page itself, which is then 5 MB large.
+    """
+
+    output: Path | None = None
+    baseline: str = ""
+    single_file: bool = False
+
+
+def write_report(paths: Sequence[Path], options: ReportOptions = ReportOptions()) -> Path:
+    """Write a report of runs; return its file.
+
+    Nothing is written before all is read and made.
+
+    Args:
+        paths: folders of runs, or folders that hold such folders.
+        options: how.
+
+    Raises:
+        ConfigError: Plotly is not installed, a folder holds no run with a finished round, a damaged file, or a file
+            that cannot be written.
+    """
+    check_plotly()
+    runs, empty = read_runs(list(paths))
+    found = compare_runs(runs, options.baseline)
+    alone = len(runs) == 1 and not empty
+    if alone:
+        folder = find_runs(paths[0])[0]
+        title, sections = (
+            f"{runs[0].settings['strategy']} on {runs[0].task}",
+            _of_one(reported(folder, runs[0]), found),
+        )
+    else:
+        folder = paths[0] if len(paths) == 1 else Path()
+        title, sections = f"{counted(len(runs), 'run')} compared", _of_several(found, empty)
+    output = options.output or folder / REPORT
+    shared = folder.absolute().parent if alone and options.output is None else output.absolute().parent
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        script = _script(shared, output, options.single_file)
+        replace_file(output, page(title, sections, script).encode(), durable=False)
+    except OSError as error:
+        raise ConfigError(f"output = '{output}' cannot be written: {error.strerror}") from None
+    return output
+
+
+def _script(folder: Path, output: Path, inside: bool) -> Script:
+    """Return Plotly's script: its code, or a file of the folder of runs, written where it is not there yet."""
+    import plotly
+    from plotly.offline import get_plotlyjs
+
+    if inside:
+        return Script(code=get_plotlyjs())
+    file = folder / f"plotly-{plotly.__version__}.min.js"
+    code = get_plotlyjs().encode()
+    if not file.is_file() or file.stat().st_size != len(code):
+        replace_file(file, code, durable=False)
+    return Script(file=Path(os.path.relpath(file, output.absolute().parent)).as_posix())
+
+
+def run_charts(path: Path) -> tuple[str, list[Chart]]:
+    """Return what came out of one run so far, in words, and its report's charts; errors as `write_report`."""
+    runs, _ = read_runs([path])
+    return run_verdict(runs[0]), _charts(reported(path, runs[0]), compare_runs(runs, ""))
+
+
+def _charts(shown: ReportedRun, found: Sequence[Comparison]) -> list[Chart]:
+    run, charts = shown.run, curves(found[0])
+    if shown.participation is not None:
+        charts += [decisions_chart(shown.participation), heat_map(shown.participation)]
+    server_round, clients = shown.measured
+    measured = clients_chart(clients, server_round, run.metric)
+    return charts + ([measured] if measured else []) + [costs_chart(run.lines)]
+
+
+def _of_one(shown: ReportedRun, found: Sequence[Comparison]) -> list[Section]:
+    run, charts = shown.run, _charts(shown, found)
+    failures = [Table("Failures by reason", ("reason", "times"), _rows(shown.failures))] if shown.failures else []
+    settings = Table("Settings", ("setting", "value"), _rows(used_settings(run.settings).items()))
+    facts = Table("Versions and runtime", ("", ""), _rows(shown.facts))
+    sections = [Section("What came out", [run_verdict(run)]), Section("Over the rounds", charts=charts)]
+    if failures:
+        sections.append(Section("Failures", tables=failures))
+    return [*sections, Section("How it was run", folded=[settings, facts])]
+
+
+def _of_several(found: Sequence[Comparison], empty: Sequence[str]) -> list[Section]:
+    notes = [left_out(list(empty))] if empty else []
+    sections = []
+    for comparison in found:
+        told = comparison_verdict(comparison) or [run_verdict(run) for run in comparison.baseline.runs]
+        differences = differences_chart(comparison)
+        charts = [*curves(comparison), *([differences] if differences else [])]
+        tables = comparison_tables([comparison])
+        sections.append(Section(comparison.baseline.task, [*told, *comparison.notes], charts, tables))
+    runs = [run for comparison in found for group in comparison.groups for run in group.runs]
+    folded = [Table("Runs", ("run", "settings that it used"), tuple((run.name, _settings(run)) for run in runs))]
+    return [*sections, Section("The runs", notes, folded=folded)]
+
+
+def _settings(run: RecordedRun) -> str:
+    return ", ".join(f"{key}={value}" for key, value in used_settings(run.settings).items())
+
+
+def _rows(pairs: Iterable[tuple[str, object]]) -> tuple[tuple[str, ...], ...]:
+    return tuple((name, str(value)) for name, value in pairs)

@@ -1,0 +1,189 @@
+"""The charts of one run: decisions, who joined when, what each client measured, bytes and time."""
+
+import math
+from collections.abc import Sequence
+from html import escape  # Plotly reads its texts as a small HTML, links included
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from client.requirement import LOSS, METRIC
+from fedappeal.protocol.metric import Metric
+from fedappeal.views.comparison.figures import COLOURS
+from fedappeal.views.comparison.measures import Line
+from fedappeal.views.report.chart import DASHES, LEGEND, MARGIN, MOST_POINTS, Chart, chart_of
+from fedappeal.views.report.participation import Participation
+from fedappeal.views.report.recorded import MOST_CLIENTS, MeasuredClient
+
+_DECISIONS = {
+    "joined": ("#009e73", "joined"),
+    "sat-out": ("#e69f00", "sat out"),
+    "left": ("#d55e00", "left for good"),
+    "failed": ("#cc79a7", "failed"),
+    "refused": ("#8c564b", "joined, update not used"),
+    "surplus": ("#56b4e9", "joined after enough had"),
+}
+MOST_NAMED = 40
+"""Clients whose names stand below a chart: more cannot be read."""
+_OTHER = "#666666"
+MOST_BARS = 60
+"""Rounds that are drawn as bars, an element each; of more, each decision is one area."""
+LONGEST_NAME = 18
+"""Characters of a client's name below or beside a chart; the whole name is shown where the pointer is."""
+_ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "thickness": 12, "len": 0.8}
+"""Where the colours of a heat map are explained: beside it there is no room on a phone."""
+
+
+def decisions_chart(participation: Participation) -> Chart:
+    """Return how many clients decided what, by round."""
+    counts = participation.counts.sum(axis=1)
+    width = [last - first + 1 for first, last in zip(participation.rounds, participation.last_rounds, strict=True)]
+    traces, said = [], []
+    for word in _in_order(participation.decisions):
+        colour, name = _DECISIONS.get(word, (_OTHER, escape(word)))
+        values = counts[participation.decisions.index(word)] / width
+        shape: dict[str, Any] = {"type": "bar", "marker": {"color": colour, "line": {"width": 0}}}
+        if len(width) > MOST_BARS:
+            line = {"width": 0, "shape": "hv"}
+            shape = {"type": "scatter", "mode": "lines", "line": line, "stackgroup": "decisions", "fillcolor": colour}
+        traces.append({**shape, "x": list(participation.rounds), "y": values.tolist(), "name": name})
+        said.append(f"{name} {int(counts[participation.decisions.index(word)].sum()):,}")
+    axes = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "clients"}}}
+    alt = f"What the clients decided in each round; in all: {', '.join(said)}."
+    title = "Joined, sat out, left"
+    return chart_of(title, alt, traces, {**axes, "barmode": "stack", "bargap": 0, "legend": LEGEND})
+
+
+def heat_map(participation: Participation) -> Chart:
+    """Return who joined when: a row a client, a column a round."""
+    rows = [escape(_range(*ends)) for ends in zip(participation.clients, participation.last_clients, strict=True)]
+    columns = [str(number) for number in participation.rounds]  # the first of each cell: there is no room for more
+    axes = {
+        "xaxis": {"title": {"text": "round"}, "type": "category", "tickangle": 0, **_ticks(columns, columns, 5)},
+        "yaxis": {
+            "type": "category",
+            "autorange": "reversed",
+            "automargin": True,
+            **_ticks(rows, participation.clients, 20),
+        },
+    }
+    size = f"{len(rows)} rows of clients by {len(columns)} columns of rounds"
+    if participation.single:
+        words = _in_order(participation.decisions)
+        order = [participation.decisions.index(word) for word in words]
+        counts = participation.counts[order]
+        z = np.where(counts.sum(axis=0) > 0, counts.argmax(axis=0).astype(float), np.nan)
+        styles = [_DECISIONS.get(word, (_OTHER, escape(word))) for word in words]
+        scale = [(edge / len(words), colour) for n, (colour, _) in enumerate(styles) for edge in (n, n + 1)]
+        bar = {"tickvals": list(range(len(words))), "ticktext": [name for _, name in styles], **_ABOVE}
+        look = {"colorscale": scale, "zmin": -0.5, "zmax": len(words) - 0.5, "colorbar": bar}
+        alt = f"Who joined when, {size}: {', '.join(name for _, name in styles)}, or not asked."
+    else:
+        z = participation.joined_share
+        look = {
+            "colorscale": "Viridis",
+            "zmin": 0,
+            "zmax": 1,
+            "colorbar": {"title": {"text": "share joined", "side": "top"}, **_ABOVE},
+        }
+        alt = f"The share that joined of those asked, {size}; each cell holds several."
+    heat = {"type": "heatmap", "z": z, "x": columns, "y": rows, "hoverongaps": False, "xgap": 0, "ygap": 0, **look}
+    return chart_of("Who joined when", alt, [heat], axes, tall=len(rows) > 20)
+
+
+def _in_order(words: Sequence[str]) -> list[str]:
+    known = [word for word in _DECISIONS if word in words]
+    return known + [word for word in words if word not in _DECISIONS]
+
+
+def _range(first: str, last: str) -> str:
+    return first if first == last else f"{first} to {last}"
+
+
+def _ticks(categories: Sequence[str], names: Sequence[str], most: int) -> dict[str, Any]:
+    """Return which of an axis' categories have their name beside it: few and short enough for a phone."""
+    step = -(-len(names) // most)
+    short = [name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…" for name in names[::step]]
+    return {"tickmode": "array", "tickvals": list(categories[::step]), "ticktext": [escape(name) for name in short]}
+
+
+def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric: Metric) -> Chart | None:
+    """Return each client's metric, or its loss beside what it requires, for the last evaluated model."""
+    by_loss = any(client.of == LOSS for client in measured)
+    scale = 100.0 if metric.is_share and not by_loss else 1.0
+    known = [(c, value) for c in measured if (value := c.loss if by_loss else c.score) is not None]
+    known.sort(key=lambda pair: pair[1], reverse=True)
+    step = -(-len(known) // MOST_CLIENTS)
+    known = known[::step] if known else []
+    if not known:
+        return None
+    what = "test loss" if by_loss else f"test {metric.heading}"
+    names = [escape(client.client) for client, _ in known]
+    traces = []
+    for appealed, colour, name in (
+        (True, "#009e73", "the model meets its requirement"),
+        (False, "#e69f00", "it does not"),
+        (None, "#666666", "not told"),
+    ):
+        chosen = [(escape(client.client), scale * value) for client, value in known if client.appealed is appealed]
+        if chosen:
+            x, y = zip(*chosen, strict=True)
+            traces.append({"type": "bar", "x": x, "y": y, "name": name, "marker": {"color": colour}})
+    required = [
+        (escape(client.client), scale * client.requirement)
+        for client, _ in known
+        if client.requirement is not None and client.of == (LOSS if by_loss else METRIC)
+    ]
+    if required:
+        x, y = zip(*required, strict=True)
+        marker = {"color": "#d55e00", "symbol": "line-ew-open", "size": 12, "line": {"width": 2}}
+        traces.append({"type": "scatter", "mode": "markers", "x": x, "y": y, "name": "required", "marker": marker})
+    served = sum(client.appealed is True for client in measured)
+    every = f", of which one in {step} is shown" if step > 1 else ""
+    alt = (
+        f"{what} of {len(measured)} clients after round {server_round}{every}, the highest first: "
+        f"{scale * known[0][1]:.3g} to {scale * known[-1][1]:.3g}; the model meets the requirement of {served}."
+    )
+    axes = {
+        "xaxis": {
+            **{"type": "category", "categoryarray": names, "automargin": True, "showgrid": False},
+            **_ticks(names, [client.client for client, _ in known], MOST_NAMED),
+            "showticklabels": len(names) <= MOST_NAMED,
+        },
+        "yaxis": {"title": {"text": what}},
+    }
+    title = f"Clients and what they require, after round {server_round}"
+    return chart_of(title, alt, traces, {**axes, "legend": LEGEND, "bargap": 0.1})
+
+
+def costs_chart(lines: Sequence[Line]) -> Chart:
+    """Return megabytes and seconds, by round."""
+    step = -(-len(lines) // MOST_POINTS)
+    parts = [lines[n : n + step] for n in range(0, len(lines), step)]
+    rounds = [int(part[-1]["round"]) for part in parts]
+    traces: list[dict[str, Any]] = []
+    for place, (key, name, scale, axis) in enumerate(
+        (("bytes_up", "MB up", 1e-6, "y"), ("bytes_down", "MB down", 1e-6, "y"), ("seconds", "seconds", 1.0, "y2"))
+    ):
+        values = [scale * fmean(float(line.get(key) or 0.0) for line in part) for part in parts]
+        line = {"color": COLOURS[place], "dash": DASHES[place], "width": 2}
+        traces.append({"type": "scatter", "x": rounds, "y": values, "name": name, "yaxis": axis, "line": line})
+    totals = [
+        math.fsum(float(line.get(key) or 0.0) for line in lines) for key in ("bytes_up", "bytes_down", "seconds")
+    ]
+    alt = (
+        f"Traffic and time of each round; in all {totals[0] / 1e6:,.1f} MB up, {totals[1] / 1e6:,.1f} MB down, "
+        f"{totals[2]:,.1f} s."
+    )
+    layout = {
+        "xaxis": {"title": {"text": "round"}},
+        "yaxis": {"title": {"text": "MB a round"}, "rangemode": "tozero"},
+        "yaxis2": {
+            **{"title": {"text": "seconds a round"}, "overlaying": "y", "side": "right", "rangemode": "tozero"},
+            **{"showgrid": False, "tickmode": "auto"},
+        },
+        "legend": LEGEND,
+        "margin": {**MARGIN, "r": 60},
+    }
+    return chart_of("Bytes and time", alt, traces, layout)

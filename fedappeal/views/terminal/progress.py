@@ -1,0 +1,171 @@
+"""How far simulated runs are: a progress bar in a terminal, else lines."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.metric import Metric
+from fedappeal.record.run_folder import HISTORY, read_lines, recorded_metric
+from fedappeal.simulation.jobs import SimulationJob
+from fedappeal.views.terminal.shown import as_json, say
+from fedappeal.views.terminal.view import RunView
+
+ROUNDS_APART = 2.0
+"""Fewest seconds between two lines of rounds, except for the last round's."""
+STANDS_APART = 10.0
+"""Seconds between two lines that say how far several runs are."""
+
+OnRound = Callable[[Mapping[str, Any]], None]
+"""Told of each round: its line of the history, with its decisions."""
+
+
+class Several(Protocol):
+    """Shows how far several runs are."""
+
+    def update(self) -> None:
+        """Look at the runs' folders; called a few times a second."""
+
+    def ended(self, number: int, reason: str) -> None:
+        """The run of that number is over; ``reason``: why it failed, or empty."""
+
+
+def described(name: str, line: Mapping[str, Any], metric: Metric) -> str:
+    """Return a run's name and its latest figures."""
+    parts = [
+        f"{key} {line[short]:.3f}"
+        for key, short in (("GM-Appeal", "gm_appeal"), (metric.name, metric.column))
+        if short in line
+    ]
+    return printable(" ".join([name, *parts]))
+
+
+@contextmanager
+def one_run(
+    view: RunView, name: str, clock: Callable[[], float] = time.monotonic, completed: int = 0
+) -> Iterator[OnRound]:
+    """Show one run's rounds while the block runs.
+
+    Args:
+        view: prints the lines; its console says whether it is a terminal.
+        name: what the progress bar calls the run.
+        clock: seconds.
+        completed: rounds that are over already, of a run that continues.
+    """
+    if view.console.is_terminal and not as_json():
+        with _bars(view.console) as progress:
+            bar = progress.add_task(name, total=view.config.rounds, completed=completed)
+            yield lambda line: progress.update(
+                bar, completed=line["round"], description=described(name, line, view.metric)
+            )
+        return
+    lines = _RoundLines(view, clock)
+    try:
+        yield lines.add
+    finally:
+        lines.end()
+
+
+@contextmanager
+def several_runs(
+    jobs: Sequence[SimulationJob], console: Console, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Several]:
+    """Show how far several runs are while the block runs."""
+    if console.is_terminal and not as_json():
+        with _bars(console) as progress:
+            yield _SeveralBars(jobs, progress)
+    else:
+        yield _SeveralLines(jobs, console, clock)
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+class _RoundLines:
+    """Prints a line a round; where rounds are fast one in `ROUNDS_APART` seconds, and always the last."""
+
+    def __init__(self, view: RunView, clock: Callable[[], float]) -> None:
+        self._view = view
+        self._clock = clock
+        self._next = clock()
+        self._held: dict[str, Any] | None = None
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        self._held = dict(line)
+        if as_json() or self._clock() >= self._next:
+            self._next = self._clock() + ROUNDS_APART
+            self.end()
+
+    def end(self) -> None:
+        """Print the latest round, unless it was."""
+        if self._held is not None:
+            self._view.watch("round", self._held)
+        self._held = None
+
+
+class _SeveralBars:
+    def __init__(self, jobs: Sequence[SimulationJob], progress: Progress) -> None:
+        self._jobs = jobs
+        self._progress = progress
+        self._bars: dict[str, TaskID] = {
+            job.name: progress.add_task(job.name, total=job.config.rounds) for job in jobs
+        }
+
+    def update(self) -> None:
+        for job in self._jobs:
+            if lines := read_lines(job.path / HISTORY):
+                said = described(job.name, lines[-1], recorded_metric(job.path))
+                self._progress.update(self._bars[job.name], completed=len(lines), description=said)
+
+    def ended(self, number: int, reason: str) -> None:
+        self.update()
+
+
+class _SeveralLines:
+    def __init__(self, jobs: Sequence[SimulationJob], console: Console, clock: Callable[[], float]) -> None:
+        self._jobs = jobs
+        self._console = console
+        self._clock = clock
+        self._over: set[int] = set()
+        self._next = clock() + STANDS_APART
+
+    def update(self) -> None:
+        if self._clock() < self._next:
+            return
+        self._next = self._clock() + STANDS_APART
+        running = [
+            f"{job.name} round {lines[-1]['round']} of {job.config.rounds}"
+            for number, job in enumerate(self._jobs)
+            if number not in self._over and (lines := read_lines(job.path / HISTORY))
+        ]
+        self._say(f"{self._how_many()}" + "".join(f"; {each}" for each in running))
+
+    def ended(self, number: int, reason: str) -> None:
+        self._over.add(number)
+        job = self._jobs[number]
+        lines = read_lines(job.path / HISTORY)
+        if reason:
+            said = f"{job.name} failed: {reason}"
+        elif lines:
+            name = f"{job.name}: after round {lines[-1]['round']}:"
+            said = described(name, lines[-1], recorded_metric(job.path))
+        else:
+            said = f"{job.name}: no rounds were run"
+        self._say(f"{said} ({self._how_many()})")
+
+    def _how_many(self) -> str:
+        return f"{len(self._over)} of {len(self._jobs)} runs have ended"
+
+    def _say(self, text: str) -> None:
+        say(self._console, text)

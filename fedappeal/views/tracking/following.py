@@ -1,0 +1,222 @@
+"""A tracker at work: one thread that reads a run's folder and hands the tracker what is new.
+
+The run never waits for it: a tracker that is slow lags behind, one that raises or hangs is dropped with one line.
+What it had recorded is in ``tracker-NAME.json`` in the run's folder, so that a continued run continues there.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedappeal.federation.tail import Tail
+from fedappeal.protocol import keys
+from fedappeal.protocol.foreign_text import one_line, parse_json, printable
+from fedappeal.record.lines import usable_lines
+from fedappeal.record.run_folder import CONFIG, EVENTS, HISTORY, MODEL, read_config, recorded_settings
+from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import replace_file
+from fedappeal.views.tracking.registry import MakeTracker
+from fedappeal.views.tracking.tracker import FAILED, FINISHED, INTERRUPTED, TrackedRun, Tracker
+
+Say = Callable[[str], None]
+"""Shows one line to the user."""
+
+PATIENCE = 60.0
+"""Seconds without a sign of life after which a tracker is dropped, when its run is over."""
+_POLL = 0.5
+_RECORD_EVERY = 2.0
+_LARGEST = 2**1000  # a whole number that a float can hold
+
+
+class Following(threading.Thread):
+    """Feeds one tracker from one run's folder, until told that the run is over."""
+
+    def __init__(self, make: MakeTracker, folder: Path, say: Say, patience: float = PATIENCE) -> None:
+        super().__init__(name=f"tracker-{make.name}", daemon=True)
+        self._make = make
+        self._folder = folder
+        self._say = say
+        self._patience = patience
+        self._over = threading.Event()
+        self._how = FINISHED
+        self._dropped = False
+        self._alive_at = time.monotonic()
+        self._id, self._last, self._first = "", 0, True
+        self._history, self._events = Tail(folder / HISTORY), Tail(folder / EVENTS)
+        self._resumed = 0  # resumptions that `_last` takes account of
+        self._resumed_read = 0  # those that were read of the file
+
+    def over(self, how: str) -> None:
+        """Say that the run has ended, and how; its files are complete."""
+        self._how = how
+        self._alive_at = time.monotonic()
+        self._over.set()
+
+    def wait(self) -> None:
+        """Wait until the tracker has recorded all, as long as it shows signs of life."""
+        while self.is_alive():
+            self.join(0.05)
+            if time.monotonic() - self._alive_at > self._patience:
+                self._drop(f"no answer for {self._patience:g} s")
+                return
+
+    def run(self) -> None:
+        """Follow the run; the thread's own."""
+        try:
+            if self._wait_for_folder():
+                self._follow()
+            else:
+                self._drop(f"the run's folder '{self._folder}' is not seen from here")
+        except BaseException as error:  # a tracker may raise anything, and ends nothing but itself
+            self._drop(one_line(f"{type(error).__name__}: {error}"))
+
+    def _wait_for_folder(self) -> bool:
+        while not (self._folder / CONFIG).is_file():
+            if self._over.wait(_POLL):
+                return (self._folder / CONFIG).is_file()
+        return True
+
+    def _follow(self) -> None:
+        tracker = self._make()  # here: one that is slow to make holds up this thread alone
+        run = tracked_run(self._folder, self._make.name)
+        self._last, self._resumed = run.after, run.resumed
+        self._id = tracker.begin(run)
+        self._record()
+        recorded_at = time.monotonic()
+        while True:
+            over = self._over.is_set()  # asked before it reads: then all that the run wrote is there
+            self._read(tracker)
+            if over:
+                break
+            if time.monotonic() - recorded_at > _RECORD_EVERY:
+                self._record()
+                recorded_at = time.monotonic()
+            self._over.wait(_POLL)
+        model = self._folder / MODEL
+        if self._how == FINISHED and model.is_file():
+            tracker.model(model)
+        self._alive_at = time.monotonic()
+        tracker.end(self._how)
+        self._record()
+
+    def _read(self, tracker: Tracker) -> None:
+        for line in self._new_lines():
+            if self._dropped:
+                return
+            if (number := int(line["round"])) > self._last:
+                tracker.round(number, numbers(line))
+                self._last, self._alive_at = number, time.monotonic()
+
+    def _new_lines(self) -> list[dict[str, Any]]:
+        """Return the history's new lines; a run that is resumed drops the rounds after its checkpoint."""
+        while True:
+            lines = list(self._history.read())
+            if not (resumed := self._resumptions()):
+                break
+            self._last = min(self._last, *resumed)
+            # What was read may be of before; the run says that it is resumed when the file is the new one.
+            self._history = Tail(self._folder / HISTORY)
+        if lines and (self._first or self._history.replaced):
+            self._last = min(self._last, int(lines[-1]["round"]))
+        self._first = self._first and not lines
+        return lines
+
+    def _resumptions(self) -> list[int]:
+        """Return after which rounds the run was resumed, of the resumptions that are not yet taken account of."""
+        found = [int(line.get("round", 0)) for line in self._events.read() if line.get("event") == "resumed"]
+        self._resumed_read = len(found) + (0 if self._events.replaced else self._resumed_read)
+        new = max(0, self._resumed_read - self._resumed)
+        self._resumed += new
+        return found[len(found) - new :]
+
+    def _record(self) -> None:
+        text = json.dumps({"id": self._id, "round": self._last, "resumed": self._resumed}) + "\n"
+        file = record_of(self._folder, self._make.name)
+        try:
+            replace_file(file, text.encode())
+        except FileNotFoundError:  # a run that continues clears away what looks half-written
+            replace_file(file, text.encode())
+
+    def _drop(self, reason: str) -> None:
+        if not self._dropped:
+            self._dropped = True
+            self._say(f"the tracker {self._make.name} is dropped: {printable(reason)}; the run is not touched")
+
+
+def tracked_run(folder: Path, name: str) -> TrackedRun:
+    """Return a run as a tracker is told of it, from the run's folder.
+
+    Raises:
+        ConfigError: the folder holds no run, or the tracker's record is damaged.
+    """
+    settings, recorded = recorded_settings(folder), read_config(folder)
+    tags = {key: str(settings[key]) for key in ("strategy", "task", "seed")}
+    tags |= {keys.RUN_KEY: str(recorded.get(keys.RUN_KEY, ""))}
+    tags |= {f"version-{package}": str(number) for package, number in dict(recorded.get("versions", {})).items()}
+    file = record_of(folder, name)
+    if not file.is_file():
+        return TrackedRun(folder, settings, tags)
+    try:
+        record = parse_json(file.read_text())
+        return TrackedRun(
+            folder, settings, tags, str(record["id"]), int(record["round"]), int(record.get("resumed", 0))
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"file '{file}' cannot be read: {error}") from None
+
+
+def record_of(folder: Path, name: str) -> Path:
+    """Return the file in which a run's folder has what a tracker recorded."""
+    return folder / f"tracker-{name}.json"
+
+
+def numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return all numbers of a line of the history, by column."""
+    return {
+        key: float(value)
+        for key, value in line.items()
+        if key != "round" and isinstance(value, int | float) and (isinstance(value, float) or abs(value) < _LARGEST)
+    }
+
+
+def how_run_ended(folder: Path) -> str:
+    """Return how the process of a run that is over left it, by the events in its folder."""
+    how = INTERRUPTED
+    for line in usable_lines(folder / EVENTS)[0]:
+        how = {"finished": FINISHED, "failed": FAILED, "round": INTERRUPTED, "resumed": INTERRUPTED}.get(
+            line["event"], how
+        )
+    return how
+
+
+@contextmanager
+def tracked(folder: Path, makers: Iterable[MakeTracker], say: Say) -> Iterator[None]:
+    """Track a run while the block runs it.
+
+    Args:
+        folder: the run's; it may not be there yet.
+        makers: make the trackers.
+        say: told of a tracker that is dropped.
+    """
+    following = [Following(make, folder, say) for make in makers]
+    for each in following:
+        each.start()
+    failed = False
+    try:
+        yield
+    except Exception:
+        failed = True
+        raise
+    finally:
+        try:
+            how = FAILED if failed else how_run_ended(folder)
+        except ConfigError:  # a damaged folder is said by what needs it
+            how = INTERRUPTED
+        for each in following:
+            each.over(how)
+        for each in following:
+            each.wait()

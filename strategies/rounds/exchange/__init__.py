@@ -1,0 +1,1 @@
+"""Messages to clients, their replies, and the clients themselves."""

@@ -1,0 +1,63 @@
+"""The messages of a run: roll call, TRAIN and EVALUATE."""
+
+from collections.abc import Mapping, Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from fedappeal.protocol import keys
+from fedappeal.settings.config import Scalar
+from strategies.rounds.exchange.exchange import Addressed
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.round import Instructions
+
+
+def roll_call_content(initial: ArrayRecord, config: ConfigRecord) -> RecordDict:
+    """Return what the roll call says: it carries w_0."""
+    return RecordDict({keys.ARRAYS: initial, keys.CONFIG: config})
+
+
+def roll_call_message(node_id: int, content: RecordDict, ttl: float) -> Message:
+    """Return the roll call for one node; ``ttl`` in seconds."""
+    return Message(content, node_id, MessageType.QUERY, ttl=ttl, group_id="0")
+
+
+def train_messages(
+    members: Sequence[Member],
+    arrays: ArrayRecord,
+    told: Mapping[str, Scalar],
+    instructions: Instructions,
+    ttl: float,
+) -> list[Addressed]:
+    """Return one TRAIN message for each client.
+
+    Args:
+        members: the clients.
+        arrays: the global model.
+        told: general settings; those of the instructions count before them, but for the round's own keys.
+        instructions: what the strategy tells.
+        ttl: seconds until the deadline.
+    """
+    last = {key: told[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
+    to_all = {**told, **instructions.all, **last}
+    shared = RecordDict({keys.ARRAYS: arrays, **instructions.records, keys.CONFIG: ConfigRecord(dict(to_all))})
+    messages = []
+    for member in members:
+        own = instructions.each.get(member.client_id)
+        content = shared.copy()
+        if own:
+            content[keys.CONFIG] = ConfigRecord({**to_all, **own})
+        messages.append((member, _message(member, MessageType.TRAIN, content, to_all, ttl)))
+    return messages
+
+
+def evaluate_messages(
+    members: Sequence[Member], arrays: ArrayRecord, told: Mapping[str, Scalar], ttl: float
+) -> list[Addressed]:
+    """Return one EVALUATE message for each client; ``told``: their config, ``ttl``: seconds."""
+    content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: ConfigRecord(dict(told))})
+    return [(m, _message(m, MessageType.EVALUATE, content.copy(), told, ttl)) for m in members]
+
+
+def _message(member: Member, kind: str, content: RecordDict, told: Mapping[str, Scalar], ttl: float) -> Message:
+    group = str(told[keys.SERVER_ROUND])
+    return Message(content, member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)

@@ -1,0 +1,1 @@
+"""Sums of models, and bounds on what one client adds to them."""

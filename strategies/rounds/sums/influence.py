@@ -1,0 +1,252 @@
+"""Bounds on what one client may do to the model, against what the cohort does: ``influence = bounded``.
+
+A client k joins with a weight a_k and an update u_k (its model less the one that was sent; another array of a reply
+is an update as it stands). With m_a and m_u the cohort's medians of weights and of norms::
+
+    a_k <- m_a                        where a_k > A m_a            A: influence-weight
+    u_k <- u_k (m_u / h_k) / |u_k|    where |u_k| h_k > N m_u      N: influence-norm; h_k = max(1, a_k / m_a)
+    u_k <- u_k m_u / |u_k|            where |u_k| > m_u
+    u_k <- 0                          where <u_k, c> < 0           c: the common direction of the rounds before
+    k is left out                     where |u_k| > 2 N m_u
+
+What is beyond a limit counts as the median does, not as the limit: the limits can be wide enough for honest
+clients, and an attack that leaves them gains nothing by it. An update far beyond counts for nothing: its direction
+is no honest client's. The medians are of the latest values of the latest
+clients, as they were sent: one client is one value, whatever it sends and however often. A reply within the limits
+of the rounds before counts at once. One beyond a limit, or that comes before three clients' values are known, waits
+for the round's end (four of them at most), and is measured by this round's values too. All is done in logarithms,
+where no weight overflows; the median of an even number is the lower one.
+
+The common direction is the mean of the updates that counted, a client one, over the rounds: each round halves the
+share of those before. The rule is of the family of FLTrust (Cao et al., NDSS 2021), whose server takes the direction
+from data of its own, and of centred clipping (Karimireddy et al., ICML 2021), whose history it uses; both were tried
+(docs/influence.md). Where more than a third of a round's updates point against it, it is not common, and forgotten.
+"""
+
+import copy
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.protocol import keys
+from strategies.rounds.sums.updates import inner_product, log_norm, shortened, zeros_like
+from strategies.rounds.sums.weighted_sum import Refused, WeightedSum
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+    from fedappeal.protocol.elsewhere import Sums
+    from strategies.rounds.exchange.replies import Reply
+
+FEWEST = 3
+"""Clients of which one alone cannot choose the median."""
+KEPT = 64
+"""Clients whose latest values count."""
+HELD = 4
+"""Replies that wait, at most."""
+FAR = 2.0
+"""An update longer than this many times its limit counts for nothing."""
+HISTORY = 0.5
+"""Share of the rounds before in the common direction."""
+MOST_AGAINST = 1 / 3
+"""Share of a round's updates that may point against the common direction."""
+WEIGHT = "weight"
+_TOLERANCE = 1e-9
+"""Of a logarithm: what lies at a limit is not cut for a rounding."""
+
+
+def capped(values: Sequence[float], factor: float) -> list[float]:
+    """Return values of at least 0, each at most ``factor`` times their lower median."""
+    most = factor * median_low(values) if values else 0.0
+    return [min(value, most) for value in values]
+
+
+@dataclass
+class Medians:
+    """What the latest clients sent, by name of a quantity and by client: logarithms."""
+
+    latest: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def note(self, client: str, values: Mapping[str, float]) -> None:
+        """Take a client's values in, in place of its last ones; 0 and infinity say nothing of the others."""
+        for name, value in values.items():
+            known = self.latest.setdefault(name, {})
+            if math.isfinite(value):
+                known.pop(client, None)
+                known[client] = value
+            while len(known) > KEPT:
+                del known[next(iter(known))]
+
+    def enough(self, names: Iterable[str]) -> bool:
+        """Whether there is a median of each of these that one client cannot choose."""
+        return all(len(self.latest.get(name, {})) >= FEWEST for name in names)
+
+    def of(self, name: str) -> float:
+        """Return the lower median of a quantity; infinity where no client has sent any."""
+        return median_low(known.values()) if (known := self.latest.get(name)) else math.inf
+
+    def state(self) -> dict[str, Any]:
+        """Return what is carried from round to round."""
+        lists = {f"{name}/clients": list(known) for name, known in self.latest.items()}
+        return lists | {f"{name}/values": list(known.values()) for name, known in self.latest.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state` returned."""
+        names = [key.removesuffix("/clients") for key in state if key.endswith("/clients")]
+        self.latest = {
+            name: dict(zip(state[f"{name}/clients"], state[f"{name}/values"], strict=True)) for name in names
+        }
+
+
+@dataclass
+class Sent:
+    """A joined reply, the logarithms of its weight and of its updates' norms, and whether it is within the bounds."""
+
+    reply: "Reply"
+    values: Mapping[str, float]
+    within: bool = False
+
+
+@dataclass
+class Direction:
+    """The common direction of the rounds so far.
+
+    Attributes:
+        vectors: one vector an array of the model, by name; empty while there is none.
+    """
+
+    vectors: "Sums" = field(default_factory=dict)
+
+    def opposes(self, model: "ArrayRecord", start: "ArrayRecord | None") -> bool:
+        """Whether an update points against the common direction; arguments as `log_norm`."""
+        return bool(self.vectors) and inner_product(model, start, self.vectors) < 0.0
+
+    def take_up(self, counted: WeightedSum, against: int) -> None:
+        """End a round: take in the mean of the updates that counted.
+
+        Args:
+            counted: the updates, one a client; those against the direction count as zero.
+            against: the number of those.
+        """
+        if against > MOST_AGAINST * counted.count:
+            self.vectors = {}
+        elif counted.count:
+            scale = (1.0 - HISTORY) / counted.count
+            sums = counted.differences().items()
+            self.vectors = {name: HISTORY * self.vectors.get(name, 0.0) + scale * total for name, total in sums}
+
+
+@dataclass
+class Bounds:
+    """The bounds of one round.
+
+    Attributes:
+        medians: of the rounds before; this round's values go into them at its end.
+        direction: of the rounds before; so do this round's updates.
+        model: the model that was sent.
+        start: what replies' arrays are updates from: the model; None: they are updates themselves.
+        weight: A; ``norm``: N.
+        leaves_out: whether a client far beyond its limit is left out; else its update counts as the median one.
+        cut: clients whose weight or update was cut.
+        against: clients whose update pointed against the common direction.
+    """
+
+    medians: Medians
+    direction: Direction
+    model: "ArrayRecord"
+    start: "ArrayRecord | None"
+    weight: float
+    norm: float
+    leaves_out: bool = True
+    cut: set[str] = field(default_factory=set)
+    against: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._now = copy.deepcopy(self.medians)
+        self._counted = WeightedSum(self.model if self.start is not None else zeros_like(self.model))
+        self._sent: dict[str, Mapping[str, float]] = {}
+        self._held: list[Sent] = []
+
+    def admit(self, reply: "Reply", log_weight: float, unit: float = 1.0) -> list[Sent]:
+        """Take in a joined reply that fits the model; return the replies that count from now on, for `bounded`.
+
+        Args:
+            reply: as it was sent.
+            log_weight: logarithm of its weight; minus infinity for 0.
+            unit: how long its update may be beside another's.
+        """
+        values = {WEIGHT: log_weight, keys.ARRAYS: log_norm(reply.arrays, self.start)}
+        values |= {name: log_norm(record, None) for name, record in reply.records.items()}
+        values |= {name: value - math.log(unit) for name, value in values.items() if name != WEIGHT}
+        self._sent[reply.member.client_id] = values
+        self._now.note(reply.member.client_id, values)
+        # By the rounds before alone: what counts must not depend on the order in which replies come.
+        if self.medians.enough(values) and not any(cut < 1.0 for cut in self._cuts(values, self.medians).values()):
+            return [Sent(reply, values, within=True)]
+        self._held.append(Sent(reply, values))
+        return [self._held.pop(0)] if len(self._held) > HELD else []
+
+    def release(self) -> list[Sent]:
+        """Return the replies that have waited for the end of the round, for `bounded`."""
+        released, self._held = self._held, []
+        return released
+
+    def bounded(self, sent: Sent) -> "Reply":
+        """Return a reply as it counts.
+
+        Raises:
+            Refused: if an update is longer than 2 N medians.
+        """
+        reply, client = sent.reply, sent.reply.member.client_id
+        medians = self.medians if sent.within else self._now
+        cuts = self._cuts(sent.values, medians)
+        if any(cut < 1.0 for cut in cuts.values()):
+            self.cut.add(client)
+        lengths = {name: value for name, value in sent.values.items() if name != WEIGHT}
+        for name, value in lengths.items():
+            if self.leaves_out and _cut(value, medians.of(name), FAR * self.norm) < 1.0:
+                most = f"{FAR * self.norm:.3g} times the clients' median"
+                raise Refused(f"its update ({name}) is longer than {most} (influence-norm)")
+            cuts[name] = min(cuts[name], _cut(value, medians.of(name), 1.0))
+        if self.direction.opposes(reply.arrays, self.start):
+            self.against.add(client)
+            cuts |= dict.fromkeys(lengths, 0.0)
+        arrays = _shortened(reply.arrays, self.start, cuts[keys.ARRAYS])
+        records = {name: _shortened(record, None, cuts[name]) for name, record in reply.records.items()}
+        self._counted.add(arrays, 1.0)
+        return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT], sent=reply.arrays)
+
+    def leaves_alone(self, joined: Collection[str], others: int) -> bool:
+        """Whether a client that had to be cut would move the model alone, or with one other, and there are others.
+
+        Args:
+            joined: clients that joined, and were not refused.
+            others: clients that sat out or were refused.
+        """
+        few = 0 < len(joined) < FEWEST <= len(joined) + others
+        return few and bool((self.cut | self.against) & set(joined))
+
+    def close(self) -> None:
+        """End the round: what was sent counts in the medians from now on."""
+        for client, values in sorted(self._sent.items()):  # not in the order in which they came
+            self.medians.note(client, values)
+        self.direction.take_up(self._counted, len(self.against))
+
+    def _cuts(self, values: Mapping[str, float], medians: Medians) -> dict[str, float]:
+        """Return the factor on each quantity that keeps it in its bound."""
+        middle = medians.of(WEIGHT)
+        cuts = {WEIGHT: _cut(values[WEIGHT], middle, self.weight)}
+        heavier = max(0.0, values[WEIGHT] - middle) if cuts[WEIGHT] == 1.0 else 0.0
+        lengths = {name: value + heavier for name, value in values.items() if name != WEIGHT}
+        return cuts | {name: _cut(value, medians.of(name), self.norm) for name, value in lengths.items()}
+
+
+def _cut(value: float, middle: float, factor: float) -> float:
+    """Return the factor that brings a number to the median where it is beyond its limit; all are logarithms."""
+    return 1.0 if value <= math.log(factor) + middle + _TOLERANCE else math.exp(middle - value)
+
+
+def _shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) -> "ArrayRecord":
+    return model if factor == 1.0 else shortened(model, start, factor)

@@ -1,0 +1,197 @@
+"""What fedappeal.flower.superlink.fleet_limits relies on: how Flower makes a Fleet API, and how it stores objects."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.proto.message_pb2 import Message as MessageProto
+
+from fedappeal.flower.messages import be_client, be_server, error_reply
+from fedappeal.flower.superlink import fleet_limits
+from fedappeal.flower.superlink.fleet_limits import (
+    AT_LEAST,
+    LARGEST_REQUEST,
+    MOST_NODES,
+    REPLIES_AT_LEAST,
+    REPLIES_EACH,
+    TIMES,
+    FleetLimits,
+    limit_fleet_api,
+)
+from fedappeal.protocol import keys
+from tests.flower.conftest import Server, serve
+from tests.hostile.forged import Forged, Upload, announce, forged, model, npy, reply
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A Fleet API with the bounds, made by Flower's own function."""
+    for name in ("_run_fleet_api_grpc_rere", "GRPC_MAX_MESSAGE_LENGTH"):
+        monkeypatch.setattr(fleet_limits.flower, name, getattr(fleet_limits.flower, name))  # put back after the test
+    limit_fleet_api()
+    yield from serve(run=fleet_limits.flower._run_fleet_api_grpc_rere)
+
+
+class Sender:
+    """A node that was sent a model, and answers again and again."""
+
+    def __init__(self, server: Server, floats: int = 4) -> None:
+        self.server = server
+        self.fleet, self.node_id = server.node()
+        self.run_id = server.start_run()
+        self.floats = floats
+
+    def receive(self, pulls: bool = True) -> None:
+        be_server(self.run_id, SUPERLINK_NODE_ID, 1)
+        arrays = ArrayRecord({"flat": Array(np.zeros(self.floats, np.float32))})
+        self.message = Message(RecordDict({keys.ARRAYS: arrays}), self.node_id, "train", ttl=60.0)
+        self.server.send(self.message)
+        announced = self.fleet.pull(self.node_id)
+        assert announced is not None
+        if pulls:
+            self.fleet.pull_objects(self.node_id, self.run_id, [*announced.parts, announced.object_id])
+        be_client(self.run_id, self.node_id, 1)
+
+    def announce(self, *children: Forged) -> Upload:
+        return announce(self.fleet, self.node_id, *reply(self.message, *children))
+
+
+def filled(mib: int, first: int = 0) -> Forged:
+    """A reply of chunks of 1 MiB, all different."""
+    return model(*(bytes([first + k]) * MIB for k in range(mib)))
+
+
+def test_an_honest_reply_passes(bounded: Server) -> None:
+    sender = Sender(bounded)
+    sender.receive()
+    upload = sender.fleet.push(sender.node_id, error_reply("no memory", sender.message), 0.0)
+    sender.fleet.push_objects(sender.node_id, sender.run_id, upload)
+    got = bounded.reply(sender.message.metadata.message_id, sender.run_id)
+    assert got is not None
+    assert got.error.reason == "no memory"
+
+
+def test_a_request_above_the_largest_is_refused_before_it_is_read(bounded: Server) -> None:
+    sender = Sender(bounded)
+    sender.receive()
+    upload = sender.announce(model(bytes(LARGEST_REQUEST)))
+    upload.push(1)
+    assert "is not allowed" in upload.refused[0]
+    assert upload.pushed == 0
+
+
+@pytest.mark.parametrize("sent_mib", [0, 2])
+def test_a_nodes_replies_take_up_what_it_was_sent_a_few_times(bounded: Server, sent_mib: int) -> None:
+    sender = Sender(bounded, floats=sent_mib * MIB // 4 + 4)
+    sender.receive()
+    upload = sender.announce(filled(8 + 4 * sent_mib + 3)).push()
+    # The small objects besides the chunks: array, record, metrics, RecordDict, message.
+    assert upload.pushed == AT_LEAST // MIB + TIMES * sent_mib + 5
+    assert upload.refused == ["not stored"] * 3
+    store = bounded.states.objectstore_factory.store()
+    store.clear()
+    sender.receive()
+    assert not sender.announce(filled(4, first=100)).push().refused, "what is forgotten takes up nothing"
+
+
+def test_a_node_that_does_not_pull_what_it_was_sent_is_bounded_too(bounded: Server) -> None:
+    sender = Sender(bounded)
+    sender.receive(pulls=False)
+    # The small objects besides the chunks take the room of one.
+    assert sender.announce(filled(AT_LEAST // MIB + 3)).push().refused == ["not stored"] * 4
+
+
+def test_a_deep_tree_and_one_that_grows_behind_its_announcement_are_refused(bounded: Server) -> None:
+    sender = Sender(bounded)
+    sender.receive()
+    deep = forged("ArrayChunk", b"end")
+    for _ in range(5):
+        deep = forged("RecordDict", b"{}", deep)
+    assert "nested more than 5 deep" in sender.announce(deep).refused[0]
+    twice = forged("RecordDict", b"{}", model(npy(4)), Forged(model(npy(4)).content))
+    assert "other children than before" in sender.announce(twice).refused[0]
+    stored = model(npy(8))
+    assert not sender.announce(stored).refused
+    sender.receive()
+    assert "stored with other children" in sender.announce(Forged(stored.content)).refused[0]
+
+
+def test_announcements_are_bounded_in_size_and_number(bounded: Server) -> None:
+    sender = Sender(bounded)
+    sender.receive()
+    proto, root = reply(sender.message)
+    proto.error.reason = "x" * 100_000
+    assert "is not allowed: up to 65536" in announce(sender.fleet, sender.node_id, proto, root).refused[0]
+    refused = [
+        upload.refused
+        for _ in range(REPLIES_AT_LEAST + REPLIES_EACH)
+        if (upload := sender.announce(model(npy(4)))).refused
+    ]
+    assert len(refused) == 1
+    assert "replies are more than the 20 that are allowed" in refused[0][0]
+
+
+def test_a_node_sends_no_instructions_and_nothing_in_anothers_name(bounded: Server) -> None:
+    sender = Sender(bounded)
+    sender.receive()
+    victim, victim_id = bounded.node()
+
+    def instruct(proto: MessageProto) -> None:
+        proto.metadata.src_node_id, proto.metadata.dst_node_id = SUPERLINK_NODE_ID, victim_id
+        proto.metadata.reply_to_message_id = ""
+
+    def answer_as_another(proto: MessageProto) -> None:
+        proto.metadata.src_node_id = victim_id
+
+    def instruct_in_its_own_name(proto: MessageProto) -> None:
+        proto.metadata.reply_to_message_id = ""
+
+    for forge in (instruct, answer_as_another, instruct_in_its_own_name):
+        proto, root = reply(sender.message, model(npy(4)))
+        forge(proto)
+        assert "replies only, and only its own" in announce(sender.fleet, sender.node_id, proto, root).refused[0]
+    assert victim.pull(victim_id) is None
+    assert not sender.announce(model(npy(4))).refused, "and its own reply passes"
+
+
+def test_nodes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_limits, "MOST_NODES", 3)
+    assert MOST_NODES > 3
+    limits = FleetLimits(lambda: {"kept": b""})  # type: ignore[arg-type, return-value]
+    limits._node(1).stored = {"kept": 1, "deleted": 1}
+    limits._node(2).stored = {"deleted": 1}
+    for node_id in (3, 4, 5, 3, 6):
+        limits._node(node_id)
+    assert sorted(limits._nodes) == [1, 3, 6], "one whose bytes are stored is remembered, and else the latest"
+    assert limits._nodes[1].stored == {"kept": 1}
+
+
+def test_the_latest_node_is_remembered_though_all_others_have_something_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_limits, "MOST_NODES", 2)
+    limits = FleetLimits(lambda: {"kept": b""})  # type: ignore[arg-type, return-value]
+    for node_id in (1, 2):
+        limits._node(node_id).stored = {"kept": 1}
+    assert limits._node(3) is limits._node(3)
+    assert sorted(limits._nodes) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("before", [None, ["signatures"]])
+def test_what_stands_before_the_bounds_stays_there(monkeypatch: pytest.MonkeyPatch, before: list[str] | None) -> None:
+    started: list[list[object]] = []
+    monkeypatch.setattr(
+        fleet_limits.flower, "_run_fleet_api_grpc_rere", lambda *, interceptors, **named: started.append(interceptors)
+    )
+    monkeypatch.setattr(fleet_limits.flower, "GRPC_MAX_MESSAGE_LENGTH", 0)
+    limit_fleet_api()
+    fleet_limits.flower._run_fleet_api_grpc_rere(interceptors=before, objectstore_factory=SimpleNamespace(store=dict))
+    ((*first, last),) = started
+    assert first == (before or [])
+    assert isinstance(last, FleetLimits)
+    assert fleet_limits.flower.GRPC_MAX_MESSAGE_LENGTH == 24 * MIB

@@ -1,0 +1,379 @@
+"""What fedappeal.flower.superlink.held_polls relies on: how gRPC ends a call, and how Flower stores a message."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import message_from_proto
+from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.node_pb2 import Node
+
+from fedappeal.flower.messages import be_client, be_server, error_reply
+from fedappeal.flower.node.fleet import HOLD_HEADER, Announcement, FleetApi, MessageDropped, NodeForgotten
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
+from fedappeal.flower.node.objects import Parcel
+from fedappeal.flower.superlink import held_polls
+from fedappeal.flower.superlink.handed_out import HandedOut
+from fedappeal.flower.superlink.held_polls import HeldPolls, hold_polls
+from tests.flower.conftest import Server, serve
+
+HOLD = 20.0
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[HeldPolls]:
+    """What `hold_polls` makes, with two places; what it replaces is put back after the test."""
+    found: list[HeldPolls] = []
+    for name in ("_run_fleet_api_grpc_rere", "generic_create_grpc_server"):
+        monkeypatch.setattr(held_polls.flower, name, getattr(held_polls.flower, name))
+    monkeypatch.setattr(held_polls, "HeldPolls", lambda: found.append(HeldPolls(most=2)) or found[0])
+    return found
+
+
+@pytest.fixture
+def holding(made: list[HeldPolls]) -> Iterator[Server]:
+    """A Fleet API that holds polls, made by Flower's own function."""
+    hold_polls()
+    yield from serve(run=held_polls.flower._run_fleet_api_grpc_rere)
+
+
+@pytest.fixture
+def polls(holding: Server, made: list[HeldPolls]) -> HeldPolls:
+    return made[0]
+
+
+class Poll:
+    """A poll in a thread of its own."""
+
+    def __init__(self, fleet: FleetApi, node: int, hold: float = HOLD) -> None:
+        self.result: Announcement | Exception | None = None
+        self.waits, self.seconds = True, 0.0
+        self._thread = threading.Thread(target=self._run, args=(fleet, node, hold))
+        self._thread.start()
+
+    def _run(self, fleet: FleetApi, node: int, hold: float) -> None:
+        began = time.monotonic()
+        try:
+            self.result = fleet.pull(node, hold, lambda: self.waits)
+        except Exception as error:
+            self.result = error
+        self.seconds = time.monotonic() - began
+
+    @property
+    def open(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> Any:
+        self._thread.join(10)
+        assert not self.open, "the poll was never answered"
+        return self.result
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.005)
+
+
+def message(run_id: int, node: int) -> Message:
+    be_server(run_id, SUPERLINK_NODE_ID, 1)
+    return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), node, "train", ttl=60.0)
+
+
+def test_a_poll_is_answered_when_a_message_is_complete(holding: Server, polls: HeldPolls) -> None:
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    poll = Poll(fleet, node)
+    until(lambda: polls.held == 1)
+    parcel = Parcel.of(message(run_id, node))
+    session, state = holding.state.start_session(run_id), holding.state
+    *parts, root = parcel.contents(set(parcel.objects)).items()
+    assert root[0] == parcel.tree.object_id, "the message's own object is the last"
+    stored, missing = state.store_message_and_object_tree(message_from_proto(parcel.message), parcel.tree, session)
+    assert stored
+    assert sorted(missing) == sorted(parcel.objects)
+    for part in parts:
+        assert state.store_object(run_id, session, *part)
+    time.sleep(0.2)
+    assert poll.open, "a message that is not complete wakes no client"
+    assert fleet.pull(node, 0.3) is None, "nor is it handed to one that asks then"
+    assert poll.end() is None
+    poll = Poll(fleet, node)
+    until(lambda: polls.held == 1)
+    assert state.store_object(run_id, session, *root)
+    assert poll.end().object_id == root[0]
+    assert polls.held == 0
+
+
+def test_a_message_that_never_becomes_complete_is_handed_out_in_the_end(
+    holding: Server, polls: HeldPolls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_polls, "_COMING_FOR", 2.0)
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    sent = holding.send(message(run_id, node), held_back=1)
+    assert fleet.pull(node, 0.1) is None
+    got = fleet.pull(node, HOLD)
+    assert got is not None
+    assert got.object_id == sent
+    assert not polls._coming
+    assert not polls._incomplete
+
+
+def test_a_message_that_is_there_is_handed_out_at_once_and_without_the_header_nothing_is_held(
+    holding: Server, polls: HeldPolls
+) -> None:
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    sent = holding.send(message(run_id, node))
+    got = fleet.pull(node, HOLD)
+    assert got is not None
+    assert got.object_id == sent
+    fleet.confirm(node, run_id, sent)
+    assert fleet.pull(node) is None
+    assert polls.held == 0
+
+
+def test_a_poll_ends_empty_with_its_time_or_with_its_client(holding: Server, polls: HeldPolls) -> None:
+    fleet, node = holding.node()
+    poll = Poll(fleet, node, hold=0.5)
+    assert poll.end() is None
+    assert poll.seconds >= 0.5
+    left = Poll(fleet, node)
+    until(lambda: polls.held == 1)
+    left.waits = False
+    assert left.end() is None
+    until(lambda: polls.held == 0)
+
+
+def test_a_message_that_was_handed_to_a_lost_client_is_handed_out_once_more(holding: Server) -> None:
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    sent = holding.send(message(run_id, node))
+    first, second = fleet.pull(node, HOLD), fleet.pull(node, HOLD)
+    assert first is not None
+    assert second is not None
+    assert first.object_id == second.object_id == sent
+    assert fleet.pull(node, 0.3) is None, "once, and not again and again"
+
+
+def test_a_message_that_was_pulled_or_answered_is_not_handed_out_again(holding: Server) -> None:
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    first = holding.send(message(run_id, node))
+    assert fleet.pull(node, HOLD) is not None
+    fleet.pull_objects(node, run_id, [first])
+    assert fleet.pull(node, 0.3) is None
+    second = message(run_id, node)
+    holding.send(second)
+    assert fleet.pull(node, HOLD) is not None
+    be_client(run_id, node, 1)
+    fleet.push(node, error_reply("no memory", second), 0.0)
+    assert fleet.pull(node, 0.3) is None
+
+
+def test_a_node_has_one_poll_and_all_have_a_bounded_number(holding: Server, polls: HeldPolls) -> None:
+    nodes = [holding.node() for _ in range(3)]
+    first = Poll(*nodes[0])
+    until(lambda: polls.held == 1)
+    again = Poll(*nodes[0])
+    assert first.end() is None, "the later poll of a node takes the place of the earlier one"
+    other = Poll(*nodes[1])
+    until(lambda: polls.held == 2)
+    began = time.monotonic()
+    assert nodes[2][0].pull(nodes[2][1], HOLD) is None, "no place is left: answered at once"
+    assert time.monotonic() - began < HOLD / 2
+    for poll in (again, other):
+        assert poll.open
+        poll.waits = False
+        poll.end()
+
+
+def test_many_held_polls_take_no_thread_each(holding: Server, polls: HeldPolls) -> None:
+    polls._most = 100
+    nodes = [holding.node() for _ in range(40)]
+    calls: list[Any] = []
+    for fleet, node in nodes:
+        request = PullMessagesRequest(node=Node(node_id=node))
+        assert isinstance(fleet, GrpcFleet)
+        headers = [*fleet._sign(), (HOLD_HEADER, "20")]
+        calls.append(fleet._stub.PullMessages.future(request, metadata=headers))
+        until(lambda: polls.held == len(calls))
+    workers = [each for each in threading.enumerate() if each.name.startswith(("ThreadPoolExecutor", "held-polls"))]
+    assert len(workers) < 20, "the clients' own threads apart"
+    run_id = holding.start_run()
+    holding.send(message(run_id, nodes[7][1]))
+    assert len(calls[7].result(10).messages_list) == 1
+    for call in calls:
+        call.cancel()
+    until(lambda: polls.held == 0)
+
+
+def test_what_refuses_a_node_ends_its_held_poll_too(holding: Server, polls: HeldPolls) -> None:
+    fleet, node = holding.node()
+    poll = Poll(fleet, node)
+    until(lambda: polls.held == 1)
+    fleet.unregister(node, 5.0)
+    polls._wake(node)
+    assert isinstance(poll.end(), NodeForgotten)
+    assert polls.held == 0
+
+
+def test_a_node_cannot_ask_in_the_place_of_another(holding: Server, polls: HeldPolls) -> None:
+    fleet, node = holding.node()
+    other, _ = holding.node()
+    run_id = holding.start_run()
+    poll = Poll(fleet, node)
+    until(lambda: polls.held == 1)
+    with pytest.raises(NodeForgotten):
+        other.pull(node, HOLD)
+    assert poll.open, "its question still stands"
+    sent = holding.send(message(run_id, node))
+    assert poll.end().object_id == sent
+    for call in (lambda: other.pull(node, HOLD), lambda: other.pull_objects(node, run_id, [sent])):
+        with pytest.raises(NodeForgotten):
+            call()
+    again = fleet.pull(node, HOLD)
+    assert again is not None, "nor has it taken the message that may be handed out once more"
+    assert again.object_id == sent
+
+
+def test_a_message_is_not_forgotten_at_its_nodes_word_while_it_is_on_its_way(
+    holding: Server, polls: HeldPolls
+) -> None:
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    parcel = Parcel.of(message(run_id, node))
+    session, state = holding.state.start_session(run_id), holding.state
+    _, missing = state.store_message_and_object_tree(message_from_proto(parcel.message), parcel.tree, session)
+    early = fleet.pull(node)
+    assert early is not None, "a poll without the header is answered at once"
+    fleet.confirm(node, run_id, early.object_id)
+    for part in parcel.contents(set(missing)).items():
+        assert state.store_object(run_id, session, *part)
+    ids = [*early.parts, early.object_id]
+    assert fleet.pull_objects(node, run_id, ids).keys() == set(ids)
+    fleet.confirm(node, run_id, early.object_id)
+    with pytest.raises(MessageDropped):
+        fleet.pull_objects(node, run_id, ids)
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
+def test_a_run_that_ended_in_the_middle_of_a_push_keeps_nothing_from_the_next_one(
+    holding: Server, polls: HeldPolls, stopped: bool
+) -> None:
+    fleet, node = holding.node()
+    first = holding.start_run()
+    holding.send(message(first, node), held_back=1)
+    assert polls.is_incomplete(node)
+    if stopped:
+        poll = Poll(fleet, node)
+        until(lambda: polls.held == 1)
+        assert holding.state.stop_run(first)
+        assert not polls.is_incomplete(node)
+    second = holding.start_run()
+    sent = holding.send(message(second, node))
+    assert not polls.is_incomplete(node)
+    assert not polls._coming
+    if stopped:
+        assert poll.end().object_id == sent
+        return
+    got = [fleet.pull(node, HOLD)]
+    assert got[0] is not None
+    fleet.confirm(node, got[0].run_id, got[0].object_id)
+    got.append(fleet.pull(node, HOLD))
+    assert sent in [each and each.object_id for each in got]
+
+
+def test_a_message_that_is_announced_again_counts_once(polls: HeldPolls) -> None:
+    for node, run in ((7, 1), (8, 1), (8, 2)):
+        polls._announced(node, run, "root", complete=False)
+        assert polls._incomplete == {node: {"root"}}
+    polls._announced(8, 2, "another", complete=False)
+    polls._let_go(["root"])
+    assert polls.is_incomplete(8)
+    polls._announced(8, 2, "another", complete=True)
+    assert not polls._coming
+    assert not polls._incomplete
+
+
+def test_a_message_that_a_replaced_poll_takes_goes_to_the_one_in_its_place(
+    holding: Server, polls: HeldPolls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, node = holding.node()
+    run_id = holding.start_run()
+    taken, go_on, find = threading.Event(), threading.Event(), holding.state.get_message_ins
+
+    def slow(*given: Any, **named: Any) -> Any:
+        found = find(*given, **named)
+        if found:
+            taken.set()
+            assert go_on.wait(10)
+        return found
+
+    monkeypatch.setattr(holding.state, "get_message_ins", slow)
+    first = Poll(fleet, node)
+    until(lambda: polls.held == 1)
+    replaced = polls._held[node]
+    sent = holding.send(message(run_id, node))
+    assert taken.wait(10)
+    second = Poll(fleet, node)
+    until(lambda: polls._held.get(node) not in (None, replaced) and not polls._held[node].asking)
+    go_on.set()
+    assert second.end().object_id == sent
+    assert second.seconds < HOLD / 2
+    first.end()
+
+
+def test_only_calls_of_one_request_and_one_reply_are_held() -> None:
+    details = SimpleNamespace(method="/flwr.proto.Fleet/PullMessages", invocation_metadata=((HOLD_HEADER, "20"),))
+    assert HeldPolls().intercept_service(lambda _: None, details) is None
+    stream = grpc.stream_stream_rpc_method_handler(lambda requests, context: requests)
+    assert HeldPolls().intercept_service(lambda _: stream, details) is stream
+    unary = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
+    assert HeldPolls().intercept_service(lambda _: unary, details) is not unary
+
+
+def test_what_comes_while_a_node_asks_is_asked_for_again() -> None:
+    """Of its poll that is held, and of one that has no place yet; of no other node's, and of none that waits."""
+    polls = HeldPolls()
+
+    def held(node: int, asking: bool) -> held_polls._Held:
+        request = PullMessagesRequest(node=Node(node_id=node))
+        return held_polls._Held(lambda *_: None, request, SimpleNamespace(), 0.0, asking)  # type: ignore[arg-type]
+
+    starting, others, waiting, place = held(1, True), held(2, True), held(1, False), held(1, True)
+    polls._starting |= {starting, others, waiting}
+    polls._held[1] = place
+    polls._wake(1)
+    assert [one.again for one in (starting, others, waiting, place)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("before", [None, ["limits"]])
+def test_polls_are_held_before_all_and_handed_out_behind_all(
+    monkeypatch: pytest.MonkeyPatch, before: list[object] | None
+) -> None:
+    started: list[list[object]] = []
+
+    def note(*, interceptors: list[object], **named: object) -> None:
+        started.append(interceptors)
+
+    monkeypatch.setattr(held_polls.flower, "_run_fleet_api_grpc_rere", note)
+    monkeypatch.setattr(held_polls.flower, "generic_create_grpc_server", note)
+    hold_polls()
+    names = ("store_message_and_object_tree", "store_object", "cleanup_run")
+    state = SimpleNamespace(**dict.fromkeys(names, lambda *_: None))
+    state_factory = SimpleNamespace(state=lambda: state)
+    held_polls.flower._run_fleet_api_grpc_rere(state_factory=state_factory, interceptors=before)
+    held_polls.flower.generic_create_grpc_server(interceptors=before)
+    (*first, last), (outermost, *rest) = started
+    assert first == rest == (before or [])
+    assert isinstance(last, HandedOut)
+    assert isinstance(outermost, HeldPolls)

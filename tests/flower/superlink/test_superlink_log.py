@@ -1,0 +1,109 @@
+"""What fedappeal.flower.superlink.superlink_log relies on: the texts that a SuperLink logs, and where it refuses."""
+
+import inspect
+import logging
+import sys
+from datetime import UTC, datetime, timedelta
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.server.superlink.fleet.grpc_rere import node_auth_server_interceptor as authentication
+from flwr.supercore.logger import FLOWER_LOGGER, ConsoleHandler
+from flwr.superlink.cli.flower_superlink import flower_superlink
+
+from fedappeal.flower.node import fleet as api
+from fedappeal.flower.node import signing
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
+from fedappeal.flower.superlink.superlink_log import MEANINGS, Refusals, Unexpected, log_refusals, readable_log
+from tests.flower.conftest import Server
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
+    caplog.set_level(logging.INFO, "flwr")
+    return caplog
+
+
+def test_only_the_word_that_every_run_ends_with_is_left_out(server: Server, logged: pytest.LogCaptureFixture) -> None:
+    fleet, node = server.node()
+    run_id = server.start_run()
+    assert server.state.stop_run(run_id)
+    for call in (lambda: fleet.confirm(node, run_id, "x"), lambda: fleet.pull_objects(node, run_id, ["x"])):
+        with pytest.raises(api.MessageDropped):
+            call()
+    [confirmed, pulled] = [r for r in logged.records if "Run is finished" in r.getMessage()]
+    assert "ConfirmMessageReceived" in confirmed.getMessage()
+    assert not Unexpected().filter(confirmed)
+    assert Unexpected().filter(pulled)
+    other = logging.LogRecord("flwr", logging.ERROR, "", 0, "ConfirmMessageReceived: something else", None, None)
+    assert Unexpected().filter(other)
+
+
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "_unary_unary_rpc_terminator"
+    monkeypatch.setattr(authentication, name, getattr(authentication, name))  # put back after the test
+    log_refusals()
+
+
+def test_a_client_that_flower_refuses_is_logged_with_what_it_means(
+    patched: None, server: Server, logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, node = server.node()
+    forged = GrpcFleet(server.address, ec.generate_private_key(ec.SECP256R1()), insecure=True, root_certificates=None)
+    forged._signer.public_key = fleet._signer.public_key  # type: ignore[attr-defined]
+    with pytest.raises(api.Refused, match="Invalid signature"):
+        forged.pull(node)
+    monkeypatch.setattr(forged, "_sign", list)
+    with pytest.raises(api.Refused, match="Missing authentication metadata"):
+        forged.pull(node)
+    forged.close()
+    monkeypatch.setattr(signing, "now", lambda: datetime.now(UTC) + timedelta(seconds=60))
+    with pytest.raises(api.WrongClock):
+        server.fleet().register()
+    said = [record.getMessage() for record in logged.records if record.levelno == logging.WARNING]
+    assert sorted(said) == sorted(MEANINGS.values())
+
+
+def test_a_refusal_is_logged_once_a_minute(logged: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    refused: list[str] = []
+    refuse = Refusals(refused.append, lambda: now[0])  # type: ignore[arg-type, return-value]
+    refuse("Invalid timestamp")
+    now[0] = 159.9
+    refuse("Invalid timestamp")
+    refuse("of another kind")
+    assert [record.getMessage() for record in logged.records] == [
+        "a client is refused: its clock is more than 5 s ahead of this machine's, or 305 s behind",
+        "a client is refused: of another kind",
+    ]
+    now[0] = 160.0
+    refuse("Invalid timestamp")
+    assert len(logged.records) == 3
+    assert len(refused) == 4
+
+
+def test_a_refusal_is_flowers_own(patched: None) -> None:
+    handler = authentication._unary_unary_rpc_terminator("Invalid timestamp")
+    assert isinstance(handler, grpc.RpcMethodHandler)
+
+
+def test_flowers_logger_prints_plain_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FLOWER_LOGGER, "handlers", list(FLOWER_LOGGER.handlers))
+    monkeypatch.setattr(FLOWER_LOGGER, "filters", list(FLOWER_LOGGER.filters))
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    assert any(isinstance(handler, ConsoleHandler) for handler in FLOWER_LOGGER.handlers), "what is replaced"
+    assert FLOWER_LOGGER.name == "flwr", "the name by which a client's process makes it quiet"
+    readable_log()
+    FLOWER_LOGGER.warning("a line")
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "a line" in line]
+    assert line[8:] == " WARNING a line"
+    assert line[2] == line[5] == ":"
+
+
+def test_the_superlink_is_a_function_that_reads_the_command_line() -> None:
+    assert not inspect.signature(flower_superlink).parameters

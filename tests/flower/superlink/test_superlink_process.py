@@ -1,0 +1,135 @@
+"""What `superlink_process` relies on: the options of `flower-superlink`, and what it calls by name."""
+
+import inspect
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+import uvicorn
+from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
+from flwr.superlink import extensions, main
+
+from fedappeal.flower.superlink import superlink_process
+from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
+from fedappeal.flower.superlink.superlink_process import Ports, fleet_interceptors, run_superlink
+from fedappeal.settings.config import ConfigError
+
+flower: Any = import_module("flwr.superlink.cli.flower_superlink")
+OPTIONS = ["--insecure", "--fleet-api-address", "127.0.0.1:9092"]
+
+
+class Started:
+    """What stood in front of Flower's code when the SuperLink was started; what it would start is recorded."""
+
+    def __init__(self) -> None:
+        self.arguments = list(sys.argv)
+        self.apps: list[Any] = list(main._get_middleware())
+        self.proxy_headers = getattr(flower.uvicorn.run, "keywords", {})
+        self.grpc_control = os.environ.get(FLWR_INTERNAL_GRPC_CONTROL_API)
+        self.superexec = flower._get_superexec_command("127.0.0.1:8000", None, None, 7, False)
+        flower._run_fleet_api_grpc_rere(objectstore_factory=_Store(), interceptors=["Flower's"])
+
+
+class _Store:
+    def store(self) -> None:
+        """Hold nothing."""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """Where the SuperLink's state at its start is put; all that was replaced is put back after the test."""
+    found: list[Started] = []
+    monkeypatch.setattr(flower, "flower_superlink", lambda: found.append(Started()))
+    monkeypatch.setattr(superlink_process, "limit_fleet_api", lambda: None)
+    monkeypatch.setattr(superlink_process, "hold_polls", lambda: None)
+    monkeypatch.setattr(superlink_process, "spare_superlink", lambda: None)
+    monkeypatch.setattr(superlink_process, "allow_open_files", lambda: None)
+    for module, name in (
+        (flower, "uvicorn"),
+        (extensions, "get_middleware"),
+        (flower, "_get_superexec_command"),
+        (sys, "argv"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setenv(FLWR_INTERNAL_GRPC_CONTROL_API, "1")
+    return found
+
+
+@pytest.fixture
+def fleet(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The interceptors that a Fleet API was made with."""
+    made: list[Any] = []
+    monkeypatch.setattr(flower, "_run_fleet_api_grpc_rere", lambda *_, interceptors, **__: made.extend(interceptors))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        ("--fleet-api-address 127.0.0.1:9092 --insecure", True),
+        ("--fleet-api-address [::1]:9092 --insecure", True),
+        ("--fleet-api-address 127.0.0.1:9092 --enable-supernode-auth", False),
+        ("--fleet-api-address 0.0.0.0:9092 --insecure", False),
+        ("--insecure", False),
+        ("--simulation --insecure", False),
+    ],
+)
+def test_the_fleet_port_is_guarded_on_loopback_where_no_key_is_asked_for(options: str, own: bool) -> None:
+    ports = Ports.of(options.split())
+    assert ports.host == "127.0.0.1"
+    assert ports.fleet_is_own == own
+    assert [type(each) for each in fleet_interceptors(ports, True)] == [OwnUserInterceptor] * own
+    assert fleet_interceptors(ports, False) == []
+
+
+def test_a_transport_that_cannot_be_guarded_is_refused() -> None:
+    with pytest.raises(ConfigError, match="fleet-api-type = 'grpc-adapter' is not allowed: grpc-rere"):
+        Ports.of(["--fleet-api-type", "grpc-adapter"])
+
+
+def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started], fleet: list[Any]) -> None:
+    run_superlink(OPTIONS, guarded=True)
+    (start,) = started
+    assert start.arguments == ["flower-superlink", *OPTIONS]
+    assert start.apps[0].cls is OwnUserOnly
+    assert start.proxy_headers == {"proxy_headers": False}
+    assert start.grpc_control is None
+    assert isinstance(fleet[0], OwnUserInterceptor)
+    assert fleet[1:] == ["Flower's"]
+    assert start.superexec[:4] == [sys.executable, "-P", "-m", "fedappeal.flower.superlink.superexec"]
+    assert start.superexec[start.superexec.index("--parent-pid") + 1] == "7"
+    assert "127.0.0.1:8000" in start.superexec
+
+
+def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fleet: list[Any]) -> None:
+    run_superlink(OPTIONS, guarded=False)
+    (start,) = started
+    assert OwnUserOnly not in [each.cls for each in start.apps]
+    assert start.grpc_control is None, "a second Control API is not served in any case"
+    assert fleet == ["Flower's"]
+    assert "fedappeal.flower.superlink.superexec" in start.superexec
+
+
+def test_a_host_that_cannot_be_guarded_is_refused(started: list[Started]) -> None:
+    with pytest.raises(ConfigError, match=r"host = '0\.0\.0\.0' is not allowed: 127\.0\.0\.1 or ::1"):
+        run_superlink([*OPTIONS, "--host", "0.0.0.0"], guarded=True)
+    assert started == []
+
+
+def test_what_it_replaces_is_what_flower_calls() -> None:
+    """Fails where Flower names, calls or starts something in another way."""
+    assert "uvicorn.run(" in inspect.getsource(flower._run_superlink_http_api)
+    assert "proxy_headers" in inspect.signature(uvicorn.run).parameters
+    order = inspect.getsource(main._get_middleware)
+    assert "*extensions.get_middleware()," in order
+    assert order.index("extensions") < order.index("Control"), "ours is outermost"
+    assert extensions.get_middleware() == ()
+    assert "interceptors" in inspect.signature(flower._run_fleet_api_grpc_rere).parameters
+    starts = inspect.getsource(flower.SuperLinkLifespan)
+    assert "_run_fleet_api_grpc_rere(" in starts
+    assert "command = _get_superexec_command(" in starts
+    assert "subprocess.Popen(command" in starts
+    assert flower._get_superexec_command("127.0.0.1:8000", None, None, 7, False)[0] == "flower-superexec"
+    assert 'os.getenv(FLWR_INTERNAL_GRPC_CONTROL_API) == "1"' in starts

@@ -1,0 +1,188 @@
+"""What is read off ADA-GD's runs, and what its claims say: figures 2 and 3 (figure 7: test_retention)."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from fedappeal.reproductions.adagd import defections as figure_2
+from fedappeal.reproductions.adagd import precision as figure_3
+from fedappeal.reproductions.adagd import retention as figure_7a
+from fedappeal.reproductions.adagd import steps as figure_7b
+from fedappeal.reproductions.adagd.defections import (
+    BEFORE,
+    GONE_AT_PEAK,
+    LATER,
+    WORSE_AFTER,
+    local,
+)
+from fedappeal.reproductions.adagd.precision import DATA, KEPT, PRECISIONS, STEPS, cell
+from fedappeal.reproductions.adagd.settings import (
+    AGENTS_LOST,
+    BELOW_PEAK,
+    FIRST_DEFECTION,
+    PEAK_ACCURACY,
+    POPULATION,
+    average,
+    defections,
+    population,
+    recorded,
+)
+from fedappeal.settings.config import RunConfig
+from fedappeal.studies.experiment import Experiment
+from server.build import check_settings
+
+LINES: list[dict[str, Any]] = [
+    {"round": 1, "left": 0, "accuracy": 0.5, "unseen_accuracy": 0.25},
+    {"round": 2, "left": 2, "accuracy": 0.75, "unseen_accuracy": 0.5},
+    {"round": 3, "left": 0},
+    {"round": 4, "left": 1, "accuracy": 0.25, "unseen_accuracy": 0.75},
+]
+
+
+def run_of(accuracies: list[float], left: dict[int, int], agents: int) -> list[dict[str, Any]]:
+    """Return the lines of a run that is evaluated in every round."""
+    lines = []
+    for at, accuracy in enumerate(accuracies, 1):
+        agents -= left.get(at, 0)
+        lines.append({"round": at, "left": left.get(at, 0), "joined": agents, "accuracy": accuracy})
+    return lines
+
+
+def test_who_left_by_hand() -> None:
+    assert defections(LINES) == [2, 2, 4]
+    assert AGENTS_LOST.number(LINES) == 3
+    assert FIRST_DEFECTION.number(LINES) == 2
+    assert FIRST_DEFECTION.number(LINES[:1]) is None
+    assert PEAK_ACCURACY.number(LINES) == 75
+    assert BELOW_PEAK.number(LINES) == 50
+
+
+def test_accuracy_before_the_first_leaves_by_hand() -> None:
+    """An agent that leaves in round 2 leaves on receiving the model of round 1."""
+    assert BEFORE.number(LINES) == 50
+    assert BEFORE.number(LINES[2:]) is None  # nothing was recorded before round 4
+    assert BEFORE.number([LINES[0], LINES[2], LINES[3]]) == 50  # recorded in round 1, first left in round 4
+    assert BEFORE.number(LINES[:1]) is None
+    assert recorded(LINES, average) == [(1, 0.5), (2, 0.75), (4, 0.25)]
+
+
+def test_agents_gone_at_the_peak_by_hand() -> None:
+    assert GONE_AT_PEAK.number(LINES) == 2
+    assert GONE_AT_PEAK.number(run_of([0.5, 0.6, 0.6, 0.4], {3: 1}, 2)) == 0  # the first of two equal ones
+    assert GONE_AT_PEAK.number([LINES[2]]) is None
+
+
+def test_harm_after_defections_by_hand() -> None:
+    """Agents leave in rounds 2 (on 0.5), 4 (on 0.6) and 9 (the last one, after which no agent trains)."""
+    assert LATER == 5
+    accuracies = [0.5, 0.4, 0.6, 0.7, 0.65, 0.45, 0.55, 0.6, 0.3]
+    lines = run_of(accuracies, {2: 1, 4: 1, 9: 1}, 3)
+    # Round 2: 0.5 of round 1 against 0.45 of round 6. Round 4: 0.6 of round 3 against 0.6 of round 8.
+    assert WORSE_AFTER.number(lines) == 50
+    lines[7]["accuracy"] = 0.59
+    assert WORSE_AFTER.number(lines) == 100
+    lines[6]["accuracy"] = 0.65
+    assert WORSE_AFTER.number(lines[:7]) == 50  # the run's last, 0.65, stands for round 8
+    assert WORSE_AFTER.number(run_of([0.5, 0.4], {}, 2)) is None
+    assert WORSE_AFTER.number(run_of([0.5, 0.4], {2: 2}, 2)) is None
+
+
+def test_the_population_by_hand() -> None:
+    """As many agents are unseen as seen, all with equally many examples: the mean of both accuracies."""
+    assert [population(line) for line in LINES] == [0.375, 0.625, None, 0.5]
+    assert POPULATION.number(LINES) == 50
+    for experiment in (*figure_2.EXPERIMENTS, *figure_3.EXPERIMENTS):
+        assert experiment.settings["clients"] == experiment.settings["unseen-clients"]
+
+
+def test_local_steps_share_eta() -> None:
+    assert local(5) == {"local-steps": 5, "learning-rate": pytest.approx(0.02)}
+    assert local(20, 0.4)["learning-rate"] == pytest.approx(0.02)
+
+
+def test_figure_2s_claims_by_hand() -> None:
+    """Accuracy is 75 before any agent left, 80 at its best and 70 at the end; the population's is 60, 66 and 60."""
+    numbers = {
+        "before": 75.0,
+        "peak": 80.0,
+        "accuracy": 70.0,
+        "population-before": 60.0,
+        "population-peak": 66.0,
+        "population": 60.0,
+        "worse-after": 90.0,
+        "gone-at-peak": 1.0,
+    }
+    claims = [claim for claim in figure_2.EXPERIMENTS[0].claims if claim.group == "epsilon = 0.4"]
+
+    def held() -> list[bool]:
+        return [claim.holds(lambda _, key: numbers[key]) for claim in claims]
+
+    assert held() == [False, False, True, True, False, True]
+    numbers |= {"worse-after": 100.0, "gone-at-peak": 0.0, "population": 55.0}
+    assert held() == [True] * 6
+    numbers["accuracy"] = 75.1
+    assert held() == [True, True, False, False, True, True]
+
+
+def test_figure_2s_paper_numbers_stand_where_the_paper_has_them() -> None:
+    """46 % is "the peak prior to any defections": the row before the first leaves, not the highest at any time."""
+    (experiment,) = figure_2.EXPERIMENTS
+    assert [arm.paper for arm in experiment.arms if arm.paper] == [{"before": 46, "accuracy": 22}]
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_figure_3s_claims_by_hand(data: str) -> None:
+    """All accuracies fall by 10 with each step of epsilon and of q; agents lie 20, 22 and 24 points apart."""
+    cells = {
+        cell(kept, k, precision, data): {"accuracy": 90 - 10 * i - 10 * j, "apart": 10 + j}
+        for j, kept in enumerate(KEPT)
+        for k in STEPS
+        for i, precision in enumerate(PRECISIONS)
+    }
+
+    def number(arm: str, key: str) -> float:
+        sign = {"lowest": -1, "highest": 1}.get(key, 0)
+        return cells[arm]["accuracy"] + sign * cells[arm]["apart"]
+
+    every = figure_3.EXPERIMENTS[0].claims
+    claims = [claim for claim in every if claim.group.startswith("CIFAR-10") == bool(data)]
+    assert len(claims) * 2 == len(every)
+    assert all(claim.holds(number) for claim in claims)
+    for values in cells.values():
+        values.update(accuracy=50, apart=10)
+    held = {claim.text for claim in claims if claim.holds(number)}
+    assert held == {claim.text for claim in claims if "stays within a point" in claim.text}
+    for kept, k, (i, precision) in itertools.product(KEPT, STEPS, enumerate(PRECISIONS)):
+        cells[cell(kept, k, precision, data)]["accuracy"] = 50 + 2 * i
+    assert not any(claim.holds(number) for claim in claims)
+
+
+EXPERIMENTS = (
+    *figure_2.EXPERIMENTS,
+    *figure_3.EXPERIMENTS,
+    *figure_7a.EXPERIMENTS,
+    *figure_7b.EXPERIMENTS,
+)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
+def test_all_rows_are_allowed(experiment: Experiment) -> None:
+    for arm in experiment.arms:
+        config = RunConfig.parse({**experiment.settings, **arm.settings})
+        check_settings(config)
+        rational = config.participation == "defect"
+        assert rational != ("no agent leaves" in arm.name or arm.name.endswith("epsilon 0"))
+        assert config.participation in ("defect", "always")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
+def test_each_is_declared_on_the_papers_data_too(experiment: Experiment) -> None:
+    found = {{**experiment.settings, **arm.settings}["kept-share.data"] for arm in experiment.arms}
+    assert found == {"cifar10", "fmnist"}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
+def test_each_claim_names_its_group(experiment: Experiment) -> None:
+    """A claim without a group would stand under another's heading."""
+    assert all(claim.group for claim in experiment.claims)

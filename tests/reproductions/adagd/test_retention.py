@@ -1,0 +1,201 @@
+"""ADA-GD's figure 7: what its claims say, the largest steps, and how runs are drawn on after their end."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedappeal.reproductions.adagd import retention, steps
+from fedappeal.reproductions.adagd.retention import MAIN, PAPER, SUFFIXES
+from fedappeal.reproductions.adagd.steps import ALGORITHMS, LOCAL, chosen, largest, row, tenfold
+from fedappeal.studies.experiment import Claim, Missing, Results, RunResult, Unmeasured
+
+Values = dict[tuple[str, str], float]
+
+
+def reader(values: Values) -> Callable[[str, str], float]:
+    def number(arm: str, key: str) -> float:
+        if (arm, key) not in values:
+            raise Missing(f"{arm}: {key}")
+        return values[arm, key]
+
+    return number
+
+
+def texts(group: str) -> dict[str, Claim]:
+    return {claim.text: claim for claim in retention.EXPERIMENTS[0].claims if claim.group == group}
+
+
+def test_figure_7as_claims_by_hand() -> None:
+    number = reader(
+        {
+            ("Local SGD", "agents-lost"): 2,
+            ("Local SGD", "below-peak"): 4.9,
+            ("Local SGD", "accuracy"): 80,
+            ("ADA-GD", "agents-lost"): 0,
+            ("ADA-GD", "rounds"): 6,
+            ("ADA-GD", "start"): 75,
+            ("ADA-GD", "accuracy"): 79,
+            ("ADA-GD", "below-peak"): 0.5,
+        }
+    )
+    claims = texts(MAIN)
+    assert claims["with local SGD an agent leaves"].holds(number)
+    assert not claims["Local SGD's final model is at least 5 points worse than its best"].holds(number)
+    assert claims["Local SGD's final model is at least 1 point worse than its best"].holds(number)
+    assert claims["ADA-GD loses no agent, and does not end in round 1"].holds(number)
+    improves = "ADA-GD's final model is better than its first, and less than a point worse than its best"
+    assert claims[improves].holds(number)
+    assert not claims[improves].holds(lambda arm, key: 1.0 if key == "below-peak" else number(arm, key))
+    assert not claims["ADA-GD ends with a higher accuracy than Local SGD"].holds(number)
+    with pytest.raises(Missing):
+        claims["ADA-GD, slack 1 ends with a higher accuracy than Local SGD"].holds(number)
+
+
+def test_a_run_that_ends_at_once_is_no_success() -> None:
+    """It keeps all agents and is as good as its best: it returns w_0."""
+    arm = "ADA-GD" + SUFFIXES[PAPER]
+    number = reader(
+        {
+            (arm, "agents-lost"): 0,
+            (arm, "rounds"): 1,
+            (arm, "start"): 50,
+            (arm, "accuracy"): 50,
+            (arm, "below-peak"): 0,
+            ("Local SGD" + SUFFIXES[PAPER], "accuracy"): 86,
+        }
+    )
+    about = [
+        claim
+        for text, claim in texts(PAPER).items()
+        if text.startswith(("ADA-GD ", "ADA-GD'")) and "exact" not in text
+    ]
+    assert len(about) == 3
+    assert not any(claim.holds(number) for claim in about)
+
+
+def test_all_settings_are_claimed_alike() -> None:
+    """No group is left out because of what came out of it."""
+    (experiment,) = retention.EXPERIMENTS
+    assert {arm.group for arm in experiment.arms} == {claim.group for claim in experiment.claims} == set(SUFFIXES)
+    short = {text for text in texts(PAPER) if "exact" not in text}
+    assert len(short) == 9
+    for group in SUFFIXES:
+        assert {text for text in texts(group) if "exact" not in text} == short
+
+
+def sweep() -> Values:
+    """Local SGD keeps all up to 1e-4; ADA-GD always, but moves up to 0.02 only; with slack 1 it loses both."""
+    values: Values = {}
+    for name, sizes in ALGORITHMS.items():
+        for eta in sizes:
+            lost = {"Local SGD": eta > 1e-4, "ADA-GD": False, "ADA-GD, slack 1": True}[name]
+            rounds = {"Local SGD": 400, "ADA-GD": 10 if eta <= 0.02 else 1, "ADA-GD, slack 1": 9}[name]
+            accuracy = 90.0 if name == LOCAL else 89.0 if eta > 1e-3 else 91.0
+            values |= {
+                (row(name, eta), "agents-lost"): float(lost),
+                (row(name, eta), "rounds"): rounds,
+                (row(name, eta), "accuracy"): accuracy,
+            }
+    return values
+
+
+def test_the_largest_step_by_hand() -> None:
+    number = reader(sweep())
+    assert largest(number, LOCAL) == 1e-4
+    # With longer ones no agent leaves either, but it ends before its first step.
+    assert largest(number, "ADA-GD") == 0.02
+    assert tenfold(number, "ADA-GD") == 1e-3
+    with pytest.raises(Unmeasured):
+        largest(number, "ADA-GD, slack 1")
+
+
+def test_figure_7bs_claims_by_hand() -> None:
+    """ADA-GD ends below local SGD with its own largest step, 0.02, and above it with 1e-3."""
+    values = sweep()
+    number = reader(values)
+    own, ten = (
+        {claim.text: claim for claim in steps.EXPERIMENTS[0].claims if part in claim.group}
+        for part in ("as in the paper", "ten times")
+    )
+    better = "ADA-GD ends with a higher accuracy than local SGD"
+    assert not own[better].holds(number)
+    assert ten[better].holds(number)
+    assert own["ADA-GD's largest step is at least ten times local SGD's"].holds(number)
+    assert not own["ADA-GD, slack 1's largest step is at least ten times local SGD's"].holds(number)
+    with pytest.raises(Unmeasured):
+        own["ADA-GD, slack 1 ends with a higher accuracy than local SGD"].holds(number)
+    values[row("ADA-GD", 0.02), "accuracy"] = 90.1
+    assert own[better].holds(number)
+    for eta in ALGORITHMS[LOCAL]:
+        values[row(LOCAL, eta), "agents-lost"] = 1
+    for claim in (*own.values(), *ten.values()):
+        with pytest.raises(Unmeasured):
+            claim.holds(number)
+
+
+def test_ten_times_a_step_that_the_sweep_has_not_is_missing() -> None:
+    values = sweep()
+    values[row(LOCAL, 1e-4), "agents-lost"] = 1
+    assert largest(reader(values), LOCAL) == 5e-5
+    with pytest.raises(Unmeasured):
+        tenfold(reader(values), "ADA-GD")
+
+
+def test_figure_7bs_own_setting_is_claimed_by_hand() -> None:
+    claims = {c.text: c for c in steps.EXPERIMENTS[0].claims if c.group == steps.PAPER}
+    ada, sgd = "ADA-GD, eta 0.0002, epsilon 0.5", "Local SGD, eta 2e-05, epsilon 0.5"
+    assert {ada, sgd} <= {arm.name for arm in steps.EXPERIMENTS[0].arms}
+    number = reader(
+        {
+            (ada, "agents-lost"): 0,
+            (ada, "rounds"): 1,
+            (ada, "accuracy"): 50,
+            (sgd, "agents-lost"): 1,
+            (sgd, "rounds"): 400,
+            (sgd, "accuracy"): 86,
+        }
+    )
+    assert not claims["Local SGD loses no agent, and does not end in round 1"].holds(number)
+    assert not claims["ADA-GD loses no agent, and does not end in round 1"].holds(number)
+    assert not claims["ADA-GD ends with a higher accuracy than local SGD"].holds(number)
+
+
+def result(experiment: object, name: str, seed: int, accuracies: list[float], left: int = 0) -> RunResult:
+    arm = next(arm for arm in experiment.arms if arm.name == name)  # type: ignore[attr-defined]
+    lines = [
+        {"round": at, "left": left if at == 2 else 0, "joined": 2, "accuracy": accuracy}
+        for at, accuracy in enumerate(accuracies, 1)
+    ]
+    return RunResult(arm, seed, {}, lines, Path())
+
+
+def test_a_run_that_has_ended_keeps_its_model() -> None:
+    pytest.importorskip("matplotlib")
+    from fedappeal.reproductions.adagd.retention_plot import kept_on
+
+    rounds, values = np.array([1, 2, 4]), np.array([0.5, 0.75, 0.25])
+    assert kept_on(rounds, values, 6).tolist() == [0.5, 0.75, 0.75, 0.25, 0.25, 0.25]
+    assert kept_on(rounds[1:], values[1:], 3).tolist() == [0.75, 0.75, 0.75]
+
+
+def test_the_pictures_draw_what_there_is(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (experiment,) = retention.EXPERIMENTS
+    assert experiment.figure is not None
+    runs = [result(experiment, name, s, [0.5, 0.6, 0.4], 2) for name in ("Local SGD", "ADA-GD") for s in (0, 1)]
+    experiment.figure(Results(experiment, tuple(runs)), tmp_path / "a")
+    (experiment,) = steps.EXPERIMENTS
+    assert experiment.figure is not None
+    runs = [
+        result(experiment, row(name, eta), seed, [0.5, 0.6], left=int(name == LOCAL and eta > 1e-4 * (1 + seed / 2)))
+        for name, sizes in ALGORITHMS.items()
+        for eta in sizes
+        for seed in (0, 1)
+    ]
+    results = Results(experiment, tuple(runs))
+    assert [run.arm.name for run in chosen(results, LOCAL, largest)] == [row(LOCAL, 1e-4), row(LOCAL, 1.5e-4)]
+    experiment.figure(results, tmp_path / "b")
+    experiment.figure(Results(experiment, tuple(runs[:2])), tmp_path / "c")
+    assert {path.name for path in tmp_path.iterdir()} == {f"{x}.{kind}" for x in "abc" for kind in ("png", "svg")}

@@ -1,0 +1,34 @@
+"""Every experiment in its short form, through the command, as a change has to leave it: `make test-reproduce`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedappeal.reproductions import experiment_names, load_experiment
+from fedappeal.studies.plan import make_plan
+from fedappeal.studies.record import planned_arms
+
+pytestmark = pytest.mark.reproduce
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_the_short_form(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedappeal.cli.main", "reproduce", name, "--quick", "--jobs", "2"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    experiment = load_experiment(name)
+    page = (tmp_path / f"{name}-quick.md").read_text()
+    assert page.startswith(f"# {experiment.title}\n")
+    numbers = json.loads((tmp_path / f"{name}-quick.json").read_text())
+    plan = make_plan(experiment, tmp_path, quick=True)
+    assert [arm["name"] for arm in numbers["arms"]] == [arm.name for arm in planned_arms(plan)]
+    for arm in numbers["arms"]:
+        assert arm["seeds"] == list(range(experiment.quick.seeds))
+        assert any(None not in values for values in arm["ours"].values()), f"{arm['name']} measured nothing"
+    if experiment.figure:
+        assert (tmp_path / f"{name}-quick.png").read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in (tmp_path / f"{name}-quick.svg").read_text()

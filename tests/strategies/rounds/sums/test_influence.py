@@ -1,0 +1,396 @@
+"""Bounds on one client's influence: cuts computed by hand, and by a second formula."""
+
+import contextlib
+import copy
+import math
+from statistics import median_low
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedappeal.protocol import keys
+from fedappeal.protocol.keys import Decision
+from strategies import AdaGD, FedAdam, FedALIGN, FedAU, FedAvg, MaxFL, QFedAvg, Scaffold
+from strategies.fedalign.alignment import Statement, without_outliers
+from strategies.fedalign.strategy import PRIORITY
+from strategies.mwfed import loads
+from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.exchange.replies import Reply
+from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.round import Round
+from strategies.rounds.sums.influence import HELD, KEPT, Bounds, Direction, Medians, capped
+from strategies.rounds.sums.updates import log_norm, shortened
+from strategies.rounds.sums.weighted_sum import Refused
+from strategies.scaffold import CONTROL_DELTA
+from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
+
+SENT = model(1.0, 1.0)
+
+
+def reply(client: str, *update: float, examples: int = 2) -> Reply:
+    arrays = model(*(1.0 + value for value in update))
+    return Reply(Member(client, 7), Decision.JOINED, examples, {}, arrays)
+
+
+def bounds(medians: Medians | None = None) -> Bounds:
+    return Bounds(medians or Medians(), Direction(), SENT, SENT, weight=3.0, norm=1.5)
+
+
+def sent(bounds: Bounds, *replies: Reply) -> dict[str, Reply]:
+    """What counts of replies that come in this order, by client; without replies that are left out."""
+    found = [each for reply in replies for each in bounds.admit(reply, math.log(reply.num_examples))]
+    counted = {}
+    for each in [*found, *bounds.release()]:
+        with contextlib.suppress(Refused):
+            counted[each.reply.member.client_id] = bounds.bounded(each)
+    return counted
+
+
+def update_of(reply: Reply) -> list[float]:
+    return [pytest.approx(value - 1.0, abs=1e-6) for value in values_of(reply.arrays)]
+
+
+def test_what_is_beyond_the_bounds_counts_as_the_median() -> None:
+    own = bounds()
+    counted = sent(
+        own,
+        reply("mallory", 6.0, 8.0, examples=100),
+        *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")),
+        reply("d", 4.2, 5.6),  # norm 7: less than 1.5 times 5, and shortened to 5 all the same
+        reply("e", 0.3, 0.4),
+    )
+    # Lower medians: weight 2, norm 5. 100 > 3 * 2 counts as 2; 10 > 1.5 * 5 as 5, in its own direction.
+    assert counted["mallory"].counts == pytest.approx(0.02)
+    assert update_of(counted["mallory"]) == [3.0, 4.0]
+    assert own.cut == {"mallory"}
+    assert all(counted[name].counts == 1.0 for name in "abcd")
+    assert update_of(counted["d"]) == [3.0, 4.0]
+    assert update_of(counted["e"]) == [0.3, 0.4]
+
+
+def test_an_update_far_beyond_the_bounds_counts_for_nothing() -> None:
+    own = bounds()
+    counted = sent(
+        own,
+        *(reply(name, 0.0, 5.0) for name in ("a", "b")),
+        reply("near", 0.0, 14.9),  # the limit is 2 * 1.5 * 5 = 15
+        reply("far", 0.0, 15.1),
+    )
+    assert sorted(counted) == ["a", "b", "near"]
+    assert update_of(counted["near"]) == [0.0, 5.0]
+    assert own.cut == {"near", "far"}
+
+
+def test_a_client_whose_update_is_left_out_failed_and_its_weight_does_not_count() -> None:
+    clients = {10 + k: Volunteer(f"c{k}", local=1.0 + k / 10) for k in range(5)}
+    clients[15] = Volunteer("far", local=1e6, examples=10**9)
+    result, watch = run(FedAvg(influence="bounded", evaluate_every=0), MemoryGrid(dict(clients)), 1)
+    assert values_of(result.arrays) == [pytest.approx(1.14)], "1.0, 1.1, and three that count as 1.2"
+    assert watch.records[0].failures["far"].startswith("its update (arrays) is longer than 4 times")
+    assert watch.records[0].metrics["bounded"] == 1.0
+
+
+@pytest.mark.parametrize(("seen", "unseen", "bounded"), [(2, 1, None), (3, 0, 1.0), (3, 1, 1.0)])
+def test_clients_that_never_train_are_no_measure_of_the_others(seen: int, unseen: int, bounded: float | None) -> None:
+    """Of two clients that train neither is cut, whoever evaluates besides; of three, the one that is far is."""
+    far = {10: Volunteer("far", local=9.0)}
+    near = {11 + k: Volunteer(f"near-{k}", local=3.0) for k in range(seen - 1)}
+    others = {20 + k: Volunteer(f"unseen-{k}", role=keys.UNSEEN) for k in range(unseen)}
+    strategy = FedAvg(influence="bounded", evaluate_every=0, min_clients=seen + unseen)
+    result, watch = run(strategy, MemoryGrid({**far, **near, **others}), 1)
+    assert watch.records[0].metrics.get("bounded") == bounded
+    assert values_of(result.arrays) == [6.0 if bounded is None else pytest.approx(3.0)]
+
+
+def test_a_heavy_client_may_not_pull_as_far() -> None:
+    own = bounds()
+    counted = sent(own, *(reply(name, 0.0, 5.0) for name in ("a", "b", "c")), reply("large", 0.0, 5.0, examples=4))
+    # 4 is less than 3 * 2, so it counts; its pull, 4 * 5, is more than 1.5 * 2 * 5, so it is brought to 2 * 5.
+    assert counted["large"].counts == 1.0
+    assert update_of(counted["large"]) == [0.0, 2.5]
+    assert own.cut == {"large"}
+
+
+def test_the_first_replies_wait_until_there_is_a_cohort() -> None:
+    own = bounds()
+    assert own.admit(reply("a", 0.0, 5.0), 0.0) == [] == own.admit(reply("b", 0.0, 5.0), 0.0)
+    assert own.admit(reply("c", 0.0, 5.0), 0.0) == []
+    assert [each.reply.member.client_id for each in own.release()] == ["a", "b", "c"]
+    assert own.release() == []
+
+
+@pytest.mark.parametrize("order", ["fast", "saft", "tsaf"])
+def test_the_order_in_which_replies_come_changes_nothing(order: str) -> None:
+    medians = Medians()
+    for name in "xyz":
+        medians.note(name, {"weight": 0.0, keys.ARRAYS: math.log(5.0)})
+    own, norms = bounds(medians), {"f": 5.0, "a": 2.0, "s": 9.0, "t": 11.0}
+    ready = [sent for name in order for sent in own.admit(reply(name, norms[name], 0.0), 0.0)]
+    found = {sent.reply.member.client_id: own.bounded(sent) for sent in [*ready, *own.release()]}
+    assert sorted(found) == ["a", "f", "s", "t"]
+    # The median of 2, 5, 5, 5, 5, 9, 11 is 5, and the limit 1.5 times that.
+    assert own.cut == {"s", "t"}
+    assert [values_of(found[name].arrays) for name in "st"] == [pytest.approx([6.0, 1.0])] * 2
+
+
+def test_few_replies_wait_at_a_time() -> None:
+    medians = Medians()
+    for name in "abcdefghi":
+        medians.note(name, {"weight": 0.0, keys.ARRAYS: math.log(5.0)})
+    own = bounds(medians)
+    ready = [own.admit(reply(f"far{i}", 0.0, 50.0), 0.0) for i in range(HELD + 2)]
+    assert [len(each) for each in ready] == [0] * HELD + [1, 1]
+    assert len(own.release()) == HELD
+
+
+def test_norms_that_rise_for_all_are_not_cut() -> None:
+    medians = Medians()
+    for name in "abcd":
+        medians.note(name, {"weight": math.log(2.0), keys.ARRAYS: math.log(5.0)})
+    own = bounds(medians)
+    counted = sent(own, *(reply(name, 0.0, 50.0) for name in "abcd"))
+    assert [update_of(counted[name]) for name in "abcd"] == [[0.0, 50.0]] * 4
+    assert own.cut == set()
+
+
+def test_a_client_has_one_value_in_the_medians_however_often_it_joins() -> None:
+    medians = Medians()
+    for number in range(20):
+        own = bounds(medians)
+        sent(own, reply("mallory", 0.0, 10.0**number), *(reply(name, 0.0, 5.0) for name in ("a", "b")))
+        assert not own.leaves_alone(["mallory", "a", "b"], 0)
+        own.close()
+    assert medians.of(keys.ARRAYS) == pytest.approx(math.log(5.0))
+    assert len(medians.latest[keys.ARRAYS]) == 3
+
+
+def test_clients_that_were_cut_do_not_move_the_model_where_the_others_sat_out() -> None:
+    medians = Medians()
+    for name in "abcde":
+        medians.note(name, {"weight": math.log(2.0), keys.ARRAYS: math.log(5.0)})
+
+    def alone(update: float, *joined: str, others: int) -> bool:
+        own = bounds(copy.deepcopy(medians))
+        sent(own, *(reply(name, 0.0, update if name == "a" else 5.0) for name in joined))
+        return own.leaves_alone(joined, others)
+
+    assert alone(50.0, "a", others=4)
+    assert alone(50.0, "a", "b", others=4)
+    assert not alone(5.0, "a", others=4)  # not cut
+    assert not alone(50.0, "a", "b", "c", others=4)  # three are a cohort
+    assert not alone(50.0, "a", others=1)  # of two clients neither can be the other's measure
+
+
+@pytest.mark.parametrize("strategy", [FedAU, FedAdam])
+def test_a_strategy_does_not_remember_updates_that_do_not_count(strategy: type[FedAvg]) -> None:
+    def in_rounds_1_and_3(told: ConfigRecord) -> int:
+        return int(told[keys.SERVER_ROUND] != 2)
+
+    clients = {10 + k: Volunteer(f"c{k}", decision=in_rounds_1_and_3) for k in range(1, 5)}
+    clients[10] = Volunteer("c0", local=3.0)  # longer than two medians: cut each time
+    own = strategy(influence="bounded", mandatory_rounds=0, evaluate_every=0)
+    carried: list[str] = []
+    before = {number: lambda: carried.append(repr(own.carried())) for number in (2, 3)}
+    _, watch = run(own, MemoryGrid(dict(clients)), 3, Watch(before=before))
+    assert [record.count("joined") for record in watch.records] == [5, 1, 5]
+    assert [record.metrics["bounded"] for record in watch.records] == [1.0, 1.0, 1.0]
+    assert [record.mandatory for record in watch.records] == [False, False, True], "as after a round without a joiner"
+    assert watch.models[1] == watch.models[0] != watch.models[2]
+    assert carried[0] == carried[1] != repr(own.carried())
+
+
+@pytest.mark.parametrize(("said", "moves"), [(9.0, False), (1.0, True)])
+def test_a_priority_client_that_was_cut_does_not_move_the_model_where_all_others_are_refused(
+    said: float, moves: bool
+) -> None:
+    """FedALIGN refuses clients when a round ends: only then it shows that the cut client is alone."""
+    others = {10 + k: Volunteer(f"c{k}", metrics={keys.LOSS: 1.0, PRIORITY: 0}) for k in range(1, 6)}
+    mallory = Volunteer("c0", local=3.0, metrics={keys.LOSS: said, PRIORITY: 1}, evaluation={keys.LOSS: said})
+    strategy = FedALIGN(influence="bounded", priority_ids="c0", epsilon=0.5, warmup_rounds=0, evaluate_every=0)
+    _, watch = run(strategy, MemoryGrid({10: mallory, **others}), 1)
+    (record,) = watch.records
+    assert (record.count("joined"), record.count("refused")) == ((6, 0) if moves else (1, 5))
+    assert record.metrics["bounded"] == 1.0
+    assert (watch.models[0] != [0.0]) == moves
+    assert (strategy.carried()["fedalign"]["updates"] == 1) == moves
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0.01, 1e4)), min_size=4, max_size=9))
+def test_cuts_by_a_second_formula(clients: list[tuple[int, float]]) -> None:
+    own = bounds()
+    for i, (weight, norm) in enumerate(clients):
+        own._now.note(str(i), {"weight": math.log(weight), keys.ARRAYS: math.log(norm)})
+    middle_weight, middle_norm = median_low(w for w, _ in clients), median_low(n for _, n in clients)
+    for weight, norm in clients:
+        found = own._cuts({"weight": math.log(weight), keys.ARRAYS: math.log(norm)}, own._now)
+        counted = weight if weight <= 3.0 * middle_weight * (1 + 1e-9) else middle_weight
+        heavier = max(1.0, counted / middle_weight)
+        length = norm if norm * heavier <= 1.5 * middle_norm * (1 + 1e-9) else middle_norm / heavier
+        assert found["weight"] * weight == pytest.approx(counted, rel=1e-6)
+        assert found[keys.ARRAYS] * norm == pytest.approx(length, rel=1e-6)
+
+
+def test_numbers_whose_squares_overflow_have_a_norm() -> None:
+    huge = ArrayRecord({"w": Array(np.full(4, 1e30, dtype=np.float32))})
+    assert log_norm(huge, None) == pytest.approx(math.log(2e30))
+    largest = ArrayRecord({"w": Array(np.full(4, 1e300))})
+    assert log_norm(largest, None) == math.inf
+    zeros = ArrayRecord({"w": Array(np.zeros(4))})
+    assert shortened(largest, zeros, 0.0)["w"].numpy().tolist() == [0.0] * 4
+    assert log_norm(zeros, None) == -math.inf
+
+
+def test_the_medians_are_in_the_state_and_old_values_are_forgotten() -> None:
+    strategy = FedAvg(influence="bounded")
+    for number in range(KEPT + 2):
+        strategy._medians.note(f"c{number}", {"weight": float(number)})
+    assert list(strategy._medians.latest["weight"]) == [f"c{number}" for number in range(2, KEPT + 2)]
+    again = FedAvg(influence="bounded")
+    again.restore(strategy.state())
+    assert again._medians == strategy._medians
+    assert "influence" not in FedAvg().state()
+
+
+def test_numbers_capped_by_hand() -> None:
+    assert capped([4, 1, 100, 2], 3) == [4, 1, 6, 2]
+    assert capped([], 3) == []
+
+
+def test_maxfl_bounds_the_share_and_not_the_step() -> None:
+    strategy = MaxFL(stabilizer=0.1)
+    round = Round(model(0.0), Members(), RoundRecord(1))
+    for name, claimed, counts in (("a", 0.05, 1.0), ("b", 0.25, 0.2)):
+        own = Reply(Member(name, 1), Decision.JOINED, 1, {"appeal-weight": claimed}, model(8.0), counts=counts)
+        strategy.add(round, own)
+    # Both count 0.05; the step is that of Q = 0.3: 0.3 / (0.3 + 0.1) of the way to 8.
+    assert values_of(strategy.update(round)) == pytest.approx([6.0])
+
+
+def test_a_claim_of_priority_does_not_count_where_influence_is_bounded() -> None:
+    claims = Member("mallory", 9, priority=True)
+    assert FedALIGN().has_priority(claims) is True
+    bounded = FedALIGN(influence="bounded")
+    assert bounded.has_priority(claims) is False
+    bounded.granted_nodes = frozenset({9})
+    assert bounded.has_priority(claims) is True
+    assert FedALIGN(influence="bounded", priority_ids="alice").has_priority(claims) is False
+
+
+def test_a_priority_clients_loss_is_kept_near_the_others() -> None:
+    said = [Statement(1.0, 10), Statement(2.0, 12), Statement(1e9, 10**12), Statement(-1e9, 11)]
+    # Lower medians: loss 1, examples 11. With a factor 3 losses are in [-1, 3], examples at most 33.
+    assert without_outliers(said, 3.0) == [(1.0, 10), (2.0, 12), (3.0, 33), (-1.0, 11)]
+
+
+def test_a_loss_out_of_all_proportion_does_not_end_the_run() -> None:
+    """Its weight is e^3546, that of the others is less than 1: the share that counts of it is 0 as a float."""
+    grid = MemoryGrid({10 + k: Volunteer(f"c{k}", metrics={keys.LOSS: 1e308 if k == 0 else 0.5}) for k in range(4)})
+    _, watch = run(QFedAvg(q=5.0, learning_rate=0.1, influence="bounded", evaluate_every=0), grid, 2)
+    assert [record.count("joined") for record in watch.records] == [4, 4]
+    assert [record.metrics["bounded"] for record in watch.records] == [1.0, 1.0]
+
+
+class Controlled(Volunteer):
+    """A client of SCAFFOLD; ``odd``: its change of the control variate is long, and holds an array of text."""
+
+    odd = False
+
+    def __call__(self, message: Message) -> Message | None:
+        reply = super().__call__(message)
+        if reply is not None and message.metadata.message_type == "train":
+            change = {"w": Array(np.full(1, 0.3 if self.odd else 0.1, dtype=np.float32))}
+            reply.content[CONTROL_DELTA] = ArrayRecord(change | ({"x": Array(np.array(["x"]))} if self.odd else {}))
+        return reply
+
+
+def test_a_record_that_cannot_be_shortened_concerns_its_client_alone() -> None:
+    clients = {10 + k: Controlled(f"c{k}") for k in range(5)}
+    clients[10].odd = True
+    _, watch = run(Scaffold(influence="bounded", evaluate_every=0), MemoryGrid(dict(clients)), 2)
+    for record in watch.records:
+        assert (record.count("joined"), record.decisions["c0"]) == (4, "failed")
+        assert record.failures["c0"].startswith("its reply cannot be used: ")
+
+
+def test_mwfeds_loads_have_a_bound() -> None:
+    assert loads([0, 0, 0, 10], 10) == [1, 1, 1, 40]
+    # The weights are 1, 1, 1 and 3 medians: 40 steps are shared out as 6.67, 6.67, 6.67 and 20.
+    assert loads([0, 0, 0, 10], 10, most=3.0) == [7, 7, 7, 20]
+
+
+# -- the common direction ----------------------------------------------------------------------------------
+
+
+def test_an_update_against_the_common_direction_counts_as_zero() -> None:
+    medians, direction = Medians(), Direction()
+    first = Bounds(medians, direction, SENT, SENT, weight=3.0, norm=2.0)
+    sent(first, *(reply(name, 0.0, 4.0) for name in ("a", "b")), *(reply(name, 3.0, 0.0) for name in ("c", "d")))
+    assert first.against == set(), "the first round knows of no direction"
+    first.close()
+    # The lower median of 3, 3, 4, 4 is 3: the mean of the updates is (1.5, 1.5), and half of it is history.
+    assert direction.vectors["w"].tolist() == pytest.approx([0.75, 0.75])
+    again = Bounds(medians, direction, SENT, SENT, weight=3.0, norm=2.0)
+    counted = sent(
+        again, reply("a", 0.0, 2.0), reply("b", 1.0, -0.9), reply("c", 3.0, 0.0), reply("mallory", -2.0, 1.9)
+    )
+    assert again.against == {"mallory"}
+    assert again.cut == set()
+    assert {name: update_of(counts) for name, counts in counted.items()} == {
+        "a": [0.0, 2.0],
+        "b": [1.0, -0.9],
+        "c": [3.0, 0.0],
+        "mallory": [0.0, 0.0],
+    }
+    again.close()
+    # Half of (0.75, 0.75), and half of the mean over four clients: (4.0, 1.1) / 4.
+    assert direction.vectors["w"].tolist() == pytest.approx([0.375 + 0.5, 0.375 + 0.1375])
+
+
+def test_a_direction_that_a_third_of_the_updates_contradict_is_forgotten() -> None:
+    medians, direction = Medians(), Direction({"w": np.array([1.0, 0.0])})
+    for against, names in ((1, "abc"), (2, "abcde")):
+        own = Bounds(medians, Direction(direction.vectors), SENT, SENT, weight=3.0, norm=2.0)
+        signs = [-1.0] * against + [1.0] * (len(names) - against)
+        sent(own, *(reply(name, sign, 0.0) for name, sign in zip(names, signs, strict=True)))
+        assert len(own.against) == against
+        own.close()
+        assert bool(own.direction.vectors) == (against == 1)
+
+
+def test_the_direction_is_carried_on_and_of_gradients_too() -> None:
+    clients = {10 + k: Volunteer(f"c{k}", local=1.0 + k / 10) for k in range(4)}
+    strategy = FedAvg(influence="bounded", evaluate_every=0)
+    run(strategy, MemoryGrid(dict(clients)), 1)
+    # From 0 to 1.0, 1.1, 1.1, 1.1: the longer ones are as long as the median.
+    assert strategy._direction.vectors["w"].tolist() == pytest.approx([0.5 * 1.075])
+    again = FedAvg(influence="bounded", evaluate_every=0)
+    again.restore(strategy.state())
+    assert again._direction.vectors["w"].tolist() == strategy._direction.vectors["w"].tolist()
+    assert "common-direction" not in FedAvg().state()
+    gradients = {10 + k: Volunteer(f"c{k}", local=1.0, metrics={keys.LOSS: 9.0}) for k in range(4)}
+    adagd = AdaGD(influence="bounded", evaluate_every=0, step_size=0.1, precision=0.3)
+    run(adagd, MemoryGrid(dict(gradients)), 1)
+    assert adagd._direction.vectors["w"].tolist() == pytest.approx([0.5])
+
+
+@pytest.mark.parametrize("last", [9.0, 0.8])
+def test_adagd_sums_bounded_gradients_and_predicts_by_those_that_were_sent(last: float) -> None:
+    # eta = 0.1, the threshold 0.6, the lower median of the norms 0.2: 0.9 and 3.0 count as 0.2 in the sum.
+    sends = ((0.1, 9.0), (0.2, 9.0), (0.2, 9.0), (0.9, 9.0), (3.0, last))
+    clients = {
+        10 + k: Volunteer(f"c{k}", local=gradient, metrics={keys.LOSS: loss})
+        for k, (gradient, loss) in enumerate(sends)
+    }
+    strategy = AdaGD(influence="bounded", evaluate_every=0, step_size=0.1, precision=0.3)
+    result, watch = run(strategy, MemoryGrid(dict(clients)), 1)
+    (record,) = watch.records
+    assert record.count("joined") == 5, "no client is left out of a round that needs all"
+    assert record.metrics["bounded"] == 2.0
+    if last == 9.0:
+        assert values_of(result.arrays) == [pytest.approx(-0.1 * (0.1 + 4 * 0.2) / 5)]
+    else:  # 0.8 - 0.1 * 3.0 is at most 0.6: the client is in D, and the others may not move along its gradient
+        assert (record.metrics["leaving"], record.metrics["case"]) == (1.0, 1.0)
+        assert values_of(result.arrays) == [0.0]

@@ -1,0 +1,67 @@
+"""Experiments small enough for tests: one computed, one of federated runs on digits."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results
+from fedappeal.views.comparison.measures import Measure, last, late
+
+VALUE = Measure("value", "value", last("value"))
+
+
+def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return ``base + seed``; leave a mark for each call; fail where told to."""
+    mark = Path(settings["marks"]) / f"{settings['base']}-{seed}"
+    mark.write_text(mark.read_text() + "x" if mark.exists() else "x")
+    if seed in settings["fails"]:
+        raise ArithmeticError(f"no value for\nseed {seed}")
+    return {"value": settings["base"] + seed}
+
+
+def computed(marks: Path, **changed: Any) -> Experiment:
+    """Return an experiment of two rows; values are 10 + seed and 20 + seed."""
+    given: dict[str, Any] = {
+        "name": "computed",
+        "title": "A computed experiment",
+        "source": "nowhere, table 0",
+        "claim": "Twenty is more than ten.",
+        "settings": {"marks": str(marks), "fails": []},
+        "arms": (Arm("ten", {"base": 10}, {"value": 12.0}), Arm("twenty", {"base": 20}, {"value": (20.0, 0.5)})),
+        "measures": (VALUE,),
+        "quick": Quick({"base": 5}, ("ten",)),
+        "seeds": 3,
+        "claims": (
+            Claim("twenty is more than ten", lambda n: n("twenty", "value") - n("ten", "value")),
+            Claim("twenty is more than twenty", lambda n: n("twenty", "value") - 20),
+        ),
+        "compute": compute,
+    }
+    return Experiment(**{**given, **changed})
+
+
+def draw(results: Results, stem: Path) -> None:
+    """A figure that is no picture: what it was given."""
+    for ending in (".png", ".svg"):
+        stem.with_name(stem.name + ending).write_text(" ".join(arm.name for arm in results.arms))
+
+
+FEDERATED = Experiment(
+    name="federated",
+    title="A federated experiment",
+    source="nowhere, table 1",
+    claim="Nothing.",
+    settings={
+        "task": "digits",
+        "model": "logistic",
+        "clients": 3,
+        "rounds": 2,
+        "local-steps": 2,
+        "solo.steps": 2,
+        "participation": "always",
+    },
+    arms=(Arm("FedAvg", {"strategy": "fedavg"}), Arm("MaxFL", {"strategy": "maxfl"})),
+    measures=(Measure("accuracy", "accuracy %", late("accuracy"), percent=True),),
+    quick=Quick({"rounds": 1}),
+    seeds=1,
+)

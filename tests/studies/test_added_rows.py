@@ -1,0 +1,170 @@
+"""Rows that join a page: it is the page that a run of all rows makes."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fedappeal.cli import reproduce
+from fedappeal.cli.reproduce import ReproduceOptions, start_reproduction
+from fedappeal.reproductions import load_experiment
+from fedappeal.settings.config import ConfigError
+from fedappeal.studies.added_rows import joined, missing_rows
+from fedappeal.studies.experiment import Arm, Experiment, Results
+from fedappeal.studies.harness import Machine, carry_out
+from fedappeal.studies.page import add_to_page, page_of, write_page
+from fedappeal.studies.plan import make_plan
+from fedappeal.studies.record import Record, make_record, read_record
+from tests.studies.small import FEDERATED, computed
+
+
+def experiment_in(tmp_path: Path) -> Experiment:
+    (tmp_path / "marks").mkdir(exist_ok=True)
+    return computed(tmp_path / "marks", settings={"marks": str(tmp_path / "marks"), "fails": [2]})
+
+
+def page_of_run(experiment: Experiment, tmp_path: Path, pages: str) -> Path:
+    plan = make_plan(experiment, tmp_path / "runs", seeds=3)
+    with open("/dev/null", "w") as nowhere:
+        results, failed = carry_out(plan, Machine(threads=1), Console(file=nowhere))
+    return write_page(plan, results, failed, tmp_path / pages)[0]
+
+
+def with_first_row(experiment: Experiment) -> Experiment:
+    return dataclasses.replace(experiment, arms=experiment.arms[:1])
+
+
+def test_the_command_runs_the_missing_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = experiment_in(tmp_path)
+    page = page_of_run(with_first_row(whole), tmp_path, "pages")
+    assert "twenty |" not in page.read_text()
+    monkeypatch.setattr(reproduce, "load_experiment", lambda name: whole)
+    options = ReproduceOptions("computed", out=tmp_path / "runs", pages=tmp_path / "pages", missing=True)
+    with pytest.raises(SystemExit, match="1"):  # seed 2 fails in all rows
+        start_reproduction(options, Machine(threads=1))
+    added = page.read_text(), page.with_suffix(".json").read_text()
+    at_once = page_of_run(whole, tmp_path, "other")
+    assert added[0] == at_once.read_text()
+    numbers = json.loads(added[1])
+    assert numbers.pop("undrawn") == ["twenty"]
+    assert numbers == json.loads(at_once.with_suffix(".json").read_text())
+
+
+def test_a_page_with_all_rows_is_one_line(tmp_path: Path) -> None:
+    whole = dataclasses.replace(FEDERATED, arms=FEDERATED.arms[:1])
+    page = Record(whole, with_numbers(record_of(whole, tmp_path)))
+    with pytest.raises(ConfigError, match="missing: the page of federated has all rows"):
+        missing_rows(page)
+
+
+def test_a_picture_that_cannot_be_drawn_costs_no_numbers(tmp_path: Path) -> None:
+    def broken(results: Results, stem: Path) -> None:
+        raise RuntimeError("no ink")
+
+    whole = dataclasses.replace(experiment_in(tmp_path), glance=broken)
+    page_of_run(with_first_row(whole), tmp_path, "pages")
+    record = read_record(whole, tmp_path / "pages")
+    plan = make_plan(missing_rows(record), tmp_path / "runs", seeds=3)
+    with open("/dev/null", "w") as nowhere:
+        results, failed = carry_out(plan, Machine(threads=1), Console(file=nowhere))
+    page, whole_record, trouble = add_to_page(record, plan, results, failed, tmp_path / "pages")
+    assert trouble == "RuntimeError: no ink"
+    assert [row["name"] for row in whole_record.numbers["arms"]] == ["ten", "twenty"]
+    assert "| twenty |" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"quick": True}, "quick is not allowed with --missing: its rows are run as the page's others were"),
+        ({"grid": "all"}, "grid is not allowed"),
+        ({"changed": ("rounds=3",)}, "set is not allowed"),
+        ({"seeds": 2}, "seeds is not allowed"),
+        ({"from_numbers": True}, "from-numbers is not allowed"),
+        ({}, "maxfl-figure4.json cannot be read"),
+    ],
+)
+def test_what_would_run_other_rows_is_one_line(changed: dict[str, object], line: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=line):
+        start_reproduction(ReproduceOptions("maxfl-figure4", out=tmp_path, missing=True, **changed), Machine())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def record_of(experiment: Experiment, tmp_path: Path) -> Record:
+    return make_record(make_plan(experiment, tmp_path), Results(experiment, ()), {}, figure=False)
+
+
+@pytest.mark.parametrize("first", [slice(0, 1), slice(0, 2), slice(1, 4), slice(0, 4, 2), slice(1, 4, 2)])
+def test_the_page_is_as_of_one_run_of_all_rows(first: slice, tmp_path: Path) -> None:
+    arms = (
+        Arm("FedAvg", {"strategy": "fedavg"}),
+        Arm("MaxFL", {"strategy": "maxfl", "maxfl.server-lr": 0.5}),
+        Arm("MaxFL, one wave", {"strategy": "maxfl", "maxfl.server-lr": 1.0, "ask-on": False}),
+        Arm("FedAvg, faster", {"strategy": "fedavg", "learning-rate": 0.5}),
+    )
+    whole = dataclasses.replace(FEDERATED, arms=arms)
+    page = Record(whole, with_numbers(record_of(dataclasses.replace(whole, arms=arms[first]), tmp_path)))
+    added = record_of(missing_rows(page), tmp_path)
+    assert [arm.name for arm in added.experiment.arms] == [arm.name for arm in arms if arm not in arms[first]]
+    found = joined(page, Record(added.experiment, with_numbers(added)))
+    assert found.numbers.pop("undrawn") == [arm.name for arm in added.experiment.arms]  # type: ignore[attr-defined]
+    assert page_of(found) == page_of(Record(whole, with_numbers(record_of(whole, tmp_path))))
+
+
+def with_numbers(record: Record) -> dict[str, Any]:
+    """A record in which the only seed of each row has a number, a failed run and one that diverged."""
+    rows = [{**row, "seeds": [0], "ours": {"accuracy": [50.0]}} for row in record.numbers["arms"]]
+    names = [row["name"] for row in rows]
+    failed = {f"{name}, seed 0": "lost" for name in names}
+    return {
+        **record.numbers,
+        "arms": rows,
+        "failed": failed,
+        "diverged": [["", f"{n}, seed 0", "1", "1 of 3"] for n in names],
+    }
+
+
+def test_a_row_without_all_seeds_is_run_again_and_one_that_is_no_more_is_left_out(tmp_path: Path) -> None:
+    arms = tuple(Arm(name, {"learning-rate": rate}) for name, rate in (("a", 0.1), ("b", 0.2), ("c", 0.3)))
+    before = dataclasses.replace(FEDERATED, arms=(*arms[:2], Arm("gone", {})))
+    numbers = with_numbers(record_of(before, tmp_path))
+    numbers["arms"][0] = {**numbers["arms"][0], "seeds": [], "ours": {"accuracy": []}}
+    page = Record(dataclasses.replace(FEDERATED, arms=arms), numbers)
+    added = record_of(missing_rows(page), tmp_path)
+    assert [arm.name for arm in added.experiment.arms] == ["a", "c"]
+    found = joined(page, added).numbers
+    assert [row["name"] for row in found["arms"]] == list(found["settings"]["rows"]) == ["a", "b", "c"]
+    assert (found["failed"], found["diverged"]) == ({"b, seed 0": "lost"}, [["", "b, seed 0", "1", "1 of 3"]])
+
+
+def test_a_setting_that_is_newer_than_the_page_counts_with_its_default(tmp_path: Path) -> None:
+    arms = (Arm("all", {}), Arm("one wave", {"ask-on": False}))
+    whole = dataclasses.replace(FEDERATED, arms=arms)
+    numbers = json.loads(json.dumps(record_of(with_first_row(whole), tmp_path).numbers))
+    for key in ("ask-on", "momentum"):
+        del numbers["settings"]["shared"][key]
+    page = Record(whole, numbers)
+    found = joined(page, record_of(missing_rows(page), tmp_path)).numbers["settings"]
+    assert found["different"] == ["ask-on"]
+    assert found["rows"] == {"all": ["True"], "one wave": ["False"]}
+    assert found["shared"]["momentum"] == "0.0"
+
+
+def test_other_seeds_and_a_short_form_are_one_line(tmp_path: Path) -> None:
+    whole = experiment_in(tmp_path)
+    page_of_run(with_first_row(whole), tmp_path, "pages")
+    page = read_record(whole, tmp_path / "pages")
+    plan = make_plan(missing_rows(page), tmp_path / "more", seeds=2)
+    with pytest.raises(ConfigError, match="seeds = 2 is not allowed: the page's other rows have 3"):
+        joined(page, make_record(plan, Results(whole, ()), {}, figure=False))
+    for changed, line in (
+        ({"quick": True}, "the numbers of computed are of the short form"),
+        ({"command": "fedappeal reproduce computed --set base=3"}, "the numbers of computed are of a run with --set"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            missing_rows(Record(whole, {**page.numbers, **changed}))
+    with pytest.raises(ConfigError, match="maxfl-figure1 has the runs of maxfl-table1; add the rows there"):
+        missing_rows(Record(load_experiment("maxfl-figure1"), {}))

@@ -1,0 +1,197 @@
+"""An experiment's page: every number and setting that is to be on it, and what the command prints."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedappeal.cli.reproduce import ReproduceOptions, start_reproduction
+from fedappeal.reproductions import experiment_names, load_experiment
+from fedappeal.settings.config import ConfigError
+from fedappeal.studies.experiment import Arm, Results
+from fedappeal.studies.harness import Machine, carry_out
+from fedappeal.studies.page import page_of, rewrite_page, write_page
+from fedappeal.studies.plan import make_plan
+from fedappeal.studies.record import read_record
+from fedappeal.system.versions import recorded_versions
+from fedappeal.views.comparison.measures import Measure, last
+from tests.studies.small import FEDERATED, computed, draw
+
+
+def made(tmp_path: Path, **changed: object) -> tuple[str, dict[str, object], str]:
+    """Return the page, the numbers, and what went wrong with the figure."""
+    marks = tmp_path / "marks"
+    marks.mkdir(exist_ok=True)
+    settings = {"marks": str(marks), "fails": [2]}
+    plan = make_plan(computed(marks, **{"settings": settings, **changed}), tmp_path / "runs", seeds=3)
+    console = Console(file=open("/dev/null", "w"))  # noqa: SIM115
+    results, failed = carry_out(plan, Machine(threads=1), console)
+    page, _, trouble = write_page(plan, results, failed, tmp_path / "pages")
+    assert page == tmp_path / "pages" / "computed.md"
+    return page.read_text(), json.loads(page.with_suffix(".json").read_text()), trouble
+
+
+def test_a_page_has_it_all(tmp_path: Path) -> None:
+    page, numbers, trouble = made(tmp_path, figure=draw, notes="- A note.\n")
+    assert trouble == ""
+    assert page.startswith("# A computed experiment\n\nnowhere, table 0. Twenty is more than ten.\n")
+    assert "fedappeal reproduce computed --seeds 3\n" in page
+    assert "| ten | 10.50 ± 0.71 | 12.00 | -1.50 |" in page
+    assert "| twenty | 20.50 ± 0.71 | 20.00 ± 0.50 | +0.50 |" in page
+    # 20 - 10 and 21 - 11; 20 - 20 and 21 - 20: mean 0.5, deviation sqrt(1/2), t of one degree of freedom 12.706
+    both = "yes, 2 of 2 seeds, gap +10.0 (95 % interval +10.0 to +10.0) against the paper's +8.0."
+    assert f"- The paper says: twenty is more than ten. Here: {both}\n" in page
+    one = "level, 1 of 2 seeds, gap +0.50 (95 % interval -5.85 to +6.85) against the paper's 0.00."
+    assert f"- The paper says: twenty is more than twenty. Here: {one}\n" in page
+    verdict = "Of 2 claims checked, 1 holds, 1 is level (within noise, or a seed has no number), 0 do not hold."
+    assert f"## Verdict\n\n{verdict} The paper's own gap is outside of our interval in 1 of 2.\n" in page
+    assert page.index("## Verdict") < page.index("computed.png") < page.index("## value") < page.index("## Every")
+    assert "![A computed experiment](computed.png)" in page
+    assert (tmp_path / "pages" / "computed.png").read_text() == "ten twenty"
+    assert "## Notes\n\n- A note." in page
+    assert "- ten, seed 2: ArithmeticError: no value for seed 2" in page
+    assert "Seeds: 0, 1, 2." in page
+    assert "|  | `base` |\n| --- | ---: |\n| ten | 10 |\n| twenty | 20 |" in page
+    assert "| `fails` | [2] |" in page
+    for package, version in recorded_versions().items():
+        assert (f"{package} {version}" in page) == (package != "platform")
+    assert numbers["arms"] == [
+        {"name": "ten", "group": "", "paper": {"value": 12.0}, "seeds": [0, 1], "ours": {"value": [10, 11]}},
+        {
+            "name": "twenty",
+            "group": "",
+            "paper": {"value": [20.0, 0.5]},
+            "seeds": [0, 1],
+            "ours": {"value": [20, 21]},
+        },
+    ]
+
+
+def test_a_page_is_made_again_from_its_numbers_alone(tmp_path: Path) -> None:
+    page, _, _ = made(tmp_path, figure=draw)
+    experiment = computed(tmp_path / "marks", settings={"marks": "", "fails": [2]}, figure=draw)
+    written = tmp_path / "pages" / "computed.md"
+    written.unlink()
+    assert rewrite_page(experiment, written.parent) == written
+    assert written.read_text() == page
+    later = Measure("later", "later", last("later"))
+    more = dataclasses.replace(
+        experiment, arms=(*experiment.arms, Arm("thirty", {"base": 30})), measures=(*experiment.measures, later)
+    )
+    assert "## Not run yet\n\nWritten down after the last full run:\n\n- thirty\n- the column 'later'\n" in page_of(
+        read_record(more, written.parent)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (None, "computed.json cannot be read: .*No such file"),
+        ("{", "computed.json cannot be read: "),
+        ("[]", "computed.json holds no numbers of computed"),
+        ('{"experiment": "other"}', "computed.json holds no numbers of computed"),
+        ('{"experiment": "computed", "command": ""}', "computed.json has no quick: it was written by an older"),
+    ],
+)
+def test_numbers_that_are_none_are_one_line(text: str | None, line: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "computed.json").write_text(text)
+    with pytest.raises(ConfigError, match=line):
+        rewrite_page(computed(tmp_path), tmp_path)
+    assert not (tmp_path / "computed.md").exists()
+
+
+def test_the_command_writes_a_page_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("docs/reproductions/maxfl-figure4.json", tmp_path)
+    start_reproduction(ReproduceOptions("maxfl-figure4", out=tmp_path, from_numbers=True), Machine())
+    assert "maxfl-figure4.md" in capsys.readouterr().out.replace("\n", "")
+    page = Path("docs/reproductions/maxfl-figure4.md").read_text()
+    assert (tmp_path / "maxfl-figure4.md").read_text() == page
+
+
+def test_settings_of_plug_ins_are_compared_where_rows_have_them(tmp_path: Path) -> None:
+    arms = (
+        Arm("FedAvg", {"strategy": "fedavg"}),
+        *(Arm(f"MaxFL, {rate}", {"strategy": "maxfl", "maxfl.server-lr": rate}) for rate in (0.5, 1.0)),
+    )
+    experiment = dataclasses.replace(FEDERATED, arms=arms)
+    page, _, _ = write_page(make_plan(experiment, tmp_path), Results(experiment, ()), {}, tmp_path)
+    differing, others = page.read_text().split("<details><summary>What does not differ</summary>")
+    assert "|  | `maxfl.server-lr` | `strategy` |" in differing
+    assert "| FedAvg |  | fedavg |\n| MaxFL, 0.5 | 0.5 | maxfl |" in differing
+    assert "| `maxfl.stabilizer` | 0.001 |" in others
+    assert "| `solo.steps` | 2 |" in others
+
+
+def test_a_figure_that_cannot_be_drawn_costs_the_figure_only(tmp_path: Path) -> None:
+    def broken(results: Results, stem: Path) -> None:
+        raise RuntimeError("no\nink")
+
+    page, _, trouble = made(tmp_path, figure=broken)
+    assert trouble == "RuntimeError: no ink"
+    assert "computed.png" not in page
+    assert "| ten | 10.50 ± 0.71 |" in page
+
+
+def test_all_experiments_say_what_they_are() -> None:
+    for name in experiment_names():
+        experiment = load_experiment(name)
+        assert experiment.name == name
+        assert experiment.title
+        assert experiment.source
+        assert experiment.claim
+        assert experiment.arms
+        assert experiment.measures
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_row_has_settings_that_are_allowed(
+    name: str, quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedappeal.studies.plan.check_task", lambda task, folder: None)  # would download
+    experiment = load_experiment(name)
+    plan = make_plan(experiment, tmp_path, seeds=1, quick=quick)
+    shared = {run.path: run.settings for run in plan.runs}
+    for arm in experiment.arms:
+        if arm.runs_in and not quick:
+            other = make_plan(load_experiment(arm.runs_in), tmp_path, seeds=1)
+            theirs = {run.path: run.settings for run in other.runs}
+            for run in plan.runs:
+                if run.arm is arm:
+                    assert theirs[run.path] == shared[run.path]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ReproduceOptions(
+        "maxfl-figure5", quick=True, out=tmp_path, pages=tmp_path / "pages", changed=("draws=50",)
+    )
+    start_reproduction(options, Machine(threads=1))
+    shown = capsys.readouterr().out
+    assert "Case 2: all different" in shown
+    assert "maxfl-figure5-quick.md" in shown.replace("\n", "")
+    page = (tmp_path / "pages" / "maxfl-figure5-quick.md").read_text()
+    assert "fedappeal reproduce maxfl-figure5 --quick --seeds 1 --set draws=50" in page
+    assert (tmp_path / "pages" / "maxfl-figure5-quick.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (tmp_path / "pages" / "maxfl-figure5-quick.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (ReproduceOptions(""), "which experiment"),
+        (ReproduceOptions("maxfl-table1", changed=("solo.steps=x",)), "solo.steps = 'x' is not allowed"),
+        (
+            ReproduceOptions("maxfl-table9"),
+            r"experiment = 'maxfl-table9' is not allowed: .*did you mean 'maxfl-table",
+        ),
+        (ReproduceOptions("maxfl-table1", seeds=-1), "seeds = -1 is not allowed"),
+        (ReproduceOptions("maxfl-table1", changed=("rounds",)), "set = 'rounds' is not allowed: KEY=VALUE"),
+    ],
+)
+def test_what_is_not_allowed_is_one_line(options: ReproduceOptions, line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        start_reproduction(options, Machine())

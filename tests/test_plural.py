@@ -1,7 +1,0 @@
-"""A number with its noun."""
-
-from fedappeal.plural import counted
-
-
-def test_one_alone_has_no_plural() -> None:
-    assert [counted(number, "round") for number in (0, 1, 2)] == ["0 rounds", "1 round", "2 rounds"]

@@ -1,0 +1,113 @@
+"""Intervals and paired differences: numbers worked out by hand, and scipy's."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedappeal.views.comparison.statistics import Difference, Interval, t_quantile
+
+NUMBERS = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 10, 29, 30, 199, 1000])
+def test_the_t_quantile_is_scipys(degrees: int, confidence: float) -> None:
+    assert t_quantile(degrees, confidence) == pytest.approx(stats.t.ppf((1 + confidence) / 2, degrees), rel=1e-10)
+
+
+def test_the_t_quantile_of_the_tables() -> None:
+    assert [round(t_quantile(n), 3) for n in (1, 2, 3, 4, 9)] == [12.706, 4.303, 3.182, 2.776, 2.262]
+    for degrees, confidence in ((0, 0.95), (3, 0.0), (3, 1.0)):
+        with pytest.raises(ValueError, match="no t quantile"):
+            t_quantile(degrees, confidence)
+
+
+def test_an_interval_by_hand() -> None:
+    found = Interval.of([1.0, 2.0, 3.0])  # s = 1, so 4.3027 / sqrt(3) on each side
+    assert (found.mean, found.n) == (2.0, 3)
+    assert found.half == pytest.approx(2.484138)
+    assert (found.low, found.high) == (pytest.approx(-0.484138), pytest.approx(4.484138))
+
+
+def test_a_single_seed_has_no_interval() -> None:
+    found = Interval.of([0.7])
+    assert (found.mean, found.half, found.low, found.high, found.n) == (0.7, None, None, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([1.0, math.nan], math.nan),
+        ([1.0, math.inf], math.inf),
+        ([-math.inf, 1.0, 2.0], -math.inf),
+        ([math.inf, -math.inf], math.nan),
+        ([math.nan], math.nan),
+    ],
+)
+def test_a_number_that_is_not_finite_leaves_a_mean_without_interval(values: list[float], mean: float) -> None:
+    interval = Interval.of(values)
+    assert interval.mean == pytest.approx(mean, nan_ok=True)
+    assert (interval.half, interval.low, interval.high, interval.n) == (None, None, None, len(values))
+    difference = Difference.of(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.5), "higher")
+    assert difference is not None
+    assert difference.verdict == ""
+
+
+@given(NUMBERS)
+def test_an_interval_is_scipys(values: list[float]) -> None:
+    assume(statistics.stdev(values) > 1e-6)
+    found = Interval.of(values)
+    expected = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
+    assert (found.low, found.high) == pytest.approx(expected, rel=1e-8, abs=1e-8)
+
+
+def test_a_paired_difference_by_hand() -> None:
+    # seeds 1, 2 and 3 are in both: differences 1, 2 and 3
+    found = Difference.of({0: 9.0, 1: 2.0, 2: 4.0, 3: 6.0}, {1: 1.0, 2: 2.0, 3: 3.0, 4: 0.0}, "higher")
+    assert found is not None
+    assert (found.interval.mean, found.interval.n, found.wins, found.verdict) == (2.0, 3, 3, "level")
+    assert found.interval.half == pytest.approx(2.484138)
+    assert Difference.of({1: 2.0}, {2: 2.0}, "higher") is None
+
+
+@pytest.mark.parametrize(
+    ("differences", "better", "wins", "verdict"),
+    [
+        ((1.0, 1.1, 0.9), "higher", 3, "better"),
+        ((1.0, 1.1, 0.9), "lower", 0, "worse"),
+        ((-1.0, -1.1, -0.9), "lower", 3, "better"),
+        ((-1.0, -1.1, -0.9), "higher", 0, "worse"),
+        ((-1.0, -1.1, -0.9), "", None, "lower"),
+        ((1.0, 1.1, 0.9), "", None, "higher"),
+        ((1.0, -1.0, 0.5), "higher", 2, "level"),
+        ((1.0, -1.0, 0.5), "lower", 1, "level"),
+        ((0.0, 0.0), "higher", 0, "level"),  # a tie is no win
+        ((0.5, 0.5), "higher", 2, "better"),  # the same for each seed: a point above 0
+        ((0.5,), "higher", 1, ""),
+        ((-0.5,), "lower", 1, ""),
+    ],
+)
+def test_wins_and_verdicts(differences: tuple[float, ...], better: str, wins: int | None, verdict: str) -> None:
+    found = Difference.of(dict(enumerate(differences)), dict.fromkeys(range(len(differences)), 0.0), better)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.wins, found.verdict) == (wins, verdict)
+
+
+@given(NUMBERS, st.integers(0, 2**16))
+def test_a_paired_difference_is_scipys(values: list[float], seed: int) -> None:
+    other = np.random.default_rng(seed).normal(size=len(values))
+    differences = np.array(values) - other
+    assume(differences.std() > 1e-6)
+    found = Difference.of(dict(enumerate(values)), dict(enumerate(other.tolist())), "higher")
+    assert found is not None
+    expected = stats.ttest_rel(values, other).confidence_interval(0.95)
+    low, high = expected.low, expected.high
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, high), rel=1e-7, abs=1e-7)
+    if min(abs(low), abs(high)) > 1e-6:
+        assert found.verdict == ("level" if low < 0 < high else "better" if low > 0 else "worse")
+    assert found.wins == int((differences > 0).sum())

@@ -1,0 +1,86 @@
+"""The charts of a live page: those of the report, made again no more often than they are worth."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedappeal.record.run_folder import HISTORY, RunFolder
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.live import charts as module
+from fedappeal.views.live.charts import Charts, plotly_script
+from fedappeal.views.report.report import run_charts
+from tests.views.comparison.recorded import a_run
+
+
+def read(charts: Charts) -> dict[str, Any]:
+    return json.loads(charts.text())  # type: ignore[no-any-return]
+
+
+def test_they_are_the_reports(tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", [{"accuracy": 0.5, "gm_appeal": 0.5}] * 3, strategy="maxfl", rounds=9)
+    verdict, drawn = run_charts(path)
+    told = read(Charts(lambda: path))
+    assert told["verdict"] == verdict
+    assert verdict.startswith("maxfl on digits, seed 0, has run 3 of 9 rounds.")
+    assert [(chart["title"], chart["alt"]) for chart in told["charts"]] == [(c.title, c.alt) for c in drawn]
+    assert len(drawn) >= 4
+    assert all(chart["figure"]["data"] for chart in told["charts"])
+
+
+def test_they_are_made_again_when_what_they_cost_is_a_small_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now, made = a_run(tmp_path / "run", []), [0.0], []
+
+    def costly(given: Path) -> tuple[str, list[Any]]:
+        made.append(now[0])
+        now[0] += 0.5
+        return "a verdict", []
+
+    monkeypatch.setattr(module, "run_charts", costly)
+    over = False
+    charts = Charts(lambda: path, lambda: over, lambda: now[0], lambda: now[0])
+    assert read(charts)["note"]  # there is nothing to draw yet
+    RunFolder.open(path).append(HISTORY, {"round": 1, "seconds": 1.0})
+    now[0] = 5.0
+    assert read(charts)["again"] == 5.0  # the first time pays for loading Plotly
+    for _ in range(300):
+        RunFolder.open(path).append(HISTORY, {"round": 2, "seconds": 1.0})
+        now[0] += 1.0
+        read(charts)
+    assert made == [5.0, 10.5, 178.0]  # 0.5 s are 0.3 % of 166.7 s; it is asked every second
+    over = True
+    read(charts)
+    assert len(made) == 4
+
+
+def test_they_are_not_made_again_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, made = a_run(tmp_path / "run", [{"accuracy": 0.5}]), []
+    monkeypatch.setattr(module, "run_charts", lambda given: (made.append(given), ("", []))[1])
+    now = [0.0]
+    charts = Charts(lambda: path, clock=lambda: now[0])
+    for _ in range(10):
+        read(charts)
+        now[0] += 1000.0
+    assert made == [path]
+
+
+def test_without_plotly_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ConfigError("reports need Plotly: pip install 'fedappeal[report]'")
+
+    monkeypatch.setattr(module, "check_plotly", missing)
+    told = read(Charts(lambda: a_run(tmp_path / "run", [{"accuracy": 0.5}])))
+    assert told["charts"] == []
+    assert "pip install 'fedappeal[report]'" in told["note"]
+    plotly_script.cache_clear()
+    assert plotly_script() == ""
+    plotly_script.cache_clear()
+
+
+def test_before_the_first_round_there_are_none(tmp_path: Path) -> None:
+    for path in (None, a_run(tmp_path / "run", [])):
+        told = read(Charts(lambda path=path: path))  # type: ignore[misc]
+        assert (told["charts"], told["note"]) == ([], "charts come with the first finished round")

@@ -1,0 +1,150 @@
+"""The clients as the operator sees them: what each state is made of."""
+
+from typing import Any
+
+import pytest
+
+from fedappeal.federation.nodes import Node
+from fedappeal.record.decisions import packed
+from fedappeal.views.live import clients as module
+from fedappeal.views.live.clients import MOST_SHOWN, RECENT, STATES, Clients
+from strategies.rounds.exchange.exchange import NO_ANSWER, SLOW_ALONE
+
+SEEN = "2026-11-22T09:00:59+00:00"
+
+
+def node(number: int, status: str = "online", client: str = "", name: str = "") -> Node:
+    return Node(client or f"key-{number}", number, name, status, "2026-11-21T18:41:07+00:00", SEEN)
+
+
+def enrolled(clients: Clients, **nodes: int) -> Clients:
+    for name, number in nodes.items():
+        clients.event({"event": "enrolled", "client": name, "node": str(number), "examples": 10 * number})
+    return clients
+
+
+def rows(clients: Clients) -> dict[str, dict[str, Any]]:
+    return {row["client"]: row for row in clients.section()["rows"]}
+
+
+@pytest.mark.parametrize(
+    ("decision", "why", "status", "state"),
+    [
+        ("joined", "", "online", "joined"),
+        ("sat-out", "", "online", "sat out"),
+        ("surplus", "", "online", "surplus"),
+        ("refused", "", "online", "unused"),
+        ("left", "", "online", "left"),
+        ("left", "", "offline", "left"),
+        ("failed", NO_ANSWER, "online", "resting"),
+        ("failed", "Error: Message Unavailable - The requested message could not be found", "online", "resting"),
+        ("failed", NO_ANSWER, "", "silent"),
+        ("failed", NO_ANSWER, "offline", "away"),
+        ("failed", f"{SLOW_ALONE}: not waited for after 3.0 s", "online", "slow"),
+        ("failed", "loss = nan", "online", "failed"),
+        ("joined", "", "offline", "away"),
+        ("", "", "online", "enrolled"),
+        ("", "", "unregistered", "away"),
+    ],
+)
+def test_the_state_of_a_client(decision: str, why: str, status: str, state: str) -> None:
+    clients = enrolled(Clients(), anna=7)
+    clients.nodes = [node(7, status)] if status else None
+    if decision:
+        clients.decided([packed(3, {"anna": decision})])
+    if why:
+        clients.failed(3, {"anna": why})
+    section = clients.section()
+    [row] = section["rows"]
+    assert row["state"] == state
+    assert state in STATES
+    assert section["counts"] == {state: 1}
+
+
+def test_a_paused_client_that_answers_again_does_not_rest_any_more() -> None:
+    clients = enrolled(Clients(), anna=7)
+    clients.nodes = [node(7)]
+    clients.decided([packed(1, {"anna": "joined"}), packed(2, {"anna": "failed"})])
+    clients.failed(2, {"anna": NO_ANSWER})
+    assert rows(clients)["anna"]["state"] == "resting"
+    assert (rows(clients)["anna"]["answered"], rows(clients)["anna"]["why"]) == (1, NO_ANSWER)
+    clients.decided([packed(3, {"anna": "sat-out"})])
+    row = rows(clients)["anna"]
+    assert (row["state"], row["answered"], row["why"]) == ("sat out", 3, "")
+    assert row["recent"] == ["joined", "failed", "sat-out"]
+
+
+def test_clients_have_the_names_that_their_operator_gave_them() -> None:
+    """By the node that answered for the client; without it, by the key's fingerprint, which then is the client-id."""
+    clients = enrolled(Clients(), anna=7)
+    clients.event({"event": "enrolled", "client": "key-8"})
+    clients.nodes = [node(7, name="anna's laptop"), node(8, name="bert's phone")]
+    found = rows(clients)
+    assert (found["anna"]["name"], found["anna"]["seen"]) == ("anna's laptop", SEEN)
+    assert (found["anna"]["examples"], found["key-8"]["examples"]) == (70, None)
+    assert found["key-8"]["name"] == "bert's phone"
+
+
+def test_nodes_beside_the_run_are_listed_too() -> None:
+    clients = enrolled(Clients(), anna=7)
+    clients.nodes = [node(7), node(8), node(9, "registered"), node(10, "offline"), node(11, "unregistered"), node(12)]
+    clients.event({"event": "refused", "node": "12", "reason": "another protocol"})
+    assert {name: row["state"] for name, row in rows(clients).items()} == {
+        "anna": "enrolled",
+        "key-8": "connected",
+        "key-9": "registered",
+    }
+    assert clients.section()["online"] == 3
+
+
+def test_refusals_are_counted_named_and_bounded() -> None:
+    clients = Clients()
+    clients.nodes = [node(5, name="carla")]
+    for time in range(3):
+        clients.event({"event": "refused", "node": "5", "client": "c", "reason": "another\nprotocol", "time": time})
+    clients.event({"event": "unavailable", "node": "6", "reason": "not available", "times": 2, "time": 9})
+    latest, first = clients.refused()
+    assert (latest["node"], latest["kind"]) == ("6", "unavailable")
+    assert first == {
+        **{"node": "5", "client": "c", "name": "carla", "kind": "refused", "reason": "another protocol"},
+        **{"times": 3, "time": 2},
+    }
+    for number in range(1000):
+        clients.event({"event": "refused", "node": str(number), "reason": "x" * 10_000})
+    assert len(clients.refused()) == module.MOST_REFUSED
+    assert max(len(each["reason"]) for each in clients.refused()) == 160
+
+
+def test_one_that_is_enrolled_after_all_is_not_refused_any_more() -> None:
+    clients = Clients()
+    clients.event({"event": "refused", "node": "5", "reason": "another version"})
+    enrolled(clients, anna=5)
+    assert clients.refused() == []
+
+
+def test_what_is_shown_is_bounded_and_what_needs_attention_comes_first() -> None:
+    clients = Clients()
+    names = [f"client-{number:04d}" for number in range(MOST_SHOWN + 100)]
+    for server_round in range(1, RECENT + 10):
+        clients.decided([packed(server_round, dict.fromkeys(names, "joined") | {names[-1]: "failed"})])
+    clients.failed(server_round, {names[-1]: "it broke"})
+    section = clients.section()
+    assert (section["total"], len(section["rows"])) == (MOST_SHOWN + 100, MOST_SHOWN)
+    assert section["rows"][0]["client"] == names[-1]
+    assert section["counts"] == {"joined": MOST_SHOWN + 99, "failed": 1}
+    assert {len(row["recent"]) for row in section["rows"]} == {RECENT}
+
+
+def test_of_very_many_decisions_the_latest_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_DECISIONS", 5)
+    clients = Clients()
+    clients.decided([packed(n, {"a": "joined", "b": "left" if n == 1 else "joined"}) for n in range(1, 5)])
+    assert rows(clients)["a"]["recent"] == ["joined", "joined"]
+    assert rows(clients)["b"]["recent"] == ["joined", "joined"]
+
+
+def test_damaged_lines_of_decisions_are_left_out() -> None:
+    clients = Clients()
+    damaged = {"round": 1, "asked": ["a"], "decisions": ["jj"], "legend": {"j": "joined"}}
+    clients.decided([damaged, {"round": "x", "client-id": "b", "decision": "joined"}, packed(2, {"c": "joined"})])
+    assert {name: row["recent"] for name, row in rows(clients).items() if row["recent"]} == {"c": ["joined"]}

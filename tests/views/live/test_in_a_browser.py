@@ -1,0 +1,295 @@
+"""The live page in a real browser: numbers, width, texts and pages of others; a paused client rests."""
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from client.page.app import volunteer_app
+from fedappeal.record.decisions import packed
+from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.live import charts
+from fedappeal.views.live.actions import ForeignRun
+from fedappeal.views.live.page import live_page
+from fedappeal.views.live.view import View
+from fedappeal.web.serving import PagePlace
+from fedappeal.web.serving import served as serving
+from strategies.rounds.exchange.exchange import NO_ANSWER
+from tests.e2e.conftest import Marked
+from tests.views.comparison.recorded import a_run
+from tests.views.live.browser import browser, needs_chromium, picture
+
+pytestmark = needs_chromium
+MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
+LINES = [
+    {"accuracy": 0.5 + 0.01 * n, "gm_appeal": 0.03 * n, "loss": 2.0 / n, "joined": 2 - n % 2, "sat_out": n % 2}
+    | {"served": 0.02 * n}
+    for n in range(1, 31)
+]
+
+
+class Stopped(ForeignRun):
+    """A run that a page can stop."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, object]:
+        return {**super().offers(state, runtime, path), "stop": True}
+
+    def stop(self, run_id: int) -> str:
+        self.times += 1
+        return "run 7 was stopped"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of thirty rounds with a client whose name is markup, and reasons of the same kind."""
+    path = a_run(tmp_path / "run", [], strategy="maxfl", rounds=40)
+    folder = RunFolder.open(path)
+    for number, (client, examples) in enumerate({"anna": 60, "bert": 75, MARKUP: 20}.items()):
+        folder.event("enrolled", client=client, node=str(number), enrolled=number + 1, examples=examples)
+    folder.event("refused", node="9", client=MARKUP, reason=f"reason {MARKUP}")
+    for n, line in enumerate(LINES, 1):
+        folder.event("round", round=n)
+        second = "joined" if line["joined"] == 2 else "sat-out"
+        folder.append(PARTICIPATION, packed(n, {"anna": "joined", "bert": second, MARKUP: "failed"}))
+        counts = {"round": n, "asked": 3, "left": 0, "failed": 1, "bytes_up": 500_000 + n, "bytes_down": 10**6}
+        why = NO_ANSWER if n % 3 else f"ValueError: {MARKUP}"
+        folder.append(HISTORY, {**counts, **line, "seconds": 1.25, "failures": {MARKUP: why}})
+    return path
+
+
+def shown_rounds(page: object) -> list[dict[str, float]]:
+    """What the table of rounds shows: by round, the values behind its cells."""
+    rows = page.eval_on_selector_all(
+        "#rounds tbody tr",
+        "rows => rows.map(row => [...row.cells].map(cell => cell.dataset.value))",
+    )
+    keys = [
+        "round",
+        "joined",
+        "sat_out",
+        "left",
+        "failed",
+        "gm_appeal",
+        "accuracy",
+        "bytes_up",
+        "bytes_down",
+        "seconds",
+    ]
+    return [{key: float(value) for key, value in zip(keys, row, strict=True) if value} for row in rows]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
+def test_the_page_shows_the_history_and_fits(run: Path, width: int, dark: bool) -> None:
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, browser(dark, width) as visited:
+        page = visited.page
+        page.goto(served.url)
+        assert page.url == f"http://{served.address}/"  # the token is not left in the address
+        page.wait_for_selector("#rounds tbody tr")
+        history = read_lines(run / HISTORY)
+        assert shown_rounds(page) == [
+            {key: line[key] for key in shown} for line, shown in zip(history[::-1], shown_rounds(page), strict=True)
+        ]
+        page.wait_for_selector(".js-plotly-plot .main-svg")
+        page.locator(".js-plotly-plot").nth(5).wait_for()
+        picture(page, f"live-{width}-{'dark' if dark else 'light'}")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert page.text_content("#status") == "running: round 30 of 40"
+        assert page.text_content("[data-fact='GM-Appeal'] dd") == f"{history[-1]['gm_appeal']:.3f}"
+        # A round that comes is told without a reload.
+        RunFolder.open(run).append(HISTORY, {"round": 31, "joined": 3, "seconds": 1.5})
+        page.wait_for_selector("#rounds tbody tr[data-round='31']")
+        assert shown_rounds(page)[0] == {"round": 31, "joined": 3, "seconds": 1.5}
+        # Nothing was loaded from another machine, and nothing complained.
+        assert {re.match(r"\w+://[^/]+", address)[0] for address in visited.requests} <= {
+            f"http://{served.address}", "blob:http://" + served.address
+        }  # fmt: skip
+        assert visited.problems == []
+        # Names for those who do not see: each chart, picture and region has one.
+        unnamed = "nodes => nodes.filter(node => !node.getAttribute('aria-label')).length"
+        assert page.eval_on_selector_all("[role=img], [role=region], progress", unnamed) == 0
+
+
+def test_texts_of_others_are_texts(run: Path) -> None:
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, browser() as visited:
+        page = visited.page
+        page.goto(served.url)
+        page.wait_for_selector("#clients tbody tr")
+        page.wait_for_selector(".js-plotly-plot .main-svg")
+        assert MARKUP in page.text_content("#clients")
+        assert f"reason {MARKUP}" in page.text_content("#refused")
+        assert f"ValueError: {MARKUP}" in page.text_content("#failures")
+        assert page.eval_on_selector_all("main img, main b, main [onerror]", "nodes => nodes.length") == 0
+        assert visited.problems == []
+
+
+def test_without_plotly_the_page_has_plain_curves_and_says_how_to_get_charts(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise ConfigError("reports need Plotly: pip install 'fedappeal[report]'")
+
+    monkeypatch.setattr(charts, "check_plotly", missing)
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, browser(width=400) as visited:
+        page = visited.page
+        page.goto(served.url)
+        page.wait_for_selector("#charts svg")
+        picture(page, "live-plain")
+        names = page.eval_on_selector_all(
+            "#charts svg", "nodes => nodes.map(node => node.getAttribute('aria-label'))"
+        )
+        assert names[0] == "GM-Appeal, rounds 1 to 30: last 0.900."
+        assert names[3] == "share of clients served as well as alone, rounds 1 to 30: last 0.600."
+        assert len(names) == 4
+        assert "pip install 'fedappeal[report]'" in page.text_content("#charts-note")
+        assert not [address for address in visited.requests if "plotly" in address]
+        assert visited.problems == []
+
+
+@contextlib.contextmanager
+def foreign_page(content: str) -> Iterator[str]:
+    """Serve a page of another origin, on another port of this machine."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://localhost:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+ATTACK = """<!doctype html><title>attack</title>
+<form id="form" method="post" action="http://ADDRESS/stop" target="inside"><input name="run" value=""></form>
+<iframe name="inside"></iframe><iframe id="frame" src="http://ADDRESS/"></iframe>
+<script>
+const tries = ["POST", "GET"].map(method => fetch("http://ADDRESS/stop", { method, credentials: "include",
+  mode: "no-cors" }).then(() => "sent", () => "failed"));
+tries.push(fetch("http://ADDRESS/events", { credentials: "include" }).then(() => "READ", () => "failed"));
+document.getElementById("form").submit();
+Promise.all(tries).then(done => setTimeout(() => { document.title = JSON.stringify(done); }, 1000));
+</script>"""
+
+
+def test_a_page_of_others_in_the_same_browser_gets_nowhere(run: Path) -> None:
+    """The operator is logged in; a foreign page on another port asks with the operator's cookies."""
+    actions = Stopped()
+    with live_page(View(actions, run), PagePlace(0)) as served, browser() as visited:
+        page = visited.page
+        page.goto(served.url)
+        page.wait_for_selector("#stop:not([hidden])")
+        for address in (served.address, served.address.replace("127.0.0.1", "localhost")):
+            with foreign_page(ATTACK.replace("ADDRESS", address)) as attacker:
+                page.goto(attacker)
+                page.wait_for_function("document.title.startsWith('[')")
+                assert json.loads(page.title())[2] == "failed"
+        assert actions.times == 0
+        page.goto(f"http://{served.address}/")
+        page.click("#stop")
+        page.click("#no")
+        assert actions.times == 0
+        page.click("#stop")
+        page.click("#yes")
+        page.wait_for_selector("#said:text-is('run 7 was stopped')")
+        assert actions.times == 1
+
+
+def test_without_its_token_and_by_another_name_there_is_no_page(run: Path) -> None:
+    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, browser() as visited:
+        page = visited.page
+        port = served.address.rpartition(":")[2]
+        assert page.goto(f"http://{served.address}/").status == 403
+        assert page.goto(f"http://{served.address}/?token={'x' * 43}").status == 403
+        # As by DNS rebinding: a foreign name that leads to this machine (every name below localhost does).
+        assert page.goto(f"http://rebound.localhost:{port}/?token={served.token}").status == 403
+        assert "run" not in page.text_content("body")
+
+
+@pytest.mark.e2e
+def test_a_client_paused_from_its_page_is_seen_resting_and_the_run_is_stopped_from_the_page(
+    marked: Marked, tmp_path: Path
+) -> None:
+    folder, log = tmp_path / "run", tmp_path / "log"
+    fedappeal = [sys.executable, "-m", "fedappeal.cli.main"]
+    options = ["--clients", "3", "--rounds", "100000", "--round-timeout", "4", "--participation", "always"]
+    local = marked.start(*fedappeal, "local", *options, "--page", "0", "--out", str(folder), log=log)
+    try:
+        url = _address(log, local)
+        assert (folder / "page-address").read_text().strip() == url
+        assert (folder / "page-address").stat().st_mode & 0o777 == 0o600
+        with browser() as visited:
+            page = visited.page
+            page.goto(url)
+            page.wait_for_selector("#rounds tbody tr")
+            page.wait_for_selector("[data-fact='connected'] dd:has-text('3')")
+            state = folder / "clients" / "0001"
+            with serving(volunteer_app(state), 0) as owners:
+                own = page.context.browser.new_page()
+                own.goto(owners.url)
+                own.wait_for_selector("#runs article:has-text('maxfl on digits')")
+                own.get_by_role("button", name="Pause").click()
+                own.get_by_text("paused: nothing is worked on").wait_for()
+                picture(own, "volunteer-run")
+                own.close()
+            page.wait_for_selector("tr[data-client$='0001'][data-state='resting']")
+            page.wait_for_selector("tr[data-client$='0000'][data-state='joined']")
+            page.locator(".js-plotly-plot").nth(5).wait_for()
+            picture(page, "live-run")
+            assert "1 resting" in page.text_content("#counts")
+            assert marked.run(*fedappeal, "client", "reset", "--state-dir", str(state)).returncode == 0
+            page.wait_for_selector("tr[data-client$='0001'][data-state='joined']")
+            page.click("#stop")
+            page.click("#yes")
+            page.wait_for_selector("#lost:not([hidden])")
+            shown = {line["round"]: line for line in shown_rounds(page)}
+            history = read_lines(folder / HISTORY)
+            assert len(shown) >= 3
+            for line in history[-len(shown) :]:
+                if line["round"] in shown:  # the last one may have come after the page's end
+                    assert {key: line[key] for key in shown[line["round"]]} == shown[line["round"]]
+            assert all(f"http://{served(url)}/" in address for address in visited.requests)
+        assert local.wait(60) == 130
+        assert "continue with: fedappeal resume" in log.read_text()
+        assert not (folder / "page-address").exists()
+    finally:
+        if local.poll() is None:
+            local.send_signal(signal.SIGINT)
+            local.wait(60)
+
+
+def served(url: str) -> str:
+    """The HOST:PORT of an address."""
+    return url.split("/")[2]
+
+
+def _address(log: Path, process: "subprocess.Popen[bytes]") -> str:
+    found = threading.Event()
+    for _ in range(600):
+        if match := re.search(r"the live page: (http://\S+)", log.read_text()):
+            return match[1]
+        assert process.poll() is None, log.read_text()
+        found.wait(0.1)
+    raise AssertionError(log.read_text())

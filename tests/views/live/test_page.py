@@ -1,0 +1,107 @@
+"""The live page over HTTP: its files, its stream, and who may stop a run."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fedappeal.record.run_folder import HISTORY, RunFolder
+from fedappeal.views.live.actions import ForeignRun
+from fedappeal.views.live.page import live_page
+from fedappeal.views.live.view import View
+from fedappeal.web.serving import PagePlace, ServedPage
+from tests.views.comparison.recorded import a_run
+
+
+class Stopping(ForeignRun):
+    """A run that can be stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = 0
+
+    def stop(self, run_id: int) -> str:
+        self.stopped += 1
+        return "run 7 was stopped"
+
+
+@pytest.fixture
+def actions() -> Stopping:
+    return Stopping()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return a_run(tmp_path / "run", [{"accuracy": 0.5}], rounds=5)
+
+
+@pytest.fixture
+def page(path: Path, actions: Stopping) -> Iterator[ServedPage]:
+    with live_page(View(actions, path), PagePlace(0)) as page:
+        yield page
+
+
+@pytest.fixture
+def operator(page: ServedPage) -> Iterator[httpx.Client]:
+    known = {"Authorization": f"Bearer {page.token}"}
+    with httpx.Client(base_url=f"http://{page.address}", headers=known, trust_env=False, timeout=30) as client:
+        yield client
+
+
+def test_all_that_the_page_loads_is_its_own(operator: httpx.Client) -> None:
+    index = operator.get("/")
+    assert index.status_code == 200
+    assert "style=" not in index.text
+    assert not re.search(r"\son[a-z]+=", index.text)
+    assert "<script>" not in index.text
+    for loaded, kind in (
+        ("/static/page.js", "javascript"),
+        ("/static/parts.js", "javascript"),
+        ("/static/page.css", "css"),
+        ("/static/icon.svg", "svg"),
+        ("/drawing.js", "javascript"),
+        ("/plotly.js", "javascript"),
+    ):
+        answer = operator.get(loaded)
+        assert answer.status_code == 200
+        assert kind in answer.headers["content-type"]
+        assert "script-src" not in answer.headers["content-security-policy"]  # default-src 'self' counts
+    assert operator.get("/static/../page.py").status_code == 404
+    assert operator.get("/static/%2e%2e/page.py").status_code == 404
+
+
+def test_the_stream_says_everything_and_then_each_round(operator: httpx.Client, path: Path) -> None:
+    with operator.stream("GET", "/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "event: all"
+        everything = json.loads(next(lines).removeprefix("data: "))
+        assert everything["run"]["last"] == 1
+        RunFolder.open(path).append(HISTORY, {"round": 2, "accuracy": 0.75, "seconds": 1.0})
+        names = [next(lines) for _ in range(6)]
+        assert "event: rounds" in names
+
+
+def test_the_operator_alone_stops_a_run(operator: httpx.Client, page: ServedPage, actions: Stopping) -> None:
+    mine = {"Origin": f"http://{page.address}"}
+    for headers in ({}, {"Origin": "http://evil.example"}):
+        assert operator.post("/stop", headers=headers).status_code == 403
+    assert httpx.post(f"http://{page.address}/stop", headers=mine, trust_env=False).status_code == 403
+    assert operator.get("/stop").status_code == 405
+    assert actions.stopped == 0
+    answer = operator.post("/stop", headers=mine, content=b"{}")
+    assert (answer.status_code, answer.json(), actions.stopped) == (200, {"said": "run 7 was stopped"}, 1)
+
+
+def test_what_is_not_done_is_said(operator: httpx.Client, page: ServedPage) -> None:
+    mine = {"Origin": f"http://{page.address}"}
+    answer = operator.post("/resume", headers=mine)
+    assert (answer.status_code, answer.json()) == (
+        409,
+        {"said": "there is no run here that can be continued from this page"},
+    )
+    answer = operator.post("/stop", headers=mine, json={"run": "123\n"})
+    assert (answer.status_code, answer.json()) == (409, {"said": "the SuperLink knows no such run"})
+    for body in (b"[", b"[1]", b'{"run": {"a": 1}}'):
+        assert operator.post("/stop", headers=mine, content=body).status_code in (200, 409, 500)

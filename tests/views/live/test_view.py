@@ -1,0 +1,212 @@
+"""What open pages are told: sections that changed, new rounds, and everything where a run was read anew."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedappeal.federation.nodes import Node
+from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.runs import Run
+from fedappeal.flower.control import ControlError
+from fedappeal.record.run_folder import HISTORY, RunFolder
+from fedappeal.views.live import view as module
+from fedappeal.views.live.actions import Actions, ForeignRun, NotDone, OwnRun, SubmittedRun
+from fedappeal.views.live.view import ASKED_EVERY, View
+from tests.views.comparison.recorded import a_run
+
+SUPERLINK = RemoteSuperLink("127.0.0.1:8000")
+
+
+class Pages:
+    """Takes down what pages are told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def __call__(self, name: str, data: object) -> None:
+        self.told.append((name, data))
+
+    def names(self) -> list[str]:
+        names, self.told = [name for name, _ in self.told], []
+        return names
+
+
+class Clock:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SuperLinkOfTests:
+    """What a SuperLink would say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: list[Run] = []
+        self.nodes: list[Node] = []
+        self.asked = 0
+        self.away = False
+        monkeypatch.setattr(module, "list_nodes", self._list_nodes)
+        monkeypatch.setattr(module, "list_runs", lambda address, ca: self.runs)
+
+    def _list_nodes(self, address: str, ca: bytes | None) -> list[Node]:
+        self.asked += 1
+        if self.away:
+            raise ControlError("the SuperLink does not answer", unreachable=True)
+        return self.nodes
+
+
+@pytest.fixture
+def superlink(monkeypatch: pytest.MonkeyPatch) -> SuperLinkOfTests:
+    return SuperLinkOfTests(monkeypatch)
+
+
+def a_listed_run(number: int, status: str, path: Path | str) -> Run:
+    return Run(number, status, "maxfl", "digits", "2026-11-21T18:41:07+00:00", "", str(path))
+
+
+def test_only_what_changed_is_told(tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", [{"accuracy": 0.5}], rounds=3)
+    view, pages = View(ForeignRun(), path), Pages()
+    view.refresh(pages)
+    pages.names()
+    name, everything = view.everything()
+    assert name == "all"
+    assert isinstance(everything, dict)
+    assert [line["round"] for line in everything["rounds"]] == [1]
+    view.refresh(pages)
+    assert pages.names() == []
+    RunFolder.open(path).append(HISTORY, {"round": 2, "accuracy": 0.75, "seconds": 1.0})
+    view.refresh(pages)
+    assert [(name, data) for name, data in pages.told if name == "rounds"] == [
+        ("rounds", [{"round": 2, "accuracy": 0.75, "seconds": 1.0}])
+    ]
+    assert pages.names() == ["rounds", "run"]
+    RunFolder.open(path).event("refused", node="7", reason="another protocol")
+    view.refresh(pages)
+    assert pages.names() == ["refused"]
+
+
+def test_a_run_that_continues_is_told_from_its_start(tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", [{"accuracy": 0.5}] * 2, rounds=3)
+    view, pages = View(ForeignRun(), path), Pages()
+    view.refresh(pages)
+    pages.names()
+    RunFolder.open(path).forget_after(1)
+    view.refresh(pages)
+    assert pages.names() == ["all"]
+
+
+def test_the_superlink_is_asked_at_times(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
+    clock = Clock()
+    view = View(ForeignRun(), a_run(tmp_path / "run", []), SUPERLINK, clock=clock)
+    for expected in (1, 1, 2):
+        view.refresh(Pages())
+        assert superlink.asked == expected
+        clock.now += 0.6 * ASKED_EVERY
+
+
+def test_a_superlink_that_is_slow_is_asked_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = Clock(), []
+
+    def slow(address: str, ca: bytes | None) -> list[Node]:
+        asked.append(clock.now)
+        clock.now += 2.0
+        return []
+
+    monkeypatch.setattr(module, "list_nodes", slow)
+    monkeypatch.setattr(module, "list_runs", lambda address, ca: [])
+    view = View(ForeignRun(), a_run(tmp_path / "run", []), SUPERLINK, clock=clock)
+    for _ in range(40):
+        view.refresh(Pages())
+        clock.now += 1.0
+    assert asked == [100.0, 117.0, 134.0]  # the longest wait, after each answer
+
+
+def test_without_a_run_the_superlinks_latest_is_shown(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
+    clock, pages = Clock(), Pages()
+    view = View(SubmittedRun(SUPERLINK, ""), None, SUPERLINK, clock=clock)
+    superlink.nodes = [Node("key-1", 1, "anna", "online", "", "")]
+    superlink.runs = [
+        a_listed_run(1, "completed", ""),
+        a_listed_run(2, "running", "relative"),
+        a_listed_run(3, "running", "/nowhere"),
+    ]
+    view.refresh(pages)
+    assert view.path is None
+    assert dict(pages.told)["clients"]["rows"][0]["name"] == "anna"
+    assert view.everything()[1]["run"] is None  # type: ignore[index]
+    pages.names()
+    first, second = a_run(tmp_path / "first", []), a_run(tmp_path / "second", [])
+    for runs, expected in (
+        ([a_listed_run(4, "completed", first)], first),
+        ([a_listed_run(4, "running", first), a_listed_run(5, "failed", second)], first),
+        ([a_listed_run(4, "running", first), a_listed_run(5, "pending", second)], second),
+    ):
+        superlink.runs = runs
+        clock.now += 2 * ASKED_EVERY
+        before, told = view.path, Pages()
+        view.refresh(told)
+        assert view.path == expected
+        assert ("all" in told.names()) == (before != expected)
+
+
+def test_a_superlink_that_is_away_is_said_and_nodes_count_as_unknown(
+    tmp_path: Path, superlink: SuperLinkOfTests
+) -> None:
+    clock, pages = Clock(), Pages()
+    view = View(ForeignRun(), a_run(tmp_path / "run", []), SUPERLINK, clock=clock)
+    superlink.nodes = [Node("key-1", 1, "anna", "online", "", "")]
+    view.refresh(pages)
+    assert dict(pages.told)["clients"]["online"] == 1
+    superlink.away = True
+    clock.now += 2 * ASKED_EVERY
+    view.refresh(pages)
+    told = dict(pages.told)
+    assert told["superlink"]["problem"] == "the SuperLink does not answer"
+    assert told["clients"]["online"] is None
+
+
+class Asked(ForeignRun):
+    """Actions that take down what they were asked."""
+
+    def __init__(self) -> None:
+        self.stopped: list[int] = []
+
+    def stop(self, run_id: int) -> str:
+        self.stopped.append(run_id)
+        return "stopped"
+
+
+def test_a_run_is_stopped_by_its_id_or_as_the_one_that_is_shown(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
+    actions, path = Asked(), a_run(tmp_path / "run", [])
+    superlink.runs = [a_listed_run(2**63, "running", path), a_listed_run(7, "running", "/other")]
+    view = View(actions, path, SUPERLINK)
+    view.refresh(Pages())
+    assert view.stop("") == view.stop("7") == "stopped"
+    assert actions.stopped == [2**63, 7]
+    with pytest.raises(NotDone, match="knows no such run"):
+        view.stop("8")
+
+
+def test_a_stopped_run_is_known_from_the_superlink(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
+    path = a_run(tmp_path / "run", [])
+    RunFolder.open(path).record(runtime={"kind": "submitted"})
+    superlink.runs = [a_listed_run(1, "stopped", path)]
+    view, pages = View(SubmittedRun(SUPERLINK, ""), path, SUPERLINK), Pages()
+    view.refresh(pages)
+    told = dict(pages.told)
+    assert told["run"]["state"] == "stopped"
+    assert told["actions"] == {"stop": False, "resume": True, "commands": []}
+
+
+@pytest.mark.parametrize("actions", [OwnRun(), ForeignRun()])
+def test_what_is_not_offered_is_not_done(tmp_path: Path, actions: Actions) -> None:
+    view = View(actions, a_run(tmp_path / "run", []))
+    view.refresh(Pages())
+    with pytest.raises(NotDone, match="no run here that can be continued"):
+        view.resume()

@@ -1,0 +1,231 @@
+"""A run's metrics: read back by Prometheus' own parser, beside the lines of the run's folder."""
+
+import json
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedappeal.cli.local import start_local
+from fedappeal.cli.observers import Observers
+from fedappeal.cli.simulate import plan, start_simulations
+from fedappeal.cli.submit import submit_run
+from fedappeal.protocol.metric import Metric
+from fedappeal.record.lines import append_lines, rewrite
+from fedappeal.record.run_folder import CONFIG, EVENTS, HISTORY, read_lines
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.metrics.reasons import KINDS, OTHER, kind_of
+from fedappeal.views.metrics.serving import MetricsPort
+from fedappeal.views.terminal.view import RunView
+
+parser = pytest.importorskip("prometheus_client.parser", reason="the extra metrics is not installed")
+exposition = pytest.importorskip("prometheus_client.exposition", reason="the extra metrics is not installed")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def samples(registry: Any) -> dict[str, float]:
+    """Every sample by its name with labels, as Prometheus reads the text."""
+    return parsed(exposition.generate_latest(registry).decode())
+
+
+def parsed(text: str) -> dict[str, float]:
+    return {
+        name(sample.name, sample.labels): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def name(metric: str, labels: dict[str, str]) -> str:
+    return metric + "".join(f"|{value}" for _, value in sorted(labels.items()))
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    settings = {"task": "digits", "seed": 3, "strategy": "maxfl", "rounds": 9}
+    metric = Metric("f1").as_record()
+    (tmp_path / CONFIG).write_text(json.dumps({"settings": settings, "metric": metric}))
+    return tmp_path
+
+
+def line(number: int, **more: Any) -> dict[str, Any]:
+    counts = {"asked": 5, "joined": 3, "sat_out": 1, "left": 0, "failed": 1, "surplus": 0}
+    return {"round": number, **counts, "bytes_up": 100, "bytes_down": 50, "seconds": 0.5, **more}
+
+
+def metrics_of(folder: Path, count: int | None = None) -> Any:
+    from fedappeal.views.metrics.folder import FolderMetrics
+
+    return FolderMetrics(folder, (lambda: count) if count is not None else None)
+
+
+def test_a_runs_metrics_are_sums_over_its_lines(run_folder: Path) -> None:
+    registry = metrics_of(run_folder, 4)
+    failures = {"a": "no answer in time", "b": "loss = nan is not a finite number", "c": "<b>what a client says</b>"}
+    append_lines(run_folder / EVENTS, [{"event": "enrolled", "enrolled": 5}, {"event": "round", "round": 1}])
+    append_lines(run_folder / HISTORY, [line(1, failures=failures), line(2, gm_appeal=0.25, loss=1.5)])
+    found = samples(registry)
+    expected = {
+        "fedappeal_run_info|3|maxfl|digits": 1,
+        "fedappeal_rounds_planned": 9,
+        "fedappeal_round": 2,
+        "fedappeal_rounds_total": 2,
+        "fedappeal_round_seconds_sum": 1.0,
+        "fedappeal_round_seconds_count": 2,
+        "fedappeal_bytes_total|up": 200,
+        "fedappeal_bytes_total|down": 100,
+        "fedappeal_asked_total": 10,
+        "fedappeal_decisions_total|joined": 6,
+        "fedappeal_round_decisions|sat_out": 1,
+        "fedappeal_failures_total|no-answer": 1,
+        "fedappeal_failures_total|not-finite": 1,
+        "fedappeal_failures_total|other": 1,
+        "fedappeal_clients_enrolled": 5,
+        "fedappeal_clients_connected": 4,
+        "fedappeal_model_gm_appeal": 0.25,
+        "fedappeal_model_loss": 1.5,
+        "fedappeal_run_running": 1,
+    }
+    assert {key: found[key] for key in expected} == expected
+    append_lines(run_folder / HISTORY, [line(3)])
+    append_lines(run_folder / EVENTS, [{"event": "finished", "round": 3, "reason": ""}])
+    found = samples(registry)
+    assert (found["fedappeal_rounds_total"], found["fedappeal_run_running"]) == (3, 0)
+    assert found["fedappeal_model_loss"] == 1.5  # that of the latest evaluation
+
+
+def test_a_number_that_is_not_finite_leaves_a_gauge_as_it_was(run_folder: Path) -> None:
+    registry = metrics_of(run_folder)
+    append_lines(run_folder / HISTORY, [line(1, loss=1.5, f1=0.25), line(2, loss=float("inf"), f1=float("nan"))])
+    shown = samples(registry)
+    assert (shown["fedappeal_model_loss"], shown["fedappeal_model_metric|f1"]) == (1.5, 0.25)
+    assert shown["fedappeal_round"] == 2
+
+
+def test_a_run_that_continues_is_counted_anew(run_folder: Path) -> None:
+    registry = metrics_of(run_folder)
+    append_lines(run_folder / HISTORY, [line(1), line(2), line(3)])
+    assert samples(registry)["fedappeal_asked_total"] == 15
+    rewrite(run_folder / HISTORY, [line(1), line(2)])
+    assert samples(registry)["fedappeal_asked_total"] == 10
+    assert "fedappeal_clients_connected" not in samples(registry)
+
+
+def test_a_folder_that_is_not_there_yet_has_no_metrics_and_no_error(tmp_path: Path) -> None:
+    registry = metrics_of(tmp_path / "run", 2)
+    assert samples(registry) == {"fedappeal_clients_connected": 2}
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("no answer", "no-answer"),
+        ("slow alone: not waited for after 3.0 s, (rule)", "no-answer"),
+        ("array 'w' has values that are not finite", "not-finite"),
+        ("weight = -1.0 is not allowed: a finite number, at least 0", "malformed"),
+        ("reply has no MetricRecord 'metrics'", "malformed"),
+        ("its reply cannot be used: KeyError: 'x'", "malformed"),
+        ("client anna: data is refused: labels out of range", "data"),
+        ("its update (9) is longer than 2 (influence-norm)", "influence"),
+        ("RuntimeError (the client's log says more)", "client-error"),
+        ("the run has all of its 4 clients (max-clients)", "client-id"),
+        ("\u202ewhatever\n", OTHER),
+        (None, OTHER),
+    ],
+)
+def test_reasons_are_of_few_kinds(reason: object, kind: str) -> None:
+    assert kind_of(reason) == kind
+    assert kind in KINDS
+
+
+def test_no_label_holds_what_another_party_wrote(run_folder: Path) -> None:
+    registry = metrics_of(run_folder)
+    before = set(samples(registry))
+    foreign = {f"client-{k}": f"evil {k}" for k in range(50)}
+    append_lines(run_folder / HISTORY, [line(1, failures=foreign, f1=0.5)])
+    append_lines(run_folder / EVENTS, [{"event": f"kind {k}", "reason": "evil"} for k in range(50)])
+    append_lines(
+        run_folder / EVENTS, [{"event": "refused", "client": "evil", "reason": f"evil {k}"} for k in range(9)]
+    )
+    assert set(samples(registry)) - before == {"fedappeal_model_metric|f1"}
+    assert samples(registry)[f"fedappeal_refusals_total|{OTHER}"] == 9
+
+
+def test_metrics_are_served_while_a_run_is_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = MetricsPort(free_port())
+    url = f"http://127.0.0.1:{port.port}/metrics"
+    seen: list[dict[str, float]] = []
+    watch = Observers.watch
+
+    @contextmanager
+    def watched(self: Observers, *given: Any) -> Iterator[None]:
+        with watch(self, *given):
+            yield
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                seen.append(parsed(answer.read().decode()))
+
+    monkeypatch.setattr(Observers, "watch", watched)
+    settings = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
+    jobs = plan(settings, [], str(tmp_path / "run"))
+    start_simulations(jobs, 1, "auto", "cpu", "", 1, observers=Observers(metrics=port))
+    history = read_lines(tmp_path / "run" / HISTORY)
+    assert seen[0]["fedappeal_rounds_total"] == 2
+    assert seen[0]["fedappeal_bytes_total|up"] == sum(each["bytes_up"] for each in history)
+    assert seen[0]["fedappeal_model_metric|accuracy"] == history[-1]["accuracy"]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=5)
+
+
+@pytest.mark.e2e
+def test_a_local_federation_counts_its_connected_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int | None] = []
+    monkeypatch.setattr(RunView, "summary", lambda view: found.append(len(view.rounds)))
+    shown = RunView.watch
+
+    def watch(view: RunView, kind: str, each: dict[str, Any]) -> None:
+        shown(view, kind, each)
+        if kind == "round":
+            with urllib.request.urlopen(f"http://127.0.0.1:{port.port}/metrics", timeout=10) as answer:
+                found.append(int(parsed(answer.read().decode())["fedappeal_clients_connected"]))
+
+    monkeypatch.setattr(RunView, "watch", watch)
+    port = MetricsPort(free_port())
+    settings = {"model": "logistic", "clients": 2, "rounds": 1, "local-steps": 2, "requirement": "fixed"}
+    start_local(settings | {"out": str(tmp_path / "run")}, port=0, data_dir="", device="cpu", metrics=port)
+    assert found == [2, 1]
+
+
+def test_what_is_not_allowed_is_found_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match=r"metrics-port = \d+ is not allowed: Address already in use"):
+            MetricsPort(taken.getsockname()[1])
+    with pytest.raises(ConfigError, match=r"metrics-port = -1 is not allowed: 1 to 65535; 0: none"):
+        MetricsPort(-1)
+    with pytest.raises(ConfigError, match=r"metrics-port = 65536 is not allowed: 1 to 65535; 0: none"):
+        MetricsPort(65536)
+    with pytest.raises(ConfigError, match=r"metrics-address = 'here' is not allowed: an address of this machine"):
+        MetricsPort(1, "here")
+    port = MetricsPort(free_port())
+    jobs = plan({}, ["seed=0,1"], str(tmp_path / "sweep"))
+    with pytest.raises(ConfigError, match=r"metrics-port = \d+ is not allowed with several runs"):
+        start_simulations(jobs, 1, "auto", "cpu", "", 1, observers=Observers(metrics=port))
+    with pytest.raises(ConfigError, match="metrics-port is not allowed with --detach"):
+        submit_run({"out": str(tmp_path / "run")}, "127.0.0.1:1", "", True, metrics=port)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedappeal\[metrics\]'"):
+        MetricsPort(free_port())
+    assert not (tmp_path / "sweep").exists()

@@ -1,0 +1,139 @@
+"""A report in a real browser: all charts are drawn, on a phone and a screen, light, dark and on paper."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from fedappeal.record.decisions import packed
+from fedappeal.record.run_folder import MEASUREMENTS, PARTICIPATION, RunFolder
+from fedappeal.views.report.report import ReportOptions, write_report
+from tests.views.comparison.recorded import a_run, a_sweep
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+LONG = "a-client-whose-owner-likes-long-names-without-any-blank-in-them-4711"
+HOSTILE = "<img src=//example.org/x onerror=console.error(1)>"
+PHONE, SCREEN = 400, 1400
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """The folder of a run with long and hostile names."""
+    lines = [{"accuracy": 0.5, "gm_appeal": 0.5, "loss": 1.0, "failed": 1, "failures": {LONG: HOSTILE}}] * 3
+    path = a_run(tmp_path / "one", lines, strategy="maxfl")  # type: ignore[arg-type]
+    folder = RunFolder.open(path)
+    folder.append(PARTICIPATION, *(packed(n, {LONG: "joined", HOSTILE: "left", "bert": "failed"}) for n in (1, 2, 3)))
+    measured = {"round": 3, "client-ids": [LONG, HOSTILE], "loss": [0.2, 0.9], "accuracy": [0.9, 0.6]}
+    folder.append(MEASUREMENTS, {**measured, "appealed": [1, 0]})
+    return path
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    """The folder of a sweep of two strategies."""
+    return a_sweep(tmp_path / "sweep", {"fedavg": [0.1, 0.2, 0.3], "maxfl": [0.3, 0.5, 0.7]})
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Callable[..., tuple[Page, list[str]]]]:
+    """Open a page and wait for its charts; return it, and what it asked for and complained of."""
+    contexts = []
+
+    def open_page(file: Path, width: int = SCREEN, **look: Any) -> tuple[Page, list[str]]:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **look)
+        contexts.append(context)
+        page, seen = context.new_page(), list[str]()
+        page.on("request", lambda request: seen.append(request.url.partition(":")[0]))
+        page.on("console", lambda message: seen.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-drawn]", state="attached")
+        return page, seen
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("single_file", [False, True])
+def test_all_charts_are_drawn(one: Path, single_file: bool, opened: Callable[..., tuple[Page, list[str]]]) -> None:
+    file = write_report([one], ReportOptions(single_file=single_file))
+    page, seen = opened(file)
+    assert page.locator(".chart.js-plotly-plot .main-svg:first-child").count() == 8
+    assert file.read_text().count('id="chart-') == 8
+    assert set(seen) <= {"file", "blob", "data"}
+    assert seen.count("file") == (1 if single_file else 2)
+
+
+SCRIPT_TIME = """
+let script;
+Object.defineProperty(window, "Plotly", {
+  get: () => script,
+  set: value => { script = value; window.scriptRan ??= performance.now(); },
+});
+"""
+
+
+@pytest.mark.parametrize("single_file", [False, True])
+def test_its_text_is_painted_before_plotlys_script_runs(one: Path, single_file: bool, browser: Browser) -> None:
+    file = write_report([one], ReportOptions(single_file=single_file))
+    with browser.new_page() as page:
+        page.add_init_script(SCRIPT_TIME)
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-drawn]", state="attached")
+        painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        assert 0 < painted < page.evaluate("scriptRan")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, SCREEN])
+@pytest.mark.parametrize("kind", ["one", "several"])
+def test_it_fits_and_stays_on_this_machine(
+    kind: str, width: int, scheme: str, opened: Callable[..., tuple[Page, list[str]]], request: pytest.FixtureRequest
+) -> None:
+    page, seen = opened(write_report([request.getfixturevalue(kind)]), width, color_scheme=scheme)
+    assert set(seen) <= {"file", "blob", "data"}
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for box in [chart.bounding_box() for chart in page.locator(".chart .main-svg").all()]:
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    texts = [chart.get_attribute("aria-label") or "" for chart in page.locator("[role=img]").all()]
+    assert len(texts) == page.locator(".chart").count() > 0
+    assert all(len(text) > 20 for text in texts)
+    assert page.locator("figcaption").all_inner_texts() == texts
+    ink, ground = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor"))
+    assert (brightness(ink) > brightness(ground)) == (scheme == "dark")
+    letters = page.evaluate("getComputedStyle(document.querySelector('.chart .xtick text')).fill")
+    assert letters == ink
+
+
+def test_paper_is_white_and_charts_fit_it(one: Path, opened: Callable[..., tuple[Page, list[str]]]) -> None:
+    page, _ = opened(write_report([one]), color_scheme="dark")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) == 255 * 3
+    assert brightness(page.evaluate("getComputedStyle(document.querySelector('.chart .xtick text')).fill")) == 0
+    sheet = 180 / 25.4 * 96
+    widths = [box["width"] for chart in page.locator(".chart .main-svg").all() if (box := chart.bounding_box())]
+    assert 0 < max(widths) <= sheet
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 200
+
+
+def brightness(colour: str) -> int:
+    """The sum of a colour's red, green and blue."""
+    return sum(int(number) for number in re.findall(r"\d+", colour)[:3])
