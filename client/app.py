@@ -17,15 +17,15 @@ from flwr.clientapp import ClientApp
 import fedappeal
 from client.byzantine import attacks, false_claims, falsify, falsify_enrolment
 from client.data.unfit import OwnDataRefused
+from client.judgement import Adaptation
+from client.outlook import ModelOutlook
 from client.participant import ADAPTATION, Participant
 from client.participants import Participants
 from client.plugin_check import check_plugins
+from client.privacy import Protection, protected
 from client.state.activity import note_judged
 from client.state.own_key import proof_of
 from client.state.preferred import record_name
-from client.training.judgement import Adaptation
-from client.training.outlook import ModelOutlook
-from client.training.privacy import Protection, protected
 from client.turn import NO_STRATEGY, Turn, told_rule, told_strategy
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.measured import UNMEASURED, Measured

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from client.data.cache import Cache
 from client.equipment import Equipment
+from client.judgement import Adaptation, JudgedModel
 from client.limits.guard import Guard
 from client.requirement import LOOKS, Requirement, made, read_requirement, stored_requirement
 from client.settings import NodeSettings
 from client.state import preferred
 from client.state.memory import RunMemory, client_identity
 from client.state.store import Store
-from client.training.judgement import Adaptation, JudgedModel
 from client.training.models import arrays_of
 from client.training.noise import Noise
 from client.training.precision import FLOAT32

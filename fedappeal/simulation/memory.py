@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
+from client.judgement import JudgedModel
 from client.participants import Participants
 from client.requirement import read_requirement
 from client.state.memory import RunMemory, client_of_partition
 from client.state.store import ContextStore
-from client.training.judgement import JudgedModel
 from fedappeal.core.measured import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.record.lines import REQUIREMENTS

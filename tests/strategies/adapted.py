@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from client.judgement import Adaptation
 from client.participant import Participant
-from client.training.judgement import Adaptation
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from client.outlook import ModelOutlook
 from client.participation.anticipate import Anticipate, stays_at
-from client.training.outlook import ModelOutlook
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Past, Situation
 from fedappeal.protocol import keys

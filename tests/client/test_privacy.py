@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from client.privacy import noise_key, protected
 from client.settings import NodeSettings
 from client.state.store import ContextStore, DiskStore, Record, Store
 from client.training.models import arrays_of
-from client.training.privacy import noise_key, protected
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.flower.messages import be_server
