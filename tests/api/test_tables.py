@@ -4,21 +4,21 @@ import re
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, Features, Image, Sequence, Value
-from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
 
 import fedappeal
 from fedappeal.api.tables import Columns, Rows, rows_of_dataset, rows_of_frame
 from fedappeal.settings.config import ConfigError, RunConfig
 from tests.api.blobs import QUICK, Net, in_folder
+from tests.later import Later
+
+pd, datasets, partitioners = Later("pandas"), Later("datasets"), Later("flwr_datasets.partitioner")
 
 __all__ = ["in_folder"]
 
 
-def frame(rows: int = 60) -> pd.DataFrame:
+def frame(rows: int = 60) -> Any:
     draw = np.random.default_rng(0)
     found = pd.DataFrame(draw.normal(size=(rows, 3)), columns=["a", "b", "c"])
     found["user"] = [f"u{k % 4}" for k in range(rows)]
@@ -81,24 +81,22 @@ def test_a_table_that_cannot_be_used_is_one_line(change: Any, columns: Columns, 
         rows_of_frame(frame().assign(**change), columns)
 
 
-def dataset() -> Dataset:
+def dataset() -> Any:
     table = frame()
     columns = {"a": table["a"], "b": table["b"], "user": table["user"], "y": (table["a"] > 0).astype(int)}
-    kinds = {
-        "a": Value("float32"),
-        "b": Value("float32"),
-        "user": Value("string"),
-        "y": ClassLabel(names=["no", "yes"]),
-    }
-    return Dataset.from_dict({name: list(values) for name, values in columns.items()}, Features(kinds))
+    number, text = datasets.Value("float32"), datasets.Value("string")
+    kinds = {"a": number, "b": number, "user": text, "y": datasets.ClassLabel(names=["no", "yes"])}
+    return datasets.Dataset.from_dict(
+        {name: list(values) for name, values in columns.items()}, datasets.Features(kinds)
+    )
 
 
 def test_a_dataset_is_dealt_out_by_a_partitioner() -> None:
-    rows = rows_of_dataset(dataset(), Columns("", "y", ("a", "b"), IidPartitioner(num_partitions=5)))
+    rows = rows_of_dataset(dataset(), Columns("", "y", ("a", "b"), partitioners.IidPartitioner(num_partitions=5)))
     assert [len(client) for client in rows.clients] == [12] * 5
     assert rows.class_names == ("no", "yes")
     assert rows.clients[0].x.shape == (12, 2)  # type: ignore[union-attr]
-    partitioner = DirichletPartitioner(num_partitions=3, partition_by="y", alpha=5.0, seed=1)
+    partitioner = partitioners.DirichletPartitioner(num_partitions=3, partition_by="y", alpha=5.0, seed=1)
     columns = Columns("", "y", ("a", "b"), partitioner)
     sizes = [len(client) for client in rows_of_dataset(dataset(), columns).clients]
     assert sum(sizes) == 60
@@ -111,15 +109,17 @@ def test_a_client_column_is_a_partitioner_too() -> None:
 
 
 def test_token_ids_stay_apart_and_images_become_floats() -> None:
-    kinds = Features({"ids": Sequence(Value("int64"), 3), "mask": Sequence(Value("int64"), 3), "y": Value("int64")})
-    tokens = Dataset.from_dict({"ids": [[1, 2, 3]] * 4, "mask": [[1, 1, 0]] * 4, "y": [0, 1, 0, 1]}, kinds)
-    whole = IidPartitioner(num_partitions=1)
-    x = rows_of_dataset(tokens, Columns("", "y", (), whole)).clients[0].x
+    whole, number = partitioners.IidPartitioner(num_partitions=1), datasets.Value("int64")
+    three = datasets.Sequence(number, 3)
+    kinds = datasets.Features({"ids": three, "mask": three, "y": number})
+    tokens = {"ids": [[1, 2, 3]] * 4, "mask": [[1, 1, 0]] * 4, "y": [0, 1, 0, 1]}
+    x = rows_of_dataset(datasets.Dataset.from_dict(tokens, kinds), Columns("", "y", (), whole)).clients[0].x
     assert isinstance(x, dict)
     assert x["ids"].dtype == torch.int64
     assert x["mask"].tolist() == [[1, 1, 0]] * 4
     pictures = [np.full((5, 4, 3), 255, np.uint8), np.zeros((5, 4, 3), np.uint8)]
-    images = Dataset.from_dict({"image": pictures, "y": [0, 1]}, Features({"image": Image(), "y": Value("int64")}))
+    kinds = datasets.Features({"image": datasets.Image(), "y": number})
+    images = datasets.Dataset.from_dict({"image": pictures, "y": [0, 1]}, kinds)
     found = rows_of_dataset(images, Columns("", "y", (), whole)).clients[0].x
     assert isinstance(found, torch.Tensor)
     assert found.shape == (2, 3, 5, 4)
@@ -127,13 +127,13 @@ def test_token_ids_stay_apart_and_images_become_floats() -> None:
 
 
 def test_rows_of_unequal_length_are_named() -> None:
-    ragged = Dataset.from_dict({"ids": [[1], [1, 2]], "y": [0, 1]})
+    ragged = datasets.Dataset.from_dict({"ids": [[1], [1, 2]], "y": [0, 1]})
     with pytest.raises(ConfigError, match="column 'ids' is not allowed: its rows are texts or of unequal length"):
-        rows_of_dataset(ragged, Columns("", "y", (), IidPartitioner(num_partitions=1)))
+        rows_of_dataset(ragged, Columns("", "y", (), partitioners.IidPartitioner(num_partitions=1)))
     with pytest.raises(ConfigError, match="partitioner is missing"):
         rows_of_dataset(ragged, Columns("", "y"))
     with pytest.raises(ConfigError, match="partitioner is not allowed: "):
-        rows_of_dataset(dataset(), Columns("", "y", ("a",), IidPartitioner(num_partitions=100)))
+        rows_of_dataset(dataset(), Columns("", "y", ("a",), partitioners.IidPartitioner(num_partitions=100)))
 
 
 @pytest.mark.usefixtures("in_folder")
@@ -145,7 +145,7 @@ def test_a_run_on_a_table_and_on_a_dataset() -> None:
         fedappeal.load(run.path, data=frame(80), client="user", label="y", model="logistic")
     again = fedappeal.load(run.path, data=frame(), client="user", label="y", model="logistic", quiet=True)
     assert again.resume(rounds=4).rounds == 4
-    mine = IidPartitioner(num_partitions=6)
+    mine = partitioners.IidPartitioner(num_partitions=6)
     other = fedappeal.simulate(
         "fedavg",
         data=dataset(),

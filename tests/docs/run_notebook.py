@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
-from nbclient import NotebookClient
-
 SECONDS = 240
 """Of one cell, on a busy machine."""
 
 
 def executed(notebook: Path, folder: Path) -> Any:
     """The notebook with the outputs that its cells have in a folder; an error of a cell is raised."""
+    import nbformat
+    from nbclient import NotebookClient
+
     found = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(folder)}}
     NotebookClient(found, timeout=SECONDS, kernel_name="python3", resources=where, record_timing=False).execute()
@@ -21,6 +21,8 @@ def executed(notebook: Path, folder: Path) -> Any:
 
 
 def main() -> None:
+    import nbformat
+
     notebook, folder, *copies = sys.argv[1:]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     found = executed(Path(notebook), Path(folder))

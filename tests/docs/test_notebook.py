@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.run_notebook import executed
+from tests.later import Later
+
+nbformat = Later("nbformat")
 
 NOTEBOOK = DOCS / "notebook.ipynb"
 

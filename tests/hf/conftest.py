@@ -1,13 +1,14 @@
 """One folder of models and texts for all tests on Hugging Face models."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-
 from tests.hf.tiny import save_model, save_texts, save_tokenizer
+
+if missing := [name for name in ("transformers", "peft") if find_spec(name) is None]:
+    pytest.skip(f"needs {' and '.join(missing)}", allow_module_level=True)
 
 
 @pytest.fixture(scope="session")

@@ -5,19 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils import logging
 
 WORDS = [f"word{number}" for number in range(40)]
 GOOD, BAD, REST = WORDS[:10], WORDS[10:20], WORDS[20:]
-
-logging.disable_progress_bar()
 
 
 def save_tokenizer(folder: Path, words: list[str] = WORDS) -> None:
     """Save a tokenizer of whole words: 0 is padding, 1 an unknown word, then the words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -7,8 +7,9 @@ import pytest
 
 import fedappeal
 from fedappeal.record.run_folder import HISTORY, MODEL, read_config, read_lines
+from tests.later import Later
 
-mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+mlflow = Later("mlflow")
 QUICK: dict[str, Any] = {"model": "logistic", "clients": 3, "rounds": 3, "local_steps": 2, "requirement": "fixed"}
 
 

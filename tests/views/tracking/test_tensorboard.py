@@ -7,10 +7,9 @@ import pytest
 
 import fedappeal
 from fedappeal.record.run_folder import HISTORY, MODEL, read_lines
+from tests.later import Later
 
-reader = pytest.importorskip(
-    "tensorboard.backend.event_processing.event_accumulator", reason="the extra tensorboard is not installed"
-)
+reader = Later("tensorboard.backend.event_processing.event_accumulator")
 QUICK: dict[str, Any] = {"model": "logistic", "clients": 3, "rounds": 3, "local_steps": 2, "requirement": "fixed"}
 
 

@@ -6,20 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import fedappeal
 from fedappeal.record.run_folder import HISTORY, MODEL, read_lines
+from tests.later import Later
 
-pytest.importorskip("wandb", reason="the extra wandb is not installed")
+wandb_records = Later("wandb.proto.wandb_internal_pb2")
 BLOCK = 32768
 QUICK: dict[str, Any] = {"model": "logistic", "clients": 3, "rounds": 3, "local_steps": 2, "requirement": "fixed"}
 
 
 def records(file: Path) -> list[Any]:
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    return [Record.FromString(content) for content in written(file.read_bytes())]
+    return [wandb_records.Record.FromString(content) for content in written(file.read_bytes())]
 
 
 def written(data: bytes) -> Iterator[bytes]:
