@@ -14,7 +14,6 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-import fedappeal
 from client.byzantine import attacks, false_claims, falsify, falsify_enrolment
 from client.data.unfit import OwnDataRefused
 from client.judgement import Adaptation
@@ -35,6 +34,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash, model_of
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.rounds import MOST_ROUNDS
+from fedappeal.system import versions
 
 log = logging.getLogger("fedappeal.client")
 
@@ -146,7 +146,7 @@ class _Answers:
         config = _config(message)
         if (theirs := int(config.get(keys.PROTOCOL_VERSION, keys.PROTOCOL))) != keys.PROTOCOL:
             raise ConfigError(
-                f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {theirs}"
+                f"this client speaks protocol {keys.PROTOCOL} (fedappeal {versions.FEDAPPEAL}), the run {theirs}"
             )
         try:
             participant = self._participants.of(context, message)

@@ -5,7 +5,6 @@ from functools import cached_property, lru_cache
 
 from flwr.app import ArrayRecord, ConfigRecord
 
-import fedappeal
 from client.choices import policy_maker, requirement_kind_of, rule_of
 from client.data.cache import Cache, pick_device
 from client.limits.disclosure import Disclosure
@@ -21,6 +20,7 @@ from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.settings.config import RunConfig
+from fedappeal.system import versions
 from fedappeal.tasks.examples import OneClientsData
 from strategies.rounds.algorithm import Algorithm
 
@@ -67,7 +67,7 @@ class Equipment:
         self.layout = Layout.of(arrays_of(self.initial, self.parts.shared))
         self.fingerprint = self.task.fingerprint
         self._run_settings, self.allowed = config, node.allowed
-        says = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint, keys.VERSION: fedappeal.__version__}
+        says = {keys.TASK: config.task, keys.FINGERPRINT: self.fingerprint, keys.VERSION: versions.FEDAPPEAL}
         self.introduction = ConfigRecord({**says, keys.PROTOCOL_VERSION: keys.PROTOCOL})
         kind = self._requirement_kind
         self._requirement_key = lru_cache(maxsize=1)(

@@ -6,6 +6,8 @@ Names of the Python interface are imported when they are asked for: the command 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedappeal.system.versions import FEDAPPEAL
+
 if TYPE_CHECKING:
     from fedappeal.api.run import FinishedRound, Run
     from fedappeal.api.runs import Runs
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from fedappeal.tasks.task import Task
     from fedappeal.views.comparison.frame import compare
 
-__version__ = "0.1.0"
+__version__ = FEDAPPEAL
 
 _NAMES = {
     "ClientData": "fedappeal.tasks.examples",

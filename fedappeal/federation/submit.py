@@ -7,10 +7,10 @@ from the same bundle.
 
 from collections.abc import Mapping
 
-from fedappeal import __version__
 from fedappeal.flower import bundle
 from fedappeal.flower.control import RunStatus, control
 from fedappeal.settings.config import Scalar
+from fedappeal.system.versions import FEDAPPEAL
 
 SERVER_APP = "server.app:app"
 CLIENT_APP = "client.app:app"
@@ -22,7 +22,7 @@ def build_fab(
     serverapp: str = SERVER_APP,
     clientapp: str = CLIENT_APP,
     *,
-    version: str = __version__,
+    version: str = FEDAPPEAL,
 ) -> bytes:
     """Build a bundle in memory that holds a run's settings and names its apps.
 

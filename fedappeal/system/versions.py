@@ -1,8 +1,10 @@
-"""Versions of installed packages, as every result records them."""
+"""This package's version, and those of installed packages, as every result records them."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+FEDAPPEAL = "0.1.0"
+"""This package's version, which clients and runs tell each other."""
 _RECORDED = ("fedappeal", "flwr", "torch", "torchvision", "numpy", "grpcio", "protobuf")
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-import fedappeal
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.system import versions
 from tests.node import Node, run_config
 
 CONFIG = run_config(clients=4, strategy="fedavg", requirement="fixed", local_steps=1, model="logistic")
@@ -22,7 +22,7 @@ def test_another_protocol_is_refused_in_one_line(protocol: int) -> None:
     with pytest.raises(ConfigError) as error:
         node()("query", told={keys.PROTOCOL_VERSION: protocol})
     assert str(error.value) == (
-        f"this client speaks protocol {keys.PROTOCOL} (fedappeal {fedappeal.__version__}), the run {protocol}"
+        f"this client speaks protocol {keys.PROTOCOL} (fedappeal {versions.FEDAPPEAL}), the run {protocol}"
     )
 
 
@@ -35,7 +35,7 @@ def test_the_protocol_is_checked_before_anything_else_of_the_run() -> None:
 
 def test_another_package_version_of_the_same_protocol_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, Scalar | None] = {keys.PROTOCOL_VERSION: keys.PROTOCOL, keys.VERSION: "99.0"}
-    monkeypatch.setattr(fedappeal, "__version__", "0.0.1")
+    monkeypatch.setattr(versions, "FEDAPPEAL", "0.0.1")
     info = node()("query", told=told).config_records[keys.INFO]
     assert (info[keys.PROTOCOL_VERSION], info[keys.VERSION]) == (keys.PROTOCOL, "0.0.1")
 

@@ -137,7 +137,8 @@ def test_a_client_of_another_protocol_is_refused_with_a_line_on_both_sides(
 def test_a_client_of_another_version_joins_where_it_speaks_the_same_protocol(
     registered: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = patched_client(registered, "fedappeal.__version__ = '0.0.9'", monkeypatch)
+    patch = "from fedappeal.system import versions; versions.FEDAPPEAL = '0.0.9'"
+    client = patched_client(registered, patch, monkeypatch)
     folder = registered.folder / "other-version"
     options = ["--clients", "1", "--rounds", "1", "--local-steps", "1", "--set", "solo.steps=1", "--out", str(folder)]
     done = registered.fedappeal("submit", *options)

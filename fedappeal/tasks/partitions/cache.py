@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal import __version__
 from fedappeal.system.files import read_safetensors, write_safetensors
+from fedappeal.system.versions import FEDAPPEAL
 from fedappeal.tasks.arrays import Labels, Rows
 
 
@@ -91,6 +91,6 @@ def _path(fingerprint: str, labels: Labels) -> Path:
     except PackageNotFoundError:
         library = ""
     digest = hashlib.blake2b(labels.tobytes(), digest_size=8)
-    digest.update(f"{fingerprint} {__version__} {library}".encode())
+    digest.update(f"{fingerprint} {FEDAPPEAL} {library}".encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "fedappeal" / f"partition-{digest.hexdigest()}.safetensors"
