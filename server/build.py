@@ -30,6 +30,7 @@ from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.training import LearningRateSchedule
 from fedappeal.tasks import TASKS
 from server.given import NOTHING_GIVEN, Given
 from strategies.rounds.shared import SharedSettings
@@ -219,7 +220,8 @@ def check_settings(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
             plugin(settings).check()
     strategy.check_run(config, own_settings(config, strategy))
     if given.strategy is None:
-        strategy.of_run(config, **_schedule(config))  # only making it tells whether its settings go together
+        # Only making it tells whether its settings go together.
+        strategy.of_run(config, **config.part(LearningRateSchedule).model_dump())
     unused_settings(config, given=given)
     return run
 
@@ -235,41 +237,11 @@ def build_strategy(config: RunConfig, given: Given = NOTHING_GIVEN) -> Strategy:
         ConfigError: for an unknown name or a setting that is not allowed.
     """
     run = check_settings(config, given)
-    shared = _shared_settings(config, run)
+    shared = SharedSettings.of_run(config, run.knows_mandatory)
     if (made := given.strategy_of(config)) is None:
         return run.strategy.of_run(config, **shared.model_dump())
     made.shared = shared
     return made
-
-
-def _shared_settings(config: RunConfig, run: Chosen) -> SharedSettings:
-    known = run.knows_mandatory  # no other policy knows rounds in which clients are asked not to opt out
-    return SharedSettings(
-        clients_per_round=config.clients_per_round or None,
-        min_clients=config.min_clients or 1,
-        expected_clients=config.resolved_min_clients,
-        max_clients=config.resolved_max_clients,
-        start_timeout=config.start_timeout,
-        start_after=config.start_after,
-        round_timeout=config.round_timeout,
-        seed=config.seed,
-        mandatory_rounds=(None if config.mandatory_rounds == -1 else config.mandatory_rounds) if known else 0,
-        on_empty_round=config.on_empty_round if known else "keep",
-        ask_on=config.ask_on,
-        evaluate_every=config.evaluate_every,
-        measure_leavers=config.measure_leavers,
-        influence=config.influence,
-        influence_weight=config.influence_weight,
-        influence_norm=config.influence_norm,
-        aggregation=config.aggregation,
-        trim_share=config.trim_share,
-        **_schedule(config),
-    )
-
-
-def _schedule(config: RunConfig) -> dict[str, Any]:
-    """Return the settings of the learning rate's schedule, as the shared settings have them."""
-    return {key: getattr(config, key) for key in ("lr_schedule", "lr_warmup_rounds", "lr_final_share")}
 
 
 def resolved_settings(config: RunConfig, given: Given = NOTHING_GIVEN) -> dict[str, Scalar]:

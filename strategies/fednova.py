@@ -86,11 +86,9 @@ class FedNova(Strategy):
             raise ConfigError(f"{self.name}.local-steps = 0 is not allowed where {self.name}.local-epochs = 0")
         if not own.local_steps and own.batch_size is None:
             raise ConfigError(f"{self.name}.batch-size is missing: steps of an epoch follow from it")
-        self._training = LocalTrainingSettings(
-            learning_rate=1.0,
-            batch_size=own.batch_size or 1,
-            local_steps=own.local_steps or 0,
-            local_epochs=own.local_epochs or 0,
+        self._training = LocalTrainingSettings.of(
+            {"learning-rate": 1.0, "batch-size": own.batch_size or 1, "local-steps": own.local_steps or 0},
+            {"local-epochs": own.local_epochs or 0},
         )
 
     @classmethod

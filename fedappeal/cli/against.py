@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedappeal.record.run_folder import RunFolder
-from fedappeal.settings.config import AUTO, ConfigError, RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.participation import AUTO
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.views.comparison.figures import save
 from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings

@@ -1,25 +1,17 @@
 """The settings of local training that every local rule shares."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
 
-from pydantic import Field
-
-from fedappeal.settings.config import Count, CountOrZero, NonNegative, Positive, Settings
-
-Precision = Literal["float32", "bfloat16"]
+from fedappeal.settings.model import Count, CountOrZero, Positive
+from fedappeal.settings.training import LearningRate, LocalSteps
 
 
-class LocalTrainingSettings(Settings):
+class LocalTrainingSettings(LocalSteps, LearningRate):
     """Settings of one local training, under the same keys in messages and runs."""
 
     learning_rate: Positive
     batch_size: Count
     local_steps: CountOrZero = 0
-    local_epochs: CountOrZero = 0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: NonNegative = 0.0
-    training_precision: Precision = "float32"
 
     @classmethod
     def of(cls, *sources: Mapping[str, object]) -> "LocalTrainingSettings":

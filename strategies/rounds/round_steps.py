@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
-from fedappeal.settings.config import AUTO, ConfigError
+from fedappeal.settings.config import ConfigError
+from fedappeal.settings.participation import AUTO
 from fedappeal.settings.rounds import default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.asking import Asking

@@ -16,72 +16,72 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.training import LearningRateSchedule
 from strategies.rounds.round import Round
-from strategies.rounds.shared import SharedSettings
 
 _RATE = "learning-rate"
 _COLUMN = "learning_rate"
 """What the history calls the learning rate of a round, where it is not the same in all."""
 
 
-def learning_rate_share(shared: SharedSettings, number: int, rounds: int) -> float:
+def learning_rate_share(schedule: LearningRateSchedule, number: int, rounds: int) -> float:
     """Return the share of the learning rate with which clients train in a round.
 
     Args:
-        shared: its three settings of the schedule.
+        schedule: the settings of the schedule.
         number: of the round, from 1.
         rounds: of the run when it began; 0: not known.
 
     Raises:
         ConfigError: for a schedule over a number of rounds that is not known.
     """
-    warmup, final = shared.lr_warmup_rounds, shared.lr_final_share
+    warmup, final = schedule.lr_warmup_rounds, schedule.lr_final_share
     if number <= warmup:
         return number / (warmup + 1)
-    if shared.lr_schedule == "constant":
+    if schedule.lr_schedule == "constant":
         return 1.0
     if not rounds:
         raise ConfigError(
-            f"lr-schedule = '{shared.lr_schedule}' is not allowed without start, which knows the number of rounds: "
+            f"lr-schedule = '{schedule.lr_schedule}' is not allowed without start, which knows the number of rounds: "
             "constant"
         )
     falling = rounds - warmup - 1
     progress = min(1.0, (number - warmup - 1) / falling) if falling > 0 else 0.0
-    if shared.lr_schedule == "cosine":
+    if schedule.lr_schedule == "cosine":
         progress = (1 - math.cos(math.pi * progress)) / 2
     return (1 - progress) + progress * final
 
 
-def check_schedule(shared: SharedSettings, config: Mapping[str, Any]) -> None:
+def check_schedule(schedule: LearningRateSchedule, config: Mapping[str, Any]) -> None:
     """Check that there is a learning rate for the schedule to scale.
 
     Args:
-        shared: its three settings of the schedule.
+        schedule: the settings of the schedule.
         config: the general settings that TRAIN carries.
 
     Raises:
         ConfigError: there is none.
     """
-    if not shared.constant_learning_rate and _RATE not in config:
+    if not schedule.constant_learning_rate and _RATE not in config:
         raise ConfigError(
-            f"{_RATE} is missing in train_config: lr-schedule = '{shared.lr_schedule}' with "
-            f"lr-warmup-rounds = {shared.lr_warmup_rounds} scales it"
+            f"{_RATE} is missing in train_config: lr-schedule = '{schedule.lr_schedule}' with "
+            f"lr-warmup-rounds = {schedule.lr_warmup_rounds} scales it"
         )
 
 
-def settings_of_round(shared: SharedSettings, round: Round, config: Mapping[str, Any]) -> Mapping[str, Any]:
+def settings_of_round(schedule: LearningRateSchedule, round: Round, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a round's settings with its learning rate, which the history records.
 
     Args:
-        shared: its three settings of the schedule; where the rate is constant, nothing changes and none is noted.
+        schedule: the settings of the schedule; where the rate is constant, nothing changes and none is noted.
         round: the round.
         config: the run's general settings.
 
     Raises:
         ConfigError: where there is no learning rate to scale.
     """
-    check_schedule(shared, config)
-    if shared.constant_learning_rate:
+    check_schedule(schedule, config)
+    if schedule.constant_learning_rate:
         return config
     round.metrics[_COLUMN] = rate = config[_RATE] * round.lr_share
     return {**config, _RATE: rate}

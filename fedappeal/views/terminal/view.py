@@ -13,7 +13,8 @@ from fedappeal.cli.influence import influence_line
 from fedappeal.protocol.foreign_text import SHOWN_ID, printable
 from fedappeal.protocol.metric import Metric, shown
 from fedappeal.record.run_folder import how_it_ended, recorded_metric
-from fedappeal.settings.config import AUTO, RunConfig
+from fedappeal.settings.config import RunConfig
+from fedappeal.settings.participation import AUTO
 from fedappeal.system.plural import counted
 from fedappeal.tasks import load_task
 from fedappeal.tasks.natural import NaturalTask
