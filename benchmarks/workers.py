@@ -55,7 +55,7 @@ def plain(rounds: int) -> dict[str, Any]:
 
     from client.training.descent import descend
     from client.training.models import evaluate
-    from fedappeal.core.local_rule import LocalProblem
+    from client.training.problem import TrainingProblem
     from fedappeal.core.training_settings import LocalTrainingSettings
     from fedappeal.protocol.draws import batch_indices
     from fedappeal.tasks import load_task
@@ -80,7 +80,7 @@ def plain(rounds: int) -> dict[str, Any]:
             own, train = copy.deepcopy(model).train(), data[names[client]].train
             steps = training.steps(len(train))
             batches = batch_indices(config.seed, client, server_round, len(train), steps, training.batch_size)
-            descend(own, LocalProblem(task, train, batches, training))
+            descend(own, TrainingProblem(task, train, batches, training))
             weight = appeal_weight(losses[names[client]], 1.0)
             whole += weight
             for (name, p), (_, before) in zip(own.state_dict().items(), model.state_dict().items(), strict=True):

@@ -16,13 +16,13 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
-from client.requirement import Requirement
+from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.measured import Measured
+from fedappeal.core.requirement import Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.packing import array_record, model_of, view
 from fedappeal.settings.config import RunConfig
-from strategies.rounds.algorithm import Algorithm
 
 REPLACEMENTS = ("zero", "huge", "flip")
 """Attacks that replace the model."""
@@ -82,7 +82,7 @@ def falsify(config: RunConfig, client: str, server_round: int, reply: Message, s
 
 def false_claims(
     config: RunConfig,
-    algorithm: Algorithm,
+    algorithm: ClientSide,
     honest: Mapping[str, float],
     measured: Measured,
     requirement: Requirement,

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping
 
 from client.participation.behaviour import check_parts, compose, parts_of
-from client.requirement import Fixed, RequirementKind
+from client.requirement import Fixed
 from client.settings import NodeSettings
+from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Allowed, PluginSettings, parse_section
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS
+from fedappeal.core.requirement import RequirementKind
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
-from strategies.rounds.algorithm import Algorithm
 
 
 def policy_maker(config: RunConfig, node: NodeSettings, name: str) -> Callable[[], Policy]:
@@ -60,7 +61,7 @@ def requirement_kind_of(config: RunConfig, node: NodeSettings) -> RequirementKin
 
 
 def rule_of(
-    config: RunConfig, algorithm: Algorithm, name: str, told: Mapping[str, Scalar], allowed: Allowed
+    config: RunConfig, algorithm: ClientSide, name: str, told: Mapping[str, Scalar], allowed: Allowed
 ) -> LocalRule:
     """Return a local rule, with its settings.
 

@@ -9,20 +9,21 @@ from client.choices import policy_maker, requirement_kind_of, rule_of
 from client.data.cache import Cache, pick_device
 from client.limits.disclosure import Disclosure
 from client.participation.mixture import Mixture
-from client.requirement import RequirementKind, is_a_number, requirement_key
+from client.requirement import is_a_number, requirement_key
 from client.settings import NodeSettings
 from client.training.models import arrays_of
+from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import is_ours
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import STRATEGIES
+from fedappeal.core.requirement import RequirementKind
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.settings.config import RunConfig
 from fedappeal.system import versions
 from fedappeal.tasks.examples import OneClientsData
-from strategies.rounds.algorithm import Algorithm
 
 
 class Equipment:
@@ -52,7 +53,7 @@ class Equipment:
         Raises:
             ConfigError: where the owner's settings do not fit the run's, or do not allow what it names.
         """
-        self._strategy: Algorithm = cache.strategy_of(config) or STRATEGIES.load(
+        self._strategy: ClientSide = cache.strategy_of(config) or STRATEGIES.load(
             config.strategy, node.allowed
         ).of_run(config)
         self.discloses = Disclosure.of(config, node)
@@ -112,7 +113,7 @@ class Equipment:
         fixed = ("", "", "") if is_a_number(self._requirement_kind) else (data.fingerprint, initial, client)
         return self._requirement_key(*fixed)
 
-    def strategy(self) -> Algorithm:
+    def strategy(self) -> ClientSide:
         """Return a client's strategy; a copy of one that does not come with fedappeal: it may remember in itself."""
         return self._strategy if is_ours(type(self._strategy)) else copy.deepcopy(self._strategy)
 

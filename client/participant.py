@@ -15,19 +15,21 @@ from client.data.cache import Cache
 from client.equipment import Equipment
 from client.judgement import Adaptation, JudgedModel
 from client.limits.guard import Guard
-from client.requirement import LOOKS, Requirement, made, read_requirement, stored_requirement
+from client.requirement import made, read_requirement, stored_requirement
 from client.settings import NodeSettings
 from client.state import preferred
 from client.state.memory import RunMemory, client_identity
-from client.state.store import Store
 from client.training.models import arrays_of
 from client.training.noise import Noise
 from client.training.precision import FLOAT32
 from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
 from client.training.sgd import SGD
+from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Outlook, Past, Situation
+from fedappeal.core.requirement import LOOKS, Requirement
+from fedappeal.core.store import Store
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
@@ -38,7 +40,6 @@ from fedappeal.tasks.examples import OneClientsData
 from fedappeal.tasks.held_out import FEWEST
 from fedappeal.tasks.share import ALL
 from fedappeal.trained.card import ModelCard
-from strategies.rounds.algorithm import Algorithm
 
 log = logging.getLogger("fedappeal.client")
 
@@ -225,7 +226,7 @@ class Participant:
             raise ConfigError(f"{keys.SPLIT} = '{split[:40]}' is not allowed: {keys.TRAIN_SPLIT}, {keys.TEST_SPLIT}")
         return self.data.counts[split == keys.TEST_SPLIT]
 
-    def use_of(self, algorithm: Algorithm) -> Adaptation | None:
+    def use_of(self, algorithm: ClientSide) -> Adaptation | None:
         """Return the local training after which this client would use a model that it is sent.
 
         The papers' clients judge the model as it is sent.

@@ -14,8 +14,9 @@ from client.equipment import Equipment
 from client.limits.guard import Guard
 from client.participant import Participant
 from client.settings import NodeSettings
-from client.state.store import ContextStore, DiskStore, Store
+from client.state.store import ContextStore, DiskStore
 from client.training.requests import Arithmetic
+from fedappeal.core.store import Store
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks.examples import OneClientsData
 

@@ -7,90 +7,16 @@ killed, or got a new node id, keeps the requirement it had.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pydantic import Field
 
-from fedappeal.core.measured import Evaluation
-from fedappeal.core.plugins import Plugin, PluginSettings
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.requirement import METRIC, Requirement, RequirementKind, WarmUp
+from fedappeal.core.store import Record, Store
+from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, Count, Positive, RunConfig, Scalar
-
-if TYPE_CHECKING:
-    from client.state.store import Record, Store
-    from fedappeal.protocol.packing import Arrays
-
-LOSS, METRIC = "loss", "metric"
-LOOKS = 20
-"""Stretches of a solo training after which a client looks at its held-out data."""
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """What a client requires.
-
-    Attributes:
-        rho: the loss to stay below, or the value of the task's metric to reach; finite.
-        solo: the solo model's arrays by name; empty where there is none.
-        solo_score: its value of the task's metric on the client's test data; NaN where there is none.
-        of: what rho is, ``loss`` or ``metric``.
-    """
-
-    rho: float
-    solo: "Arrays" = field(default_factory=dict)
-    solo_score: float = math.nan
-    of: str = LOSS
-
-    def met(self, evaluation: Evaluation) -> bool:
-        """Whether a model meets the requirement; one that was not measured (NaN) does not."""
-        if self.of == METRIC:
-            return evaluation.metric.reaches(evaluation.score, self.rho)
-        return evaluation.loss < self.rho
-
-    def advantage(self, evaluation: Evaluation) -> float:
-        """Return by how much a model is better than rho, in its units; NaN where it was not measured."""
-        if self.of == METRIC:
-            ahead = evaluation.score - self.rho
-            return ahead if evaluation.metric.higher_is_better else -ahead
-        return self.rho - evaluation.loss
-
-
-class WarmUp(Protocol):
-    """What a requirement may ask of its client before the first round."""
-
-    def train(self, steps: int, learning_rate: float) -> "Arrays":
-        """Return the model that the client trains alone from w_0."""
-
-    def path(self, steps: int, learning_rate: float) -> "Iterator[Arrays]":
-        """Yield w_0 and the models after each of `LOOKS` stretches of that training; momentum begins anew in each."""
-
-    def train_loss(self, arrays: "Arrays") -> float:
-        """Return a model's loss on the client's training data, measured as ``loss-mode`` says."""
-
-    @property
-    def holds_out(self) -> bool:
-        """Whether the client judges models by held-out data."""
-
-    def judged_loss(self, arrays: "Arrays") -> float:
-        """Return a model's loss on what the client judges by: held-out data, or else its training data."""
-
-    def test_score(self, arrays: "Arrays") -> float:
-        """Return a model's value of the task's metric on the client's test data."""
-
-
-class RequirementKind(Plugin):
-    """Base of kinds of requirement: derive from it, and write `make`."""
-
-    of: ClassVar[str] = LOSS
-    """What rho_k is: ``loss`` or ``metric``."""
-    trains: ClassVar[bool] = False
-    """Whether rho_k depends on training alone from w_0."""
-
-    def make(self, client: WarmUp) -> Requirement:
-        """Return the requirement."""
-        raise TypeError(f"requirement '{self.name}' has no method make")
 
 
 class Solo(RequirementKind):
@@ -210,7 +136,7 @@ def requirement_key(
     return "requirement-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_requirement(store: "Store", key: str) -> Requirement | None:
+def read_requirement(store: Store, key: str) -> Requirement | None:
     """Return the stored requirement of that key, or None: it is made again where the record is damaged."""
     if (record := store.read(key)) is None:
         return None
@@ -222,7 +148,7 @@ def read_requirement(store: "Store", key: str) -> Requirement | None:
     return Requirement(rho, dict(record.arrays), score, of) if math.isfinite(rho) else None
 
 
-def stored_requirement(store: "Store", key: str, compute: Callable[[], Requirement]) -> Requirement:
+def stored_requirement(store: Store, key: str, compute: Callable[[], Requirement]) -> Requirement:
     """Return the stored requirement, or compute and store it.
 
     Raises:
@@ -231,26 +157,16 @@ def stored_requirement(store: "Store", key: str, compute: Callable[[], Requireme
     if (stored := read_requirement(store, key)) is not None:
         return stored
     requirement = compute()
-    store.write(
-        key,
-        _record_of(requirement)
-        if requirement.solo
-        else _shared_record(requirement.rho, requirement.solo_score, requirement.of),
-    )
+    shared = requirement.rho, requirement.solo_score, requirement.of
+    store.write(key, _record_of(requirement) if requirement.solo else _shared_record(*shared))
     return requirement
 
 
-def _record_of(requirement: Requirement) -> "Record":
-    from client.state.store import Record
-
-    values: dict[str, Scalar] = {
-        "rho": requirement.rho,
-        "solo-score": requirement.solo_score,
-        "of": requirement.of,
-    }
+def _record_of(requirement: Requirement) -> Record:
+    values: dict[str, Scalar] = {"rho": requirement.rho, "solo-score": requirement.solo_score, "of": requirement.of}
     return Record(values, dict(requirement.solo))
 
 
 @lru_cache(maxsize=64)
-def _shared_record(rho: float, solo_score: float, of: str) -> "Record":
+def _shared_record(rho: float, solo_score: float, of: str) -> Record:
     return _record_of(Requirement(rho, {}, solo_score, of))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from client.choices import rule_of
 from client.participant import Participant
+from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.measured import Measured
 from fedappeal.core.plugins import parse_section
@@ -18,13 +19,12 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, model_of
 from fedappeal.settings.config import ConfigError, Scalar, section
 from fedappeal.tasks.share import share_of
-from strategies.rounds.algorithm import Algorithm
 
-NO_STRATEGY = Algorithm()
+NO_STRATEGY = ClientSide()
 """What a message asks of a client that names no strategy: a trained model, and no report."""
 
 
-def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[Algorithm, Mapping[str, Scalar]]:
+def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[ClientSide, Mapping[str, Scalar]]:
     """Return the strategy that a message names, and what it tells about it.
 
     Where the run's own settings name the strategy, the message has to agree with them: what a client reports under
@@ -60,7 +60,7 @@ def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tup
     return expected, {**own, **told}
 
 
-def told_rule(participant: Participant, algorithm: Algorithm, config: Mapping[str, Scalar]) -> LocalRule:
+def told_rule(participant: Participant, algorithm: ClientSide, config: Mapping[str, Scalar]) -> LocalRule:
     """Return the local rule that a message names, with its settings.
 
     Raises:

@@ -12,7 +12,6 @@ from typing import Any
 
 from client.participation.behaviour import check_parts, parts_of
 from client.participation.mixture import Mixture
-from client.requirement import METRIC, RequirementKind
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import (
@@ -28,6 +27,7 @@ from fedappeal.core.plugins import (
 )
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
+from fedappeal.core.requirement import METRIC, RequirementKind
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.training import LearningRateSchedule

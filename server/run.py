@@ -131,6 +131,7 @@ def _run(
     named = initial_arrays(config, task, plugins.rule)
     layout = Layout.of(named)
     strategy.check_model(layout.names)
+    strategy.layout = layout
     initial = layout.pack(named) if config.pack else layout.named(named)
     del named  # as large as the model, for as long as the run takes
     told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})

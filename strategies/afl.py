@@ -22,7 +22,7 @@ averages over the rounds are not taken: clients judge the latest model.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +32,10 @@ from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Positive
 from strategies.rounds.algorithm import Claims, StrategySettings, log
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 _MIXTURE = "mixture"
 _LEAST = 1e-12
@@ -107,15 +104,15 @@ class AFL(Strategy):
         """Begin with the mixture over the clients that have not left."""
         round.carry = Mixed(shared_out(self.mixture, round.members.population(self.mixture)))
 
-    def _share(self, round: Round, reply: "Reply") -> float:
+    def _share(self, round: Round, reply: Reply) -> float:
         mixed: Mixed = round.carry
         return max(_LEAST, mixed.shares.get(reply.member.client_id, 0.0))
 
-    def log_weight(self, round: Round, reply: "Reply") -> float:
+    def log_weight(self, round: Round, reply: Reply) -> float:
         """Return the logarithm of lambda_k."""
         return log(self._share(round, reply))
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in a model and its client's loss.
 
         Raises:
@@ -125,7 +122,7 @@ class AFL(Strategy):
         round.sum.add(reply.arrays, self._share(round, reply) * reply.counts)
         round.carry.losses[reply.member.client_id] = loss
 
-    def update(self, round: Round) -> "ArrayRecord":
+    def update(self, round: Round) -> Model:
         """Return the average by lambda, and move lambda towards the clients with the larger losses."""
         mixed: Mixed = round.carry
         joined = [client for client in mixed.losses if client in mixed.shares]

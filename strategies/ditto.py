@@ -29,21 +29,21 @@ from client.training.sgd import SGD
 from fedappeal.core.local_rule import BatchedTerms, LocalProblem, TrainingJob
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.store import Store
 from fedappeal.settings.config import NonNegative, Scalar
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
 from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.model import Model
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
     from torch import Tensor, nn
 
-    from client.state.store import Store
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-def personal_model(store: "Store", run_key: str, before: int) -> Arrays:
+def personal_model(store: Store, run_key: str, before: int) -> Arrays:
     """Return v_k as it was before a round; empty: there is none yet.
 
     Args:
@@ -58,9 +58,9 @@ def personal_model(store: "Store", run_key: str, before: int) -> Arrays:
     return {name.removeprefix(which): array for name, array in record.arrays.items() if name.startswith(which)}
 
 
-def remember(store: "Store", run_key: str, server_round: int, before: Arrays, after: Arrays) -> None:
+def remember(store: Store, run_key: str, server_round: int, before: Arrays, after: Arrays) -> None:
     """Store v_k before and after a round, both or neither."""
-    from client.state.store import Record
+    from fedappeal.core.store import Record
 
     arrays = {f"before/{name}": array for name, array in before.items()}
     arrays |= {f"after/{name}": array for name, array in after.items()}
@@ -131,7 +131,7 @@ class Ditto(FedAvg):
             """Return two for each local step."""
             return 2 * steps
 
-        def reply(self, job: TrainingJob) -> "dict[str, ArrayRecord]":
+        def reply(self, job: TrainingJob) -> dict[str, Model]:
             """Train v_k, remember it, and return the local model as SGD does."""
             import torch
 
@@ -148,6 +148,6 @@ class Ditto(FedAvg):
         """
         return FedProx.LocalRule(FedProx.Settings(proximal_mu=self.settings.personal_lambda)), {}
 
-    def own_model(self, store: "Store", run_key: str, before: int) -> Mapping[str, NDArray[Any]]:
+    def own_model(self, store: Store, run_key: str, before: int) -> Mapping[str, NDArray[Any]]:
         """Return v_k, by which a client is evaluated a second time."""
         return personal_model(store, run_key, before)

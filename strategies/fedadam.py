@@ -13,8 +13,8 @@ starts at 0, and eta is multiplied by ``sqrt(1 - beta2^t) / (1 - beta1^t)`` in s
 is ``bias-correction``. A round without a joiner is no step.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,9 @@ from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import Positive
 from strategies.fedavg import FedAvg
 from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
-from strategies.rounds.sums.normalisation import refuse_batch_norm
 from strategies.rounds.sums.weighted_sum import finite
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
 
 _FIRST, _SECOND, _STEPS = "first", "second", "adam"
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -41,6 +38,7 @@ class FedAdam(FedAvg):
     """FedAdam (Reddi et al., ICLR 2021): a step of Adam along the clients' mean update."""
 
     name = "fedadam"
+    refuses_batch_norm = True
 
     class Settings(StrategySettings):
         """FedAdam's settings."""
@@ -59,19 +57,10 @@ class FedAdam(FedAvg):
         self._second: Moments = {}
         self._steps = 0
 
-    def check_model(self, names: Sequence[str]) -> None:
-        """Refuse batch normalisation: a step could make a running variance negative.
-
-        Raises:
-            ConfigError: names the layers.
-        """
-        refuse_batch_norm(self.name, names)
-
     def begin(self, round: Round) -> None:
         """Begin with a model that it can train."""
-        self.check_model(list(round.model))
 
-    def update(self, round: Round) -> "ArrayRecord":
+    def update(self, round: Round) -> Model:
         """Return the model after one step of Adam; arrays of whole numbers are averaged."""
         own, mean, steps = self.settings, super().update(round), self._steps + 1
         eta, start = own.server_lr, own.tau**2

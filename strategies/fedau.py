@@ -16,22 +16,18 @@ round. One that leaves for good is no part of the objective any more, and its in
 A client's first interval begins with the first round after it was enrolled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from fedappeal.settings.config import Count, Positive
 from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.sums.normalisation import refuse_batch_norm
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 _PARTICIPATION = "participation"
 
@@ -74,6 +70,7 @@ class FedAU(Strategy):
     """FedAU (Wang and Ji, ICLR 2024): clients that seldom join count more, by their own history."""
 
     name = "fedau"
+    refuses_batch_norm = True
     only_sums = True
     still_open = "it weighs more after it has stayed away for long, up to the bound"
 
@@ -89,24 +86,15 @@ class FedAU(Strategy):
         super().__init__(**settings)
         self._history: dict[str, Participation] = {}
 
-    def check_model(self, names: Sequence[str]) -> None:
-        """Refuse batch normalisation: weights may add up to more than N.
-
-        Raises:
-            ConfigError: names the layers.
-        """
-        refuse_batch_norm(self.name, names)
-
     def begin(self, round: Round) -> None:
         """Begin with no joiner."""
-        self.check_model(list(round.model))
         round.carry = set[str]()
 
-    def weight(self, reply: "Reply") -> float:
+    def weight(self, reply: Reply) -> float:
         """Return a_k."""
         return self._history.get(reply.member.client_id, Participation()).weight
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in a model, and note who joined.
 
         Raises:
@@ -115,7 +103,7 @@ class FedAU(Strategy):
         super().add(round, reply)
         round.carry.add(reply.member.client_id)
 
-    def finish(self, round: Round) -> "ArrayRecord | None":
+    def finish(self, round: Round) -> Model | None:
         """Return ``w + eta/N sum a_k (w_k - w)``; every client's interval is one round longer, or ends."""
         joined: set[str] = round.carry
         clients = round.members.population(self._history)

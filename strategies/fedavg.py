@@ -4,12 +4,8 @@ McMahan, Moore, Ramage, Hampson, Aguera y Arcas: "Communication-Efficient Learni
 Decentralized Data". AISTATS 2017, Algorithm 1: ``w <- sum_k (n_k / n) w_k``.
 """
 
-from typing import TYPE_CHECKING
-
+from strategies.rounds.exchange.reply import Reply
 from strategies.rounds.strategy import Strategy
-
-if TYPE_CHECKING:
-    from strategies.rounds.exchange.replies import Reply
 
 
 class FedAvg(Strategy):
@@ -19,6 +15,6 @@ class FedAvg(Strategy):
     only_sums = True
     averages = True
 
-    def weight(self, reply: "Reply") -> float:
+    def weight(self, reply: Reply) -> float:
         """Return n_k, the client's number of training examples."""
         return float(reply.num_examples)

@@ -19,9 +19,9 @@ over the batch size), which it needs for p_i anyway. The paper's proximal steps 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -29,14 +29,10 @@ from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
 from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.sums.normalisation import refuse_batch_norm
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 
 def local_norm(steps: int, momentum: float) -> float:
@@ -58,6 +54,7 @@ class FedNova(Strategy):
     """FedNova (Wang et al., NeurIPS 2020): updates count per local step, so that more steps give no more say."""
 
     name = "fednova"
+    refuses_batch_norm = True
     only_sums = True
     still_open = "with epochs, a client that claims more examples lengthens the step of all by its share"
     from_run: ClassVar[Mapping[str, str]] = {
@@ -104,14 +101,6 @@ class FedNova(Strategy):
                 "counts are SGD's (auto, sgd)"
             )
 
-    def check_model(self, names: Sequence[str]) -> None:
-        """Refuse batch normalisation: the round's step may go beyond every client's model.
-
-        Raises:
-            ConfigError: names the layers.
-        """
-        refuse_batch_norm(self.name, names)
-
     def steps(self, examples: int) -> int:
         """Return tau_i, the local steps of a client with this many examples."""
         return self._training.steps(examples)
@@ -121,22 +110,21 @@ class FedNova(Strategy):
 
     def begin(self, round: Round) -> None:
         """Begin without a joiner."""
-        self.check_model(list(round.model))
         round.carry = Effort()
 
-    def weight(self, reply: "Reply") -> float:
+    def weight(self, reply: Reply) -> float:
         """Return ``n_i / |a_i|``."""
         return reply.num_examples / self._norm(reply.num_examples)
 
-    def log_weight(self, round: Round, reply: "Reply") -> float:
+    def log_weight(self, round: Round, reply: Reply) -> float:
         """Return ``log n_i``: p_i is the client's weight among updates that are divided by |a_i|."""
         return math.log(reply.num_examples)
 
-    def update_unit(self, round: Round, reply: "Reply") -> float:
+    def update_unit(self, round: Round, reply: Reply) -> float:
         """Return |a_i|."""
         return self._norm(reply.num_examples)
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in a model, and its client's examples and steps.
 
         Raises:
@@ -147,7 +135,7 @@ class FedNova(Strategy):
         round.carry.examples += counted
         round.carry.steps += counted * self._norm(max(1, int(counted + 0.5)))
 
-    def update(self, round: Round) -> "ArrayRecord":
+    def update(self, round: Round) -> Model:
         """Return ``w + tau sum p_i (w_i - w) / |a_i|``; tau is the number for the history."""
         effort: Effort = round.carry
         round.metrics["effective_steps"] = effective = effort.steps / effort.examples

@@ -24,7 +24,7 @@ m before eta_g; Algorithm 1 and the bounds that the proof uses do not, and neith
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -34,13 +34,10 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, CountOrZero, Positive, RunConfig, Scalar
 from strategies.rounds.algorithm import Claims, StrategySettings
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import NOTHING, Instructions, Round
 from strategies.rounds.strategy import Strategy
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 APPEAL_WEIGHT = "appeal-weight"
 """What a joined client reports: its q_k."""
@@ -176,7 +173,7 @@ class MaxFL(Strategy):
         """Return the client's q_k, of the loss by which it judges."""
         return {APPEAL_WEIGHT: appeal_weight(measured.judged.loss, measured.rho)}
 
-    def weight(self, reply: "Reply") -> float:
+    def weight(self, reply: Reply) -> float:
         """Return the q_k that the client reported.
 
         Raises:
@@ -184,7 +181,7 @@ class MaxFL(Strategy):
         """
         return reply.claim(APPEAL_WEIGHT, 0.0, 0.25)
 
-    def update(self, round: Round) -> "ArrayRecord":
+    def update(self, round: Round) -> Model:
         """Move along the weighted updates: ``(1 - eta Q) w + eta sum q_k w_k``, ``eta = eta_g / (Q + epsilon)``."""
         total = round.claimed_weight  # Q: bounds change the clients' shares of it, not the step
         sizes = self.step_sizes(round)

@@ -15,23 +15,19 @@ kept: that is the method. That of a client which leaves for good is forgotten: i
 pull towards an objective that its client no longer shares. A round without a joiner moves the model too.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol.elsewhere import Elsewhere
 from fedappeal.protocol.packing import array_record, view
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.sums.normalisation import refuse_batch_norm
 from strategies.rounds.sums.weighted_sum import finite
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 _UPDATES = "updates"
 
@@ -43,26 +39,18 @@ class MIFA(Strategy):
     """MIFA (Gu et al., NeurIPS 2021): each client's latest update counts until it sends another."""
 
     name = "mifa"
+    refuses_batch_norm = True
     still_open = "its latest update, of bounded norm, counts in every round until it joins again"
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._updates: dict[str, Update] = {}
 
-    def check_model(self, names: Sequence[str]) -> None:
-        """Refuse batch normalisation: old updates could make a running variance negative.
-
-        Raises:
-            ConfigError: names the layers.
-        """
-        refuse_batch_norm(self.name, names)
-
     def begin(self, round: Round) -> None:
         """Begin without an update."""
-        self.check_model(list(round.model))
         round.carry = dict[str, Update]()
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in one update.
 
         Raises:
@@ -81,7 +69,7 @@ class MIFA(Strategy):
             update[name] = np.asarray(np.subtract(local, sent, dtype=kind) * kind.type(scale))
         round.carry[reply.member.client_id] = update
 
-    def finish(self, round: Round) -> "ArrayRecord | None":
+    def finish(self, round: Round) -> Model | None:
         """Return ``w + eta_t mean G_k``, and remember the round's updates; both or neither."""
         here = round.members.population(self._updates)
         updates = {client: update for client, update in (self._updates | round.carry).items() if client in here}

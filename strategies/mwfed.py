@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -31,14 +31,11 @@ from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import ConfigError, Count, RunConfig
 from strategies.rounds.algorithm import Claims, StrategySettings, log
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.weighted_sum import Refused
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 SATISFIED = "satisfied"
 """What a joined client reports: 1 where the model that was sent meets its requirement, else 0."""
@@ -120,21 +117,21 @@ class MWFed(Strategy):
             round.carry.loads |= zip(ids, shared, strict=True)
         return Instructions(each={i: {"local-steps": round.carry.loads[i], "local-epochs": 0} for i in ids})
 
-    def _load(self, round: Round, reply: "Reply") -> int:
+    def _load(self, round: Round, reply: Reply) -> int:
         steps: dict[str, int] = round.carry.loads
         if reply.member.client_id not in steps:
             raise Refused("reply of a client that this round did not ask")
         return steps[reply.member.client_id]
 
-    def log_weight(self, round: Round, reply: "Reply") -> float:
+    def log_weight(self, round: Round, reply: Reply) -> float:
         """Return the logarithm of n_k, the steps that the client was told."""
         return log(self._load(round, reply))
 
-    def update_unit(self, round: Round, reply: "Reply") -> float:
+    def update_unit(self, round: Round, reply: Reply) -> float:
         """Return how many times the mean number of steps the client was told, at least 1."""
         return max(1.0, self._load(round, reply) / self.local_steps)
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in a local model, and whether its client's target is met.
 
         Raises:
@@ -147,7 +144,7 @@ class MWFed(Strategy):
         round.sum.add(reply.arrays, self._load(round, reply) * reply.counts)
         work.satisfied[client] = bool(satisfied)
 
-    def update(self, round: Round) -> "ArrayRecord":
+    def update(self, round: Round) -> Model:
         """Return the average weighted by local steps; double unsatisfied clients' weights.
 
         The number for the history is the share of joiners that are satisfied.

@@ -13,22 +13,17 @@ N is the clients whose p_k is given and that have not left for good; where one p
 were ever enrolled and have not left.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.sums.normalisation import refuse_batch_norm
 from strategies.rounds.sums.weighted_sum import Refused
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 _ALL = ""
 """In place of a client-id: every client."""
@@ -64,6 +59,7 @@ class Oracle(Strategy):
     """The oracle: inverse-probability weights from probabilities that no server knows; a bound, not a method."""
 
     name = "oracle"
+    refuses_batch_norm = True
     only_sums = True
     untold = frozenset({"probabilities"})
 
@@ -79,19 +75,10 @@ class Oracle(Strategy):
         super().__init__(**settings)
         self._probabilities = parse_probabilities(self.settings.probabilities)
 
-    def check_model(self, names: Sequence[str]) -> None:
-        """Refuse batch normalisation: weights may add up to more than N.
-
-        Raises:
-            ConfigError: names the layers.
-        """
-        refuse_batch_norm(self.name, names)
-
     def begin(self, round: Round) -> None:
         """Begin."""
-        self.check_model(list(round.model))
 
-    def weight(self, reply: "Reply") -> float:
+    def weight(self, reply: Reply) -> float:
         """Return 1 / p_k.
 
         Raises:
@@ -102,7 +89,7 @@ class Oracle(Strategy):
             raise Refused(f"oracle.probabilities does not name client '{client}'")
         return 1.0 / probability
 
-    def update(self, round: Round) -> "ArrayRecord":
+    def update(self, round: Round) -> Model:
         """Return ``w + eta/N sum (w_k - w) / p_k``."""
         named = self._probabilities.keys() - {_ALL}
         clients = named - round.members.left if named else round.members.population()

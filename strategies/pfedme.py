@@ -25,11 +25,11 @@ from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.settings.config import ConfigError, Count, Positive, Scalar
 from strategies.fedprox import FedProx
 from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
     from torch import nn
 
 
@@ -100,7 +100,7 @@ class PFedMe(Strategy):
         """Return 1: the paper's average does not count examples."""
         return 1.0
 
-    def update(self, round: Round) -> "ArrayRecord":
+    def update(self, round: Round) -> Model:
         """Return ``(1 - beta) w + beta * average``."""
         mixing = self.settings.server_mixing
         return round.sum.combine(keep=1.0 - mixing, scale=mixing / round.sum.count)

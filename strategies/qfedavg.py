@@ -21,7 +21,7 @@ has no weight and no say in the step size (the limit for a smooth loss, where ``
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -30,15 +30,12 @@ from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.algorithm import Claims, StrategySettings, log
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.log_weighted_sum import LogWeightedSum
 from strategies.rounds.sums.updates import squared_distance
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 _LARGEST_Q = 1e6
 """Up to here ``q log F`` is exact to 1e-6 for every float64 F; the worst client alone counts long before."""
@@ -71,7 +68,7 @@ class ScaledSum(LogWeightedSum):
 
     log_curvature: float = -math.inf
 
-    def add(self, arrays: "ArrayRecord", loss: float, q: float, learning_rate: float, counts: float) -> None:
+    def add(self, arrays: Model, loss: float, q: float, learning_rate: float, counts: float) -> None:
         """Take in one local model with its loss; ``counts`` of its two terms count.
 
         Raises:
@@ -112,7 +109,7 @@ class QFedAvg(Strategy):
         """Return F_k of the model that was sent."""
         return {keys.LOSS: measured.loss}
 
-    def log_weight(self, round: Round, reply: "Reply") -> float:
+    def log_weight(self, round: Round, reply: Reply) -> float:
         """Return the logarithm of a_k = F_k^q."""
         return log_terms(reply.claim(keys.LOSS, low=0.0), 0.0, self.settings.q, 1.0)[0]
 
@@ -120,7 +117,7 @@ class QFedAvg(Strategy):
         """Begin with nothing."""
         round.carry = ScaledSum(round.model)
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in one local model with its loss.
 
         Raises:
@@ -130,7 +127,7 @@ class QFedAvg(Strategy):
         learning_rate = self.learning_rate * round.lr_share
         round.carry.add(reply.arrays, loss, self.settings.q, learning_rate, reply.counts)
 
-    def finish(self, round: Round) -> "ArrayRecord | None":
+    def finish(self, round: Round) -> Model | None:
         """Return ``w - sum a_k (w - w_k) / sum (a_k + b_k)``; w where all losses are 0.
 
         The number for the history is the step: the share of the way to the weighted mean.

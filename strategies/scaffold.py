@@ -36,23 +36,23 @@ from client.training.sgd import SGD
 from fedappeal.core.local_rule import BatchedTerms, LocalProblem, TrainingJob
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.store import Store
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.algorithm import StrategySettings
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.updates import zeros_like
 from strategies.rounds.sums.weighted_sum import Refused, WeightedSum, finite
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
     from torch import Tensor, nn
 
-    from client.state.store import Store
-    from strategies.rounds.exchange.replies import Reply
 
 CONTROL = "control"
 """ArrayRecord of TRAIN: c."""
@@ -84,7 +84,7 @@ def control_delta(sent: Controls, local: Controls, control: Controls, steps: int
     return {name: np.asarray((sent[name] - local[name]) * scale - c) for name, c in control.items()}
 
 
-def control_before(store: "Store", run_key: str, taken: int, like: Controls) -> Controls:
+def control_before(store: Store, run_key: str, taken: int, like: Controls) -> Controls:
     """Return c_i as the server knows it.
 
     Args:
@@ -100,9 +100,9 @@ def control_before(store: "Store", run_key: str, taken: int, like: Controls) -> 
     return {name: record.arrays[f"{which}/{name}"] for name in like}
 
 
-def remember(store: "Store", run_key: str, server_round: int, before: Controls, after: Controls) -> None:
+def remember(store: Store, run_key: str, server_round: int, before: Controls, after: Controls) -> None:
     """Store c_i before and after a round, both or neither."""
-    from client.state.store import Record
+    from fedappeal.core.store import Record
 
     arrays = {f"before/{name}": array for name, array in before.items()}
     arrays |= {f"after/{name}": array for name, array in after.items()}
@@ -113,7 +113,7 @@ def _record_name(run_key: str) -> str:
     return f"control-{run_key}"
 
 
-def mean_control(total: "ArrayRecord", clients: int) -> "ArrayRecord":
+def mean_control(total: Model, clients: int) -> Model:
     """Return c, the mean of N control variates, from their sum."""
     sums = {name: np.asarray(view(array)) for name, array in total.items()}
     return array_record({name: np.asarray(array / clients, array.dtype) for name, array in sums.items()})
@@ -123,9 +123,9 @@ def mean_control(total: "ArrayRecord", clients: int) -> "ArrayRecord":
 class ControlledRound:
     """One round: the sum of all c_i before it, their changes, c as it is sent, and the joiners."""
 
-    total: "ArrayRecord"
+    total: Model
     changes: WeightedSum
-    control: "ArrayRecord"
+    control: Model
     joined: list[str] = field(default_factory=list)
 
 
@@ -191,7 +191,7 @@ class Scaffold(Strategy):
 
             return BatchedTerms(correct)
 
-        def reply(self, job: TrainingJob) -> "dict[str, ArrayRecord]":
+        def reply(self, job: TrainingJob) -> dict[str, Model]:
             """Train with the correction, and return the local model and the change of c_i.
 
             Only trainable parameters have a control variate; the change of every other array is zero.
@@ -221,7 +221,7 @@ class Scaffold(Strategy):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._sum: ArrayRecord | None = None
+        self._sum: Model | None = None
         self._taken: dict[str, int] = {}
 
     def begin(self, round: Round) -> None:
@@ -236,7 +236,7 @@ class Scaffold(Strategy):
         each = {m.client_id: self.under_name({CONTROL_ROUND: self._taken.get(m.client_id, 0)}) for m in members}
         return Instructions(each=each, records={CONTROL: round.carry.control})
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in a local model and its client's change of c_i, both or neither.
 
         Raises:
@@ -251,7 +251,7 @@ class Scaffold(Strategy):
         gathered.changes.add_checked(checked, 1.0)
         gathered.joined.append(reply.member.client_id)
 
-    def finish(self, round: Round) -> "ArrayRecord | None":
+    def finish(self, round: Round) -> Model | None:
         """Return ``x + eta_g mean (y_i - x)``, and keep the sum of all c_i; both or neither."""
         gathered: ControlledRound = round.carry
         if not round.sum.count:

@@ -25,8 +25,8 @@ A step is at most eta / share times the way to the weighted mean. A round withou
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -35,15 +35,11 @@ from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Positive
 from strategies.rounds.algorithm import Claims, StrategySettings, log
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.log_weighted_sum import LogWeightedSum
-from strategies.rounds.sums.normalisation import refuse_batch_norm
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 _ESTIMATE = "estimate"
 _LARGEST_TILT = 1e6
@@ -60,6 +56,7 @@ class TERM(Strategy):
     """TERM (Li et al., ICLR 2021): a tilted average of the clients' losses, between mean and worst."""
 
     name = "term"
+    refuses_batch_norm = True
     needs_losses = True
     only_sums = True
     still_open = (
@@ -85,28 +82,19 @@ class TERM(Strategy):
         self.log_estimate: float | None = None
         """log E = t R_t; None before the first round with a joiner."""
 
-    def check_model(self, names: Sequence[str]) -> None:
-        """Refuse batch normalisation: a step may go beyond every client's model.
-
-        Raises:
-            ConfigError: names the layers.
-        """
-        refuse_batch_norm(self.name, names)
-
     def report(self, measured: Measured) -> Claims:
         """Return F_k of the model that was sent."""
         return {keys.LOSS: measured.loss}
 
-    def log_weight(self, round: Round, reply: "Reply") -> float:
+    def log_weight(self, round: Round, reply: Reply) -> float:
         """Return ``t F_k``."""
         return tilted(reply.claim(keys.LOSS, low=0.0), self.settings.tilt)
 
     def begin(self, round: Round) -> None:
         """Begin with nothing."""
-        self.check_model(list(round.model))
         round.carry = LogWeightedSum(round.model)
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in one local model with its loss.
 
         Raises:
@@ -116,7 +104,7 @@ class TERM(Strategy):
         log_weight = self.log_weight(round, reply) + log(reply.counts)
         gathered.add_checked(gathered.sum.check(reply.arrays), log_weight)
 
-    def finish(self, round: Round) -> "ArrayRecord | None":
+    def finish(self, round: Round) -> Model | None:
         """Return ``w + eta (1/m) sum exp(t F_k) / E (w_k - w)``, and move E.
 
         Numbers for the history: the step, as the share of the way to the weighted mean, and R_t as it is estimated.

@@ -10,7 +10,7 @@ CODE = f'''
 import pathlib
 import torch
 from fedappeal.core.policy import Policy
-from client.requirement import Requirement, RequirementKind
+from fedappeal.core.requirement import Requirement, RequirementKind
 from client.training.sgd import SGD
 from fedappeal.protocol.keys import Decision
 from fedappeal.tasks.examples import ClientData, Split

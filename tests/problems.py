@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedappeal.core.local_rule import LocalProblem
+from client.training.problem import TrainingProblem
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.task import Task
@@ -42,6 +42,6 @@ def local_problem(
     y: Tensor,
     batches: NDArray[np.int64],
     training: LocalTrainingSettings,
-) -> LocalProblem:
+) -> TrainingProblem:
     """The problem of one local training, with a mean loss of outputs and labels."""
-    return LocalProblem(GivenLoss(loss), Split(x, y), batches, training)
+    return TrainingProblem(GivenLoss(loss), Split(x, y), batches, training)

@@ -12,6 +12,7 @@ from torch import nn
 from client.data.columns import Columns
 from client.data.own_data import load_own_data
 from client.data.unfit import OwnDataError, OwnDataRefused
+from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.plugins import Allowed
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import load_task
@@ -19,7 +20,6 @@ from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.held_out import with_held_out
 from fedappeal.tasks.share import Parts, parts_of, share_of
 from fedappeal.tasks.task import Task
-from strategies.rounds.algorithm import Algorithm
 
 log = logging.getLogger("fedappeal.client")
 
@@ -47,7 +47,7 @@ class Cache:
     """Tasks, data and models, each loaded once; one cache a federation."""
 
     def __init__(
-        self, task: Task | None = None, strategy_of: Callable[[RunConfig], Algorithm | None] = lambda config: None
+        self, task: Task | None = None, strategy_of: Callable[[RunConfig], ClientSide | None] = lambda config: None
     ) -> None:
         """Begin.
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 
 from client.fleet.identity import Identity
-from client.state.store import Record, Store
+from fedappeal.core.store import Record, Store
 from fedappeal.flower.node.fleet import (
     AlreadyRegistered,
     FleetApi,

@@ -32,7 +32,7 @@ from client.fleet.object_cache import ObjectCache
 from client.fleet.probe import probe
 from client.fleet.traffic import Traffic
 from client.settings import Connection
-from client.state.store import Store
+from fedappeal.core.store import Store
 from fedappeal.flower import bundle
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.grid.inflated_size import inflated_size

@@ -12,7 +12,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 
 if TYPE_CHECKING:
     from client.settings import NodeSettings
-    from strategies.rounds.algorithm import Algorithm
+    from fedappeal.core.algorithm import ClientSide
 
 V = TypeVar("V")
 
@@ -73,7 +73,7 @@ class Disclosure:
             train_split=bool(told.get(keys.NEEDS_TRAIN_SPLIT, 0)),
         )
 
-    def check_train(self, algorithm: "Algorithm") -> None:
+    def check_train(self, algorithm: "ClientSide") -> None:
         """Check that a strategy can do without what stays here, before its TRAIN is answered in any way.
 
         Raises:

@@ -6,11 +6,12 @@ from pathlib import Path
 from client.limits.answers import AnswerBook
 from client.limits.rest import RESTING
 from client.process.work import work_of
-from client.requirement import METRIC
 from client.state.activity import Activity
 from client.state.memory import DEPARTURE
 from client.state.preferred import describe_preferred
-from client.state.store import DiskStore, Record, is_precious
+from client.state.store import DiskStore, is_precious
+from fedappeal.core.requirement import METRIC
+from fedappeal.core.store import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.plural import counted
 

@@ -34,7 +34,8 @@ from client.process.work import forget_work, working
 from client.settings import Connection, NodeSettings
 from client.state.activity import Activity, run_of, take_judged
 from client.state.own_key import note_connection
-from client.state.store import DiskStore, Record, clear_up, make_private
+from client.state.store import DiskStore, clear_up, make_private
+from fedappeal.core.store import Record
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import error_reply, set_times
 from fedappeal.flower.node.fleet import LONGEST_HOLD, MessageDropped, MessageRefused, NodeForgotten, NotConnected

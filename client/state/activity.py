@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from client.requirement import LOSS, METRIC, Requirement
 from fedappeal.core.measured import Evaluation
+from fedappeal.core.requirement import LOSS, METRIC, Requirement
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
 from fedappeal.system.plural import counted

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from client.limits.answers import AnswerBook
 from client.limits.limits import MEGABYTE, LimitReached
 from client.state import preferred
-from client.state.store import DiskStore, Record
+from client.state.store import DiskStore
+from fedappeal.core.store import Record
 from fedappeal.settings.config import ConfigError, Scalar
 
 KEPT_RUNS = 20

@@ -6,17 +6,14 @@ checksum, replaced atomically, so a client killed at any moment finds either the
 
 import glob
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from numpy.typing import NDArray
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fedappeal.core.store import Record
 from fedappeal.protocol.packing import view
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.files import (
@@ -38,36 +35,6 @@ log = logging.getLogger("fedappeal.client")
 _NO_ARRAYS = ArrayRecord()
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Record:
-    """One remembered thing: scalars by name, and arrays by name."""
-
-    values: Mapping[str, Scalar]
-    arrays: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
-
-    @cached_property
-    def as_flowers(self) -> tuple[ConfigRecord, ArrayRecord]:
-        """The same as Flower's records; not to be changed, as many simulated clients may remember one thing."""
-        arrays = {k: Array(np.asarray(a, order="C")) for k, a in self.arrays.items()}
-        return ConfigRecord(dict(self.values)), ArrayRecord(arrays)
-
-
-class Store(Protocol):
-    """Where a client keeps its records.
-
-    Attributes:
-        durable: whether records outlive the process.
-    """
-
-    durable: bool
-
-    def read(self, name: str) -> Record | None:
-        """Return the record of that name, or None."""
-
-    def write(self, name: str, record: Record) -> None:
-        """Replace the record of that name, all or nothing."""
 
 
 class DiskStore:

@@ -15,7 +15,8 @@ from client.limits.deadline import Deadline
 from client.training.models import arrays_of, evaluate, load_arrays, mean_gradient
 from client.training.noise import Noise, seeded_noise
 from client.training.precision import FLOAT32
-from fedappeal.core.local_rule import LocalProblem, LocalRule
+from client.training.problem import TrainingProblem
+from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.draws import Minibatches
@@ -146,6 +147,6 @@ def train_without_seed(request: TrainRequest) -> Arrays:
     """Return the locally trained model by name; noise, where it is drawn, is whatever the generator gives."""
     load_arrays(request.model, request.arrays)
     request.model.train()
-    problem = LocalProblem(request.task, request.data, request.batches, request.training, request.deadline)
+    problem = TrainingProblem(request.task, request.data, request.batches, request.training, request.deadline)
     request.rule.train(request.model, problem)
     return arrays_of(request.model, request.arrays.keys())

@@ -47,9 +47,8 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _name(setting: str, registry: Registry[Any], value: Any) -> str:
     if isinstance(value, str):
         return value
-    if not isinstance(value, type) or not issubclass(value, registry.base):
-        base = f"{registry.base.__module__}.{registry.base.__name__}"
-        raise ConfigError(f"{setting} = {value!r} is not allowed: a name, or a subclass of {base}")
+    if not isinstance(value, type) or not issubclass(value, registry.base_class):
+        raise ConfigError(f"{setting} = {value!r} is not allowed: a name, or a subclass of {registry.base_name}")
     if not (name := name_of(registry, value)):
         raise ConfigError(
             f"{setting} = {value.__qualname__} is not allowed: define the class at the top of a module or a notebook"

@@ -8,11 +8,11 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from client.requirement import RequirementKind
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Plugin, Registry
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.core.requirement import RequirementKind
 from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import TASKS
@@ -84,9 +84,9 @@ def _found(name: str) -> list[tuple[str, Any]]:
     """Return the plug-ins of a name, each with its kind."""
     if ":" in name:
         found = _ANY.find(name)
-        kinds = [registry.kind for _, _, registry in _KINDS if _is(found, registry.base)]
+        kinds = [registry.kind for _, _, registry in _KINDS if _is(found, registry.base_class)]
         if not kinds and not (callable(found) and not isinstance(found, type)):
-            bases = ", ".join(f"{registry.base.__module__}.{registry.base.__name__}" for _, _, registry in _KINDS)
+            bases = ", ".join(registry.base_name for _, _, registry in _KINDS)
             raise ConfigError(f"name = '{name}' is not allowed: it is no subclass of {bases}")
         return [(kind, found) for kind in kinds or [TASKS.kind]]
     known = [(registry.kind, registry) for _, _, registry in _KINDS if name in registry.names()]
@@ -146,7 +146,7 @@ def _of_strategy(found: type[Algorithm]) -> list[tuple[str, str]]:
         ("needs the clients' losses", _yes(found.needs_losses)),
         ("needs the clients' weights", _yes(found.needs_weight)),
         ("needs the appeal bits", _yes(found.needs_appeal)),
-        ("surveys training examples", _yes(found.survey is not Algorithm.survey)),
+        ("surveys training examples", _yes(found.surveys)),
         ("needs a loss as rho_k", _yes(found.compares_losses)),
         ("loss-mode", " | ".join(found.loss_modes)),
         ("asks all clients each round", _yes(found.needs_everybody)),

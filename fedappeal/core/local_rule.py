@@ -12,7 +12,6 @@ from fedappeal.core.measured import Measured
 from fedappeal.core.plugins import Plugin
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
-from fedappeal.protocol.draws import Minibatches
 from fedappeal.settings.config import ConfigError, Scalar
 
 if TYPE_CHECKING:
@@ -22,37 +21,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from client.limits.deadline import Deadline
-    from client.state.store import Store
+    from fedappeal.core.store import Store
     from fedappeal.protocol.packing import Arrays
-    from fedappeal.tasks.examples import Split
-    from fedappeal.tasks.task import Task
 
 
-@dataclass(frozen=True)
-class LocalProblem:
-    """What one local training works on.
+class LocalProblem(Protocol):
+    """What one local training works on: minibatches of a client's examples, and the loss on them."""
 
-    Attributes:
-        task: gives the loss.
-        data: the client's training examples.
-        batches: indices into ``data``, shape ``(steps * draws, batch size)``; drawn already, or as they are needed.
-        settings: learning rate and so on.
-        deadline: when training has to stop; None: never.
-    """
-
-    task: "Task"
-    data: "Split"
-    batches: "NDArray[np.int64] | Minibatches"
-    settings: LocalTrainingSettings
-    deadline: "Deadline | None" = None
+    @property
+    def settings(self) -> LocalTrainingSettings:
+        """Learning rate and so on."""
 
     def minibatches(self) -> "Iterator[Tensor]":
         """Yield the indices of one minibatch after another, on the device of the inputs."""
-        import torch
-
-        for block in self.batches.blocks() if isinstance(self.batches, Minibatches) else (self.batches,):
-            yield from torch.from_numpy(block).to(self.data.device)
 
     def loss_of(self, model: "nn.Module", minibatch: "Tensor") -> "Tensor":
         """Return a model's mean loss on a minibatch, given its indices, in the precision of the settings.
@@ -60,12 +41,6 @@ class LocalProblem:
         Raises:
             LimitReached: where the time for training is over.
         """
-        if self.deadline is not None:
-            self.deadline.check()
-        from client.training.precision import forward
-
-        batch = self.data.take(minibatch)
-        return self.task.loss(forward(self.task, model, batch.x, self.settings.training_precision), batch.y)
 
 
 class TrainingJob(Protocol):

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
@@ -167,14 +167,25 @@ class Registry(Generic[P]):
     Attributes:
         kind: what a setting calls it: ``strategy``.
         group: entry-point group of other distributions.
-        base: the class that a plug-in is derived from.
+        base: the class that a plug-in is derived from, or its ``module:Name``.
         built_in: ``module:Name`` by the name of each that comes with fedappeal.
     """
 
     kind: str
     group: str
-    base: type[P]
+    base: type[P] | str
     built_in: Mapping[str, str]
+
+    @cached_property
+    def base_class(self) -> type[P]:
+        """The class that a plug-in is derived from."""
+        base: type[P] = _built_in(self.base) if isinstance(self.base, str) else self.base
+        return base
+
+    @property
+    def base_name(self) -> str:
+        """Its module and name, for messages."""
+        return f"{self.base_class.__module__}.{self.base_class.__name__}"
 
     def names(self) -> list[str]:
         """Return fedappeal's names and those of installed entry points."""
@@ -190,13 +201,10 @@ class Registry(Generic[P]):
         Raises:
             ConfigError: one line: unknown, not allowed, not importable, or of another kind.
         """
-        found = self.find(name, allowed)
-        if not (isinstance(found, type) and issubclass(found, self.base)):
-            raise ConfigError(
-                f"{self.kind} = '{name}' is not allowed: it is no subclass of "
-                f"{self.base.__module__}.{self.base.__name__}"
-            )
-        return found
+        plugin = self.find(name, allowed)
+        if not (isinstance(plugin, type) and issubclass(plugin, self.base_class)):
+            raise ConfigError(f"{self.kind} = '{name}' is not allowed: it is no subclass of {self.base_name}")
+        return plugin
 
     def find(self, name: str, allowed: Allowed = ALL) -> Any:
         """Return the object of a name, of whatever type; arguments and errors as `load`."""

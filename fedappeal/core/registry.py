@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from client.requirement import RequirementKind
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Registry
 from fedappeal.core.policy import Policy
-from strategies.rounds.strategy import Strategy
+from fedappeal.core.requirement import RequirementKind
 
-STRATEGIES = Registry(
+STRATEGIES: Registry[Any] = Registry(
     "strategy",
     "fedappeal.strategies",
-    Strategy,
+    "strategies.rounds.strategy:Strategy",
     {
         "maxfl": "strategies.maxfl:MaxFL",
         "fedalign": "strategies.fedalign.strategy:FedALIGN",
@@ -35,7 +34,7 @@ STRATEGIES = Registry(
     },
 )
 
-LOCAL_RULES = Registry(
+LOCAL_RULES: Registry[LocalRule] = Registry(
     "local-rule",
     "fedappeal.local_rules",
     LocalRule,
@@ -52,7 +51,7 @@ LOCAL_RULES = Registry(
     },
 )
 
-POLICIES = Registry(
+POLICIES: Registry[Policy] = Registry(
     "participation",
     "fedappeal.policies",
     Policy,
@@ -74,7 +73,7 @@ POLICIES = Registry(
     },
 )
 
-REQUIREMENTS = Registry(
+REQUIREMENTS: Registry[RequirementKind] = Registry(
     "requirement",
     "fedappeal.requirements",
     RequirementKind,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from client.participant import Participant
-from client.requirement import Requirement
 from client.training.precision import BFLOAT16, FLOAT32
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Situation
+from fedappeal.core.requirement import Requirement
 from fedappeal.protocol.keys import TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
 

@@ -17,7 +17,7 @@ __all__ = ["TASKS", "check_task", "find_task", "load_task", "task_fingerprint", 
 TASKS: Registry[Task] = Registry(
     kind="task",
     group="fedappeal.tasks",
-    base=Task,  # type: ignore[type-abstract]
+    base="fedappeal.tasks.task:Task",
     built_in={
         "digits": "fedappeal.tasks.datasets.digits:Digits",
         "fmnist": "fedappeal.tasks.datasets.fmnist:FashionMNIST",

@@ -20,10 +20,9 @@ from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.settings.config import ConfigError
+from strategies.rounds.model import Model
 
 if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
     from fedappeal.protocol.packing import Arrays
 
 
@@ -49,7 +48,7 @@ class Gradient(LocalRule):
         """Return what the gradient is multiplied by."""
         return 1.0
 
-    def reply(self, job: TrainingJob) -> "dict[str, ArrayRecord]":
+    def reply(self, job: TrainingJob) -> dict[str, Model]:
         """Return the gradient under the model's parameter names, packed as the model is.
 
         Raises:

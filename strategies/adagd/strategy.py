@@ -10,9 +10,8 @@ leaves (Theorem 1) holds as it stands: it needs a step of at most eta, and right
 descent is that of the bounded sum. The bounds say nothing of D: a client that claims to be in it has its way.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -25,14 +24,10 @@ from strategies.adagd.projection import norm
 from strategies.adagd.vectors import check_floats, flat, moved
 from strategies.rounds.algorithm import Claims, StrategySettings
 from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.model import Model
 from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.sums.normalisation import refuse_batch_norm
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 CASE_3 = "every client is predicted to leave (case 3)"
 STALLED = "nothing is left of the step (stalled)"
@@ -57,6 +52,7 @@ class AdaGD(Strategy):
     """
 
     name = "adagd"
+    refuses_batch_norm = True
     policy = "defect"
     needs_losses = True
     needs_everybody = True
@@ -89,6 +85,7 @@ class AdaGD(Strategy):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.waits_for_all = self.settings.on_missing == "wait"
         if not self.shared.constant_learning_rate and self.settings.gradient_steps == 1:
             raise ConfigError(
                 f"lr-schedule = '{self.shared.lr_schedule}' with lr-warmup-rounds = {self.shared.lr_warmup_rounds} "
@@ -100,42 +97,28 @@ class AdaGD(Strategy):
         """Return what a round begins with."""
         return Gathered(self.settings.step_size, self.settings.slack * self.settings.precision)
 
-    @property
-    def waits_for_all(self) -> bool:
-        """Whether a missing reply makes the round void."""
-        return self.settings.on_missing == "wait"
-
     def pool(self, number: int, members: Members) -> list[Member]:
         """Return all clients; none while one is offline that is waited for."""
         online = super().pool(number, members)
         return [] if self.waits_for_all and len(online) < len(members.population()) else online
 
-    def check_model(self, names: Sequence[str]) -> None:
-        """Refuse batch normalisation: a gradient step would leave its statistics behind.
-
-        Raises:
-            ConfigError: names the layers.
-        """
-        refuse_batch_norm(self.name, names)
-
     def report(self, measured: Measured) -> Claims:
         """Return F_m of the model that was sent."""
         return {keys.LOSS: measured.loss}
 
-    def log_weight(self, round: Round, reply: "Reply") -> float:
+    def log_weight(self, round: Round, reply: Reply) -> float:
         """Return 0: each client counts once."""
         return 0.0
 
     def begin(self, round: Round) -> None:
         """Begin a round."""
-        self.check_model(list(round.model))
         check_floats(round.model, f"strategy = '{self.name}'")
         known = round.members.population()
         away = known - {member.client_id for member in round.members.available()}
         # Where one is waited for that is away, no client is asked: see `pool`.
         round.carry = Agents(self.nothing_gathered(), away if self.waits_for_all and away else known)
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take in one gradient: into the sum, or as it is (in D).
 
         Raises:
@@ -149,7 +132,7 @@ class AdaGD(Strategy):
         agents.gathered.add(loss, counted if reply.sent is None else flat(reply.sent, names), counted)
         agents.answered.add(reply.member.client_id)
 
-    def finish(self, round: Round) -> "ArrayRecord | None":
+    def finish(self, round: Round) -> Model | None:
         """Return the next model; None: a reply is missing, or the run is over."""
         agents: Agents = round.carry
         gathered, numbers = agents.gathered, round.metrics

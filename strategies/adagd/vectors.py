@@ -1,21 +1,19 @@
 """A model's arrays as one vector, and a step along one."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
+from strategies.rounds.model import Model
 
 Vector = NDArray[np.floating]
 
 
-def check_floats(arrays: "ArrayRecord", strategy: str) -> None:
+def check_floats(arrays: Model, strategy: str) -> None:
     """Check that a step can be taken on all arrays of a model.
 
     Raises:
@@ -26,13 +24,13 @@ def check_floats(arrays: "ArrayRecord", strategy: str) -> None:
             raise ConfigError(f"array '{name}' of dtype {dtype} is not allowed with {strategy}: floating point")
 
 
-def flat(arrays: "ArrayRecord", names: Sequence[str]) -> Vector:
+def flat(arrays: Model, names: Sequence[str]) -> Vector:
     """Return the named arrays' values in one vector; one array is not copied."""
     parts: list[NDArray[Any]] = [view(arrays[name]).reshape(-1) for name in names]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def moved(arrays: "ArrayRecord", step_size: float, direction: NDArray[np.float64]) -> "ArrayRecord":
+def moved(arrays: Model, step_size: float, direction: NDArray[np.float64]) -> Model:
     """Return ``arrays + step_size * direction``, summed in float64, in the layout of ``arrays``.
 
     Args:

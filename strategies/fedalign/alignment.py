@@ -8,17 +8,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.rounds import share_of_rounds
+from strategies.rounds.model import Model
 from strategies.rounds.sums.influence import capped
 from strategies.rounds.sums.weighted_sum import WeightedSum
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord
 
 
 def joins(local_loss: float, global_loss: float, epsilon: float) -> bool:
@@ -165,13 +163,13 @@ class AlignedSum:
     priority: list[Statement] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    held: list[tuple[str, "ArrayRecord", Statement]] = field(default_factory=list)
+    held: list[tuple[str, Model, Statement]] = field(default_factory=list)
 
     def loss_of(self, claims: Sequence[Statement]) -> float | None:
         """Return F(w) of what the priority clients say, bounded where influence is; None: they say nothing."""
         return loss_of(claims if self.outlier is None else without_outliers(claims, self.outlier))
 
-    def add_priority(self, arrays: "ArrayRecord", said: Statement) -> None:
+    def add_priority(self, arrays: Model, said: Statement) -> None:
         """Take in a priority client's update.
 
         Raises:
@@ -180,7 +178,7 @@ class AlignedSum:
         self.total.add(arrays, said.examples)
         self.priority.append(said)
 
-    def add_other(self, client: str, arrays: "ArrayRecord", said: Statement) -> None:
+    def add_other(self, client: str, arrays: Model, said: Statement) -> None:
         """Match another client's update: add it, hold it or refuse it.
 
         Raises:
@@ -198,7 +196,7 @@ class AlignedSum:
                 self.limited.add(arrays, data_fraction(said.examples, self.expected, self.most))
             self.accepted.append(client)
 
-    def close(self) -> "tuple[ArrayRecord | None, float]":
+    def close(self) -> tuple[Model | None, float]:
         """Return the next model, or None, and ``sum p_k`` over accepted others.
 
         After it, every other client is among the accepted or the refused.

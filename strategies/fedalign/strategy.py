@@ -21,7 +21,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -32,16 +32,14 @@ from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative, Run
 from fedappeal.settings.rounds import share_of_rounds
 from strategies.fedalign.alignment import AlignedSum, Statement, epsilon_schedule, rho, theta
 from strategies.rounds.algorithm import Claims, StrategySettings
+from strategies.rounds.evaluation import pooled
 from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.exchange.reply import Reply, claim
+from strategies.rounds.model import Model
 from strategies.rounds.round import Instructions, Round
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.influence import capped
 from strategies.rounds.sums.weighted_sum import WeightedSum
-
-if TYPE_CHECKING:
-    from flwr.app import ArrayRecord, MetricRecord
-
-    from strategies.rounds.exchange.replies import Reply
 
 log = logging.getLogger("fedappeal")
 
@@ -74,7 +72,7 @@ class AlignedRound:
 
     aligned: AlignedSum
     surveyed: list[Statement] = field(default_factory=list)
-    answers: "list[MetricRecord]" = field(default_factory=list)
+    answers: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 class FedALIGN(Strategy):
@@ -294,10 +292,8 @@ class FedALIGN(Strategy):
             return []
         return [member for member in order if self.has_priority(member)]
 
-    def surveyed(self, round: Round, member: Member, metrics: "MetricRecord") -> None:
+    def surveyed(self, round: Round, member: Member, metrics: Mapping[str, Any]) -> None:
         """Take in one F_k."""
-        from strategies.rounds.exchange.replies import claim
-
         on_error = self.settings.match_on == "error"
         metric = self.metric
         score = claim(metrics, metric.name, metric.low, metric.high) if on_error else math.nan
@@ -323,11 +319,11 @@ class FedALIGN(Strategy):
 
     # -- what comes back -----------------------------------------------------------------------------
 
-    def log_weight(self, round: Round, reply: "Reply") -> float:
+    def log_weight(self, round: Round, reply: Reply) -> float:
         """Return the logarithm of D_k."""
         return math.log(reply.num_examples)
 
-    def add(self, round: Round, reply: "Reply") -> None:
+    def add(self, round: Round, reply: Reply) -> None:
         """Take a priority client's update in; match another's.
 
         Raises:
@@ -343,19 +339,15 @@ class FedALIGN(Strategy):
         else:
             round.carry.aligned.add_other(reply.member.client_id, reply.arrays, said)
 
-    def summarise(self, answers: "Sequence[tuple[Member, MetricRecord]]") -> dict[str, float]:
+    def summarise(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, float]:
         """Return the averages over all clients, and over the priority clients' pooled data."""
-        from strategies.rounds.evaluation import pooled
-
         served = [metrics for member, metrics in answers if member.role == keys.SEEN and self.has_priority(member)]
         score = f"priority_{self.metric.column}"
         found = {score: pooled(served, self.metric.name), "priority_loss": pooled(served, keys.LOSS)}
         return super().summarise(answers) | {name: value for name, value in found.items() if value is not None}
 
-    def finish(self, round: Round) -> "ArrayRecord | None":
+    def finish(self, round: Round) -> Model | None:
         """Return Algorithm 1's next model, None where no priority client joined."""
-        from strategies.rounds.evaluation import pooled
-
         now: AlignedSum = round.carry.aligned
         record, numbers = round.record, round.metrics
         model, accepted = now.close()

@@ -1,15 +1,14 @@
 """What evaluation replies say together: GM-Appeal and unweighted averages over clients, seen and unseen apart."""
 
 import math
-from collections.abc import Iterable, Sequence
-
-from flwr.app import MetricRecord
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.metric import ACCURACY, Metric, column
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.replies import claim
+from strategies.rounds.exchange.reply import claim
 
 WORST_SHARE = 10
 """The worst decile is one client in ten, rounded up."""
@@ -34,7 +33,7 @@ def _averaged(metric: Metric, others: Iterable[str]) -> dict[str, str]:
 
 
 def summarise(
-    replies: Iterable[tuple[Member, MetricRecord]], metric: Metric = ACCURACY, others: Iterable[str] = ()
+    replies: Iterable[tuple[Member, Mapping[str, Any]]], metric: Metric = ACCURACY, others: Iterable[str] = ()
 ) -> dict[str, float]:
     """Average evaluation replies over clients, unweighted (MaxFL, Definition 1 and section 5).
 
@@ -69,7 +68,7 @@ def summarise(
     return summary
 
 
-def pooled(answers: Iterable[MetricRecord], key: str) -> float | None:
+def pooled(answers: Iterable[Mapping[str, Any]], key: str) -> float | None:
     """Return a measure on all clients' examples together; None where no client reports it."""
     told = [(claim(metrics, key), claim(metrics, keys.NUM_EXAMPLES)) for metrics in answers if key in metrics]
     examples = sum(count for _, count in told)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
-from fedappeal.settings.config import ConfigError
+from fedappeal.protocol.packing import Layout
+from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.settings.participation import AUTO
 from fedappeal.settings.rounds import default_mandatory_rounds
-from strategies.rounds.algorithm import Algorithm
+from strategies.rounds.algorithm import Algorithm, log
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.faults import check_faults, unexpected
 from strategies.rounds.exchange.members import Member, Members
@@ -21,14 +22,15 @@ from strategies.rounds.schedule import learning_rate_share
 from strategies.rounds.sums.divergence import DIVERGED, Divergence
 from strategies.rounds.sums.held_models import HeldModels
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians, Sent
+from strategies.rounds.sums.normalisation import refuse_batch_norm
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused, finite
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord
 
-    from strategies.rounds.exchange.replies import Reply
+    from strategies.rounds.exchange.reply import Reply
 
-log = logging.getLogger("fedappeal")
+logger = logging.getLogger("fedappeal")
 
 
 class RoundSteps(Algorithm):
@@ -40,7 +42,10 @@ class RoundSteps(Algorithm):
         finished: why the run is over before its last round; empty while it is not.
         pool_empty: whether the last round had no joiner.
         asking: what is known of whether to ask clients not to opt out.
+        layout: names, shapes and dtypes of the model's layers, where the server packs them; None: it does not.
     """
+
+    layout: Layout | None = None
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -67,9 +72,11 @@ class RoundSteps(Algorithm):
 
     def open_round(self, number: int, arrays: "ArrayRecord") -> Round:
         """Begin round ``number``, counted from 1, from the global model."""
+        if self.refuses_batch_norm:  # of a packed model the names say nothing: `check_model` saw its layers
+            refuse_batch_norm(self.name, list(arrays))
         self.record = RoundRecord(number, mandatory=self._is_mandatory(number))
         lr_share = learning_rate_share(self.shared, number, self.num_rounds)
-        round = Round(arrays, self.members, self.record, lr_share=lr_share)
+        round = Round(arrays, self.members, self.record, lr_share=lr_share, layout=self.layout)
         own = self.shared
         if own.influence == "bounded" and len(self.members.of_role(keys.SEEN)) >= FEWEST:  # two: no measure
             start = None if self.LocalRule is not None and self.LocalRule.sends_update else arrays
@@ -84,7 +91,7 @@ class RoundSteps(Algorithm):
         """Whether clients are asked not to opt out of a round."""
         first, after_empty = self.shared.mandatory_rounds, self.pool_empty and self.shared.on_empty_round == "ask-all"
         if first == AUTO:
-            asks = (self.asks(number, self.asking) or after_empty) and self.asking.may_ask(self.num_rounds)
+            asks = self.asking.asks(number, self.num_rounds) or (after_empty and self.asking.may_ask(self.num_rounds))
             self.asking.asked += asks
             return asks
         return after_empty or number <= (default_mandatory_rounds(self.num_rounds) if first is None else int(first))
@@ -94,6 +101,16 @@ class RoundSteps(Algorithm):
         left = self.members.left
         seen = [said for member, said in answers if member.role == keys.SEEN and member.client_id not in left]
         self.asking.note_answers(seen, len(self.members.population()), len(left))
+
+    def under_name(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return values by their keys in messages: ``NAME.KEY``."""
+        return {f"{self.name}.{key}": value for key, value in values.items()}
+
+    def told(self) -> dict[str, Scalar]:
+        """Return what every message says of the strategy: name and settings."""
+        settings = self.settings.as_config().items()
+        told = {key: value for key, value in settings if isinstance(value, Scalar) and key not in self.untold}
+        return {keys.STRATEGY: self.name, **self.under_name(told)}
 
     def train_messages(
         self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
@@ -153,7 +170,9 @@ class RoundSteps(Algorithm):
             return
         round.sum.check(reply.arrays)
         unit = round.lr_share * self.update_unit(round, reply)
-        for sent in round.bounds.admit(reply, self.log_weight(round, reply), unit):
+        if (log_weight := self.log_weight(round, reply)) is None:
+            log_weight = log(self._checked_weight(reply))
+        for sent in round.bounds.admit(reply, log_weight, unit):
             if sent.reply is reply:
                 self.add(round, round.bounds.bounded(sent))
             else:
@@ -197,7 +216,7 @@ class RoundSteps(Algorithm):
             if isinstance(error, NotFinite):
                 self._divergence.note(member.client_id, finite=False)
             return
-        log.debug("round %d: reply of %s", round.number, member.client_id, exc_info=error)
+        logger.debug("round %d: reply of %s", round.number, member.client_id, exc_info=error)
         round.record.fail(member.client_id, unexpected(error))
         # A traceback keeps the reply's model in memory: that of the first one says enough.
         round.faults[member.client_id] = error.with_traceback(None) if round.faults else error
@@ -222,7 +241,7 @@ class RoundSteps(Algorithm):
             self.finished = self.finished or DIVERGED
         if arrays is not None and not finite(arrays):
             # Finite claims can still be absurd: the federation must not be lost to one of them.
-            log.warning("round %d: the new model is not finite; the old one stays", round.number)
+            logger.warning("round %d: the new model is not finite; the old one stays", round.number)
             round.metrics["not_finite"] = 1.0
             return None
         return arrays

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import fedappeal
 from client.participation.policies import Always
-from client.requirement import Requirement, RequirementKind, WarmUp
 from client.training.sgd import SGD
 from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.core.policy import Policy, Situation
+from fedappeal.core.requirement import Requirement, RequirementKind, WarmUp
 from fedappeal.protocol.keys import Decision
 from fedappeal.record.run_folder import HISTORY, RunFolder, read_config, read_lines
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings

@@ -8,9 +8,10 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 
 import fedappeal
-from client.requirement import Requirement, read_requirement
+from client.requirement import read_requirement
 from client.state.store import DiskStore
 from client.training.models import arrays_of
+from fedappeal.core.requirement import Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout, content_size
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar

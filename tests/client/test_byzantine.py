@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from client import byzantine
 from client.byzantine import attackers, attacks, false_claims, noisy
-from client.requirement import Requirement
 from client.training.models import arrays_of
 from fedappeal.core.local_rule import TrainingJob
 from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.requirement import Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig, Scalar

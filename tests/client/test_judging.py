@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from client.participant import Participant
-from client.requirement import Requirement
 from client.settings import NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of
+from fedappeal.core.requirement import Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Layout

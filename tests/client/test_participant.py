@@ -9,7 +9,6 @@ from flwr.app import RecordDict
 
 from client.data.cache import pick_device
 from client.participant import Participant
-from client.requirement import Requirement
 from client.settings import NodeSettings
 from client.state.memory import client_identity
 from client.state.store import ContextStore, DiskStore
@@ -17,6 +16,7 @@ from client.training.models import arrays_of, evaluate
 from client.training.requests import Arithmetic, EvaluateRequest
 from client.training.sgd import SGD
 from fedappeal.core.measured import Evaluation
+from fedappeal.core.requirement import Requirement
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.keys import HELD_OUT_SPLIT, TEST_SPLIT, TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from client.privacy import noise_key, protected
 from client.settings import NodeSettings
-from client.state.store import ContextStore, DiskStore, Record, Store
+from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.store import Record, Store
 from fedappeal.flower.messages import be_server
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout

@@ -11,20 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from client.participant import Participant
-from client.requirement import (
-    LOSS,
-    METRIC,
-    Fixed,
-    MetricReached,
-    Requirement,
-    RequirementKind,
-    Solo,
-    WarmUp,
-    made,
-    read_requirement,
-    requirement_key,
-    stored_requirement,
-)
+from client.requirement import Fixed, MetricReached, Solo, made, read_requirement, requirement_key, stored_requirement
 from client.settings import NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of
@@ -32,6 +19,7 @@ from client.training.requests import Arithmetic
 from fedappeal.core.measured import UNMEASURED, Evaluation
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import REQUIREMENTS, STRATEGIES
+from fedappeal.core.requirement import LOSS, METRIC, Requirement, RequirementKind, WarmUp
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar

@@ -14,12 +14,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedappeal
 from client.process.owner import describe, pause, reset
-from client.requirement import Requirement, read_requirement, stored_requirement
+from client.requirement import read_requirement, stored_requirement
 from client.state.activity import ACTIVITY, Activity
 from client.state.memory import RunMemory
 from client.state.preferred import describe_preferred
-from client.state.store import DiskStore, Record
+from client.state.store import DiskStore
 from fedappeal.cli.main import main
+from fedappeal.core.requirement import Requirement
+from fedappeal.core.store import Record
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION, POLICIES, read_lines, usable_lines
 from fedappeal.record.mending import mended

@@ -20,8 +20,9 @@ from client.process.owner import describe
 from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
 from client.state.memory import RunMemory
-from client.state.store import DiskStore, Record
+from client.state.store import DiskStore
 from fedappeal.cli.main import main
+from fedappeal.core.store import Record
 from fedappeal.record.lines import append_lines, read_lines
 from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, PARTICIPATION, how_it_ended
 from fedappeal.settings.config import RunConfig

@@ -5,8 +5,8 @@ import math
 import pytest
 from flwr.app import MetricRecord
 
-from client.requirement import METRIC, Requirement
 from fedappeal.core.measured import Evaluation
+from fedappeal.core.requirement import METRIC, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError

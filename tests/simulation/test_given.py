@@ -19,7 +19,7 @@ from fedappeal.tasks.models import seeded
 from fedappeal.tasks.task import Task
 from server.given import Given
 from strategies import FedAvg, MaxFL, Strategy
-from strategies.rounds.exchange.replies import Reply
+from strategies.rounds.exchange.reply import Reply
 from strategies.rounds.hooks import RoundRecord
 from tests.run_models import learned
 

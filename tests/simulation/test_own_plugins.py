@@ -25,7 +25,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from fedappeal.core.policy import Policy, Situation
-from client.requirement import Requirement, RequirementKind
+from fedappeal.core.requirement import Requirement, RequirementKind
 from client.training.sgd import SGD
 from fedappeal.protocol.keys import Decision
 from fedappeal.core.plugins import PluginSettings

@@ -9,8 +9,9 @@ from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.state.store import ContextStore, DiskStore, Store
+from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of
+from fedappeal.core.store import Store
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import FLAT, Layout

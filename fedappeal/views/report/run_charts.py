@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from client.requirement import LOSS, METRIC
+from fedappeal.core.requirement import LOSS, METRIC
 from fedappeal.protocol.metric import Metric
 from fedappeal.views.comparison.figures import COLOURS
 from fedappeal.views.comparison.measures import Line

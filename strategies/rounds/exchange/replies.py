@@ -1,10 +1,10 @@
 """What the server checks before it believes a reply."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
@@ -15,6 +15,7 @@ from fedappeal.protocol.keys import CLIENT_IDS, Decision, is_client_id
 from fedappeal.protocol.metric import ACCURACY, Metric
 from strategies.rounds.exchange.faults import unexpected
 from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.reply import Reply, claim
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
@@ -40,39 +41,6 @@ class DataRefused(Refused):
         super().__init__(f"client {client_id}: {problem.text}")
         self.client_id = client_id
         self.problem = problem
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A checked reply to TRAIN.
-
-    Attributes:
-        member: the client.
-        decision: what it decided.
-        num_examples: training examples that it claims, at least 1.
-        metrics: all that it reported; every number is finite.
-        arrays: its model or gradient; empty where it did not join.
-        records: the further ArrayRecords that were asked for, where it joined.
-        counts: share of its weight that counts; less than 1 where its influence is bounded.
-        sent: its model or gradient as it was sent, where its influence is bounded.
-    """
-
-    member: Member
-    decision: Decision
-    num_examples: int
-    metrics: Mapping[str, Any]
-    arrays: ArrayRecord
-    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
-    counts: float = 1.0
-    sent: ArrayRecord | None = None
-
-    def claim(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
-        """Return a number that the client reported, if it is there and inside its bounds.
-
-        Raises:
-            Refused: otherwise.
-        """
-        return claim(self.metrics, key, low, high)
 
 
 def _record(message: Message, name: str, kind: type[R]) -> R | None:
@@ -101,20 +69,6 @@ def _num_examples(metrics: MetricRecord) -> int:
     if not 1 <= count <= MOST_EXAMPLES or count != int(count):
         raise Refused(f"{keys.NUM_EXAMPLES} = {count} is not allowed: a whole number, 1 to {MOST_EXAMPLES}")
     return int(count)
-
-
-def claim(metrics: Mapping[str, Any], key: str, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return a number that a client reported, if it is there and inside its bounds.
-
-    Raises:
-        Refused: otherwise.
-    """
-    if key not in metrics:
-        raise Refused(f"reply has no '{key}'")
-    value = float(metrics[key])
-    if not low <= value <= high:
-        raise Refused(f"{key} = {value} is not allowed: {low} to {high}")
-    return value
 
 
 def _data_problem(value: object) -> DataProblem:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
     from fedappeal.protocol.elsewhere import Sums
-    from strategies.rounds.exchange.replies import Reply
+    from strategies.rounds.exchange.reply import Reply
 
 FEWEST = 3
 """Clients of which one alone cannot choose the median."""

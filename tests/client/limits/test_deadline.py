@@ -7,7 +7,7 @@ import pytest
 
 from client.limits.deadline import Deadline
 from client.limits.limits import LimitReached
-from fedappeal.core.local_rule import LocalProblem
+from client.training.problem import TrainingProblem
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.tasks import load_task
 from tests.node import run_config
@@ -75,7 +75,7 @@ def test_a_rule_that_goes_on_after_the_deadline_is_stopped_at_its_next_loss() ->
     task = load_task(run_config().task_settings())
     data, clocks = task.load(0).train, Clocks()
     settings = LocalTrainingSettings(learning_rate=0.1, batch_size=4, local_steps=1)
-    problem = LocalProblem(task, data, np.zeros((1, 4), np.int64), settings, clocks.deadline(3.0, 0.0))
+    problem = TrainingProblem(task, data, np.zeros((1, 4), np.int64), settings, clocks.deadline(3.0, 0.0))
     model = task.initial_model(0)
     (minibatch,) = problem.minibatches()
     assert problem.loss_of(model, minibatch) > 0

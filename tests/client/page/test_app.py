@@ -12,7 +12,8 @@ from client.page.view import limits_data
 from client.process.owner import PAUSED, departures
 from client.process.work import working
 from client.state.activity import Activity, Judged
-from client.state.store import DiskStore, Record
+from client.state.store import DiskStore
+from fedappeal.core.store import Record
 from fedappeal.web.serving import ServedPage, served
 
 

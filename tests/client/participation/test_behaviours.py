@@ -11,10 +11,10 @@ from client.participation.behaviour import Behaviour, check_parts, compose, part
 from client.participation.behaviours import Costly, Inertia, Once, Rest
 from client.participation.mixture import Mixture
 from client.participation.policies import Always, Appeal
-from client.requirement import METRIC, Requirement
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.policy import Past, Policy, Situation
+from fedappeal.core.requirement import METRIC, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.metric import Metric

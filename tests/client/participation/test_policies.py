@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from client.participation.anticipate import Anticipate
 from client.participation.behaviour import Behaviour
 from client.participation.policies import Always, Appeal
-from client.requirement import Requirement
 from fedappeal.core.measured import UNMEASURED, Evaluation
 from fedappeal.core.policy import Policy, Situation
 from fedappeal.core.registry import POLICIES
+from fedappeal.core.requirement import Requirement
 from fedappeal.protocol.keys import Decision
 from strategies.adagd.defect import Defect
 from strategies.fedalign.match import Match

@@ -9,7 +9,8 @@ from client.limits.rest import RESTING
 from client.process.owner import PAUSED, describe, leave, pause, reset
 from client.state.activity import Activity, Judged
 from client.state.memory import RunMemory
-from client.state.store import DiskStore, Record
+from client.state.store import DiskStore
+from fedappeal.core.store import Record
 from fedappeal.settings.config import ConfigError
 
 

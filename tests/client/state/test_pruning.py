@@ -9,7 +9,8 @@ from client.limits.answers import AnswerBook
 from client.limits.limits import LimitReached, Limits
 from client.state import pruning
 from client.state.pruning import prune, size_of
-from client.state.store import DiskStore, Record
+from client.state.store import DiskStore
+from fedappeal.core.store import Record
 
 KEPT = {"identity", "node", "noise-key", "preferred"}
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from client.state.store import ContextStore, DiskStore, Record, Store
+from client.state.store import ContextStore, DiskStore
+from fedappeal.core.store import Record, Store
 from fedappeal.settings.config import ConfigError
 
 scalars = st.one_of(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from client.training.models import evaluate
 from client.training.precision import BFLOAT16, FLOAT32, forward
-from fedappeal.core.local_rule import LocalProblem
+from client.training.problem import TrainingProblem
 from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.settings.config import RunConfig
@@ -79,7 +79,7 @@ def test_training_in_bfloat16_is_that_in_float32_within_its_bits_and_its_weights
     for precision in (FLOAT32, BFLOAT16):
         model = task.initial_model(3)
         given = {"learning-rate": 0.05, "batch-size": 16, "local-steps": 5, "training-precision": precision}
-        problem = LocalProblem(task, data, batches, LocalTrainingSettings.parse(given))
+        problem = TrainingProblem(task, data, batches, LocalTrainingSettings.parse(given))
         LOCAL_RULES.load(rule)().train(model, problem)
         assert {p.dtype for p in model.parameters()} == {torch.float32}
         pairs = zip(model.parameters(), start.parameters(), strict=True)

@@ -12,7 +12,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, MaxFL, PFedMe, Scaffold
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.replies import Reply
+from strategies.rounds.exchange.reply import Reply
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.held_models import HeldModels

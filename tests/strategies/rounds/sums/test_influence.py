@@ -18,7 +18,7 @@ from strategies.fedalign.alignment import Statement, without_outliers
 from strategies.fedalign.strategy import PRIORITY
 from strategies.mwfed import loads
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.exchange.replies import Reply
+from strategies.rounds.exchange.reply import Reply
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.round import Round
 from strategies.rounds.sums.influence import HELD, KEPT, Bounds, Direction, Medians, capped

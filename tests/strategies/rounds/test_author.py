@@ -1,0 +1,31 @@
+"""How much an author of a strategy sees."""
+
+import inspect
+
+from fedappeal.core import facets as clients_facets
+from fedappeal.core.algorithm import ClientSide
+from strategies.rounds import facets as servers_facets
+from strategies.rounds.algorithm import Algorithm
+
+MOST = 15
+
+
+def methods(*classes: type) -> list[str]:
+    """Public methods that these classes themselves define; properties are attributes."""
+    return sorted(
+        {n for c in classes for n, m in vars(c).items() if n[0] != "_" and callable(getattr(m, "__func__", m))}
+    )
+
+
+def test_the_contract_of_an_algorithm_has_at_most_15_methods() -> None:
+    assert len(methods(Algorithm, ClientSide)) <= MOST
+
+
+def test_what_few_algorithms_decide_stands_apart_with_a_default_for_each() -> None:
+    assert Algorithm().shared.influence == "off"
+    for module in (clients_facets, servers_facets):
+        of_module = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
+        facets = [c for c in of_module if not c.__name__.startswith("_")]
+        assert facets
+        assert all(issubclass(Algorithm, facet) for facet in facets)
+        assert not set(methods(*facets)) & set(methods(Algorithm, ClientSide))
