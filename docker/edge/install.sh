@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs one volunteer on this machine: a virtual environment, its settings, and a systemd service. Run it again to
-# update or to change a setting; what is not named stays as it is. docs/edge.md shows a whole installation.
+# update or to change a setting; what is not named stays as it is. docs/volunteer.md shows a whole installation.
 set -eu
 
 usage() {

@@ -30,22 +30,21 @@ html_show_sourcelink = False
 html_show_search_summary = False  # a browser refuses to read pages for it where the site is opened from a folder
 
 SECTIONS = {
-    "Use": "staying simulation tasks api deployment docker edge using_the_model report scale",
-    "Strategies": "maxfl fedalign adagd baselines personalised influence hf",
-    "Trust": "privacy security",
+    "Researcher": "simulation api staying extending",
+    "Operator": "deployment watching security influence",
+    "Volunteer": "volunteer privacy",
+    "Look up": "reference tasks hf glossary site/reference",
+    "Strategies": "maxfl fedalign adagd baselines personalised",
     "Results": "reproductions/README bench bench-results/README benchmarks",
-    "Inside": "architecture extending protocol glossary site/reference",
+    "Inside": "architecture protocol",
 }
-"""The navigation: by heading, pages of docs in order. Any other page of docs follows under a heading of its own."""
+"""The navigation: by heading, all pages of docs in order. The first three are a reader's path each."""
 
 
-def navigation(root: Path) -> str:
+def navigation() -> str:
     """Return the tables of contents that Sphinx builds the navigation from."""
-    sections = {heading: names.split() for heading, names in SECTIONS.items()}
-    named = {name for names in sections.values() for name in names}
-    others = sorted({page.stem for page in (root / "docs").glob("*.md")} - named)
-    contents = {heading: [f"docs/{name}" for name in names] for heading, names in sections.items()}
-    contents["More"] = [*(f"docs/{name}" for name in others), "CHANGELOG", "CONTRIBUTING"]
+    contents = {heading: [f"docs/{name}" for name in names.split()] for heading, names in SECTIONS.items()}
+    contents["Inside"] += ["CHANGELOG", "CONTRIBUTING"]
     return "".join(
         "\n".join(["\n```{toctree}", ":hidden:", f":caption: {heading}", *names, "```\n"])
         for heading, names in contents.items()
@@ -55,7 +54,7 @@ def navigation(root: Path) -> str:
 def complete(app: Sphinx, page: str, source: list[str]) -> None:
     """Add the navigation, which Sphinx reads off pages, to those that GitHub shows without it."""
     if page == root_doc:
-        source[0] += navigation(Path(app.srcdir))
+        source[0] += navigation()
     if page == "docs/reproductions/README":
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n*\n```\n"
 

@@ -1,8 +1,8 @@
-"""The tables of README and docs that are read off classes: strategies, policies and the like, an owner's limits.
+"""The tables of docs/reference.md that are read off classes: strategies, policies and the like, an owner's limits.
 
     python -m tests.docs.tables
 
-prints them; a test compares them with the pages.
+prints them; a test compares them with the page.
 """
 
 from collections.abc import Iterator
@@ -14,25 +14,25 @@ from fedappeal.core.plugins import Registry
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 
 PAGES = {
-    "maxfl": "[MaxFL](docs/maxfl.md)",
-    "fedalign": "[FedALIGN](docs/fedalign.md)",
-    "adagd": "[ADA-GD](docs/adagd.md)",
-    "maxfl-adagd": "[ADA-GD](docs/adagd.md#under-maxfls-weights)",
+    "maxfl": "[MaxFL](maxfl.md)",
+    "fedalign": "[FedALIGN](fedalign.md)",
+    "adagd": "[ADA-GD](adagd.md)",
+    "maxfl-adagd": "[ADA-GD](adagd.md#under-maxfls-weights)",
     "fedavg": "",
-    "fedprox": "[baselines](docs/baselines.md#fedprox)",
-    "fedadam": "[baselines](docs/baselines.md#fedadam)",
-    "fednova": "[baselines](docs/baselines.md#fednova)",
-    "scaffold": "[baselines](docs/baselines.md#scaffold)",
-    "fedau": "[baselines](docs/baselines.md#fedau)",
-    "oracle": "[baselines](docs/baselines.md#oracle)",
-    "mifa": "[baselines](docs/baselines.md#mifa)",
-    "qfedavg": "[baselines](docs/baselines.md#q-ffl-q-fedavg)",
-    "afl": "[baselines](docs/baselines.md#afl)",
-    "term": "[baselines](docs/baselines.md#term)",
-    "mwfed": "[baselines](docs/baselines.md#mw-fed)",
-    "ditto": "[personalised](docs/personalised.md#ditto)",
-    "perfedavg": "[personalised](docs/personalised.md)",
-    "pfedme": "[personalised](docs/personalised.md)",
+    "fedprox": "[baselines](baselines.md#fedprox)",
+    "fedadam": "[baselines](baselines.md#fedadam)",
+    "fednova": "[baselines](baselines.md#fednova)",
+    "scaffold": "[baselines](baselines.md#scaffold)",
+    "fedau": "[baselines](baselines.md#fedau)",
+    "oracle": "[baselines](baselines.md#oracle)",
+    "mifa": "[baselines](baselines.md#mifa)",
+    "qfedavg": "[baselines](baselines.md#q-ffl-q-fedavg)",
+    "afl": "[baselines](baselines.md#afl)",
+    "term": "[baselines](baselines.md#term)",
+    "mwfed": "[baselines](baselines.md#mw-fed)",
+    "ditto": "[personalised](personalised.md#ditto)",
+    "perfedavg": "[personalised](personalised.md)",
+    "pfedme": "[personalised](personalised.md)",
 }
 
 

@@ -4,8 +4,9 @@ import ast
 import importlib
 import inspect
 import re
+import runpy
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -109,6 +110,41 @@ def test_every_page_is_linked_from_the_readme() -> None:
     assert {page for page in PAGES if page.startswith("docs/")} - linked == set()
 
 
+# -- three readers, short pages ------------------------------------------------------------------------
+
+SECTIONS: dict[str, str] = runpy.run_path(str(DOCS / "site" / "conf.py"))["SECTIONS"]
+READERS = ("Researcher", "Operator", "Volunteer")
+MOST_WORDS = 1600
+"""Of a page's text, without code and tables."""
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    named = [f"docs/{name}.md" for names in SECTIONS.values() for name in names.split() if "/" not in name]
+    assert sorted(named) == sorted(page for page in PAGES if page.startswith("docs/"))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_readers_path_has_at_most_four_pages_and_is_in_the_readme(reader: str) -> None:
+    path = [f"docs/{name}.md" for name in SECTIONS[reader].split()]
+    rows = PAGES["README.md"].partition(f"**{reader.lower()}**")[2].split("\n| a")[0].partition("\n\n")[0]
+    assert 1 < len(path) <= 4
+    assert re.findall(r"\]\((docs/\w+\.md)\)", rows) == path
+
+
+def test_the_readme_is_short_and_shows_a_picture_and_a_result_before_its_first_table() -> None:
+    lines = PAGES["README.md"].splitlines()
+    assert len(lines) < 150
+    before = "\n".join(lines[: next(n for n, line in enumerate(lines) if line.startswith("| "))])
+    assert "![" in before
+    assert re.search(r"\d+ ± \d+ %", before)
+
+
+@each_page
+def test_no_page_is_long(page: str) -> None:
+    text = [line for line in FENCE.sub("", PAGES[page]).splitlines() if not line.startswith("|")]
+    assert len(" ".join(text).split()) <= MOST_WORDS
+
+
 # -- what is printed can be typed ----------------------------------------------------------------------
 
 
@@ -209,18 +245,10 @@ def told(cell: str, value: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("rows", "page"),
-    [
-        (tables.strategies, "README.md"),
-        (tables.policies, "README.md"),
-        (tables.requirements, "README.md"),
-        (tables.local_rules, "docs/simulation.md"),
-        (tables.limits, "docs/edge.md"),
-    ],
+    "rows", [tables.strategies, tables.policies, tables.requirements, tables.local_rules, tables.limits]
 )
-def test_the_tables_are_read_off_the_classes(rows: object, page: str) -> None:
-    assert callable(rows)
-    assert "\n".join(rows()) in PAGES[page], "python -m tests.docs.tables prints them"
+def test_the_tables_are_read_off_the_classes(rows: Callable[[], Iterator[str]]) -> None:
+    assert "\n".join(rows()) in PAGES["docs/reference.md"], "python -m tests.docs.tables prints them"
 
 
 # -- words ---------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_all_pages_and_the_search_are_there(site: Path) -> None:
     assert written | {"README", "CHANGELOG", "CONTRIBUTING", "index", "search"} <= built
     assert (site / "index.html").read_bytes() == (site / "README.html").read_bytes()
     index = (site / "searchindex.js").read_text()
-    assert "docs/report" in index
+    assert "docs/watching" in index
     assert "heat" in index
     reference = (site / "docs/site/reference.html").read_text()
     assert 'id="fedappeal.simulate"' in reference

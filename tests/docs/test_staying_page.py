@@ -1,4 +1,4 @@
-"""docs/behaviours.md: each behaviour with all of its settings, and an example that works."""
+"""docs/staying.md: each behaviour with all of its settings, and an example that works."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from client.participation.policies import Always
 from fedappeal.core.registry import POLICIES
 from tests.docs.tables import behaviours
 
-PAGE = (Path(__file__).parents[2] / "docs" / "behaviours.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "staying.md").read_text()
 
 
 def test_the_table_names_each_behaviour_with_its_settings() -> None:
