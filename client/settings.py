@@ -1,4 +1,4 @@
-"""What one client is told by its owner: its data, its device, its policy, its connection.
+"""Settings of one client's owner: its data, its device, its policy, its connection, its process.
 
 `NodeSettings` are the keys of Flower's node configuration, so a stock ``flower-supernode --node-config "..."``,
 the simulation runtime and the long-lived process all give a client the same settings.
@@ -7,70 +7,96 @@ the simulation runtime and the long-lived process all give a client the same set
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, model_validator
 
 from client.data.columns import Columns, is_table
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
 from fedappeal.settings.config import ConfigError, NonNegative, Scalar, Settings, plugin_settings, section
+from fedappeal.settings.model import setting
 from fedappeal.settings.rounds import MOST_GOODWILL
+
+
+def _client_id(value: str) -> str:
+    if value and not is_client_id(value):
+        raise ValueError(CLIENT_IDS)
+    return value
+
+
+Stripped = Annotated[str, StringConstraints(strip_whitespace=True)]
+NumberOrNone = Annotated[int, Field(ge=-1)]
+"""A number from 0; -1: none."""
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$")]
+ClientId = Annotated[str, AfterValidator(_client_id)]
 
 
 class NodeSettings(Settings):
     """Settings of one client that its owner decides."""
 
-    data: str = Field(
+    data: str = setting(
         "",
-        description="data of one's own: a table (.csv, .parquet), an .npz with x, y, a folder of images, one folder "
-        "a class, or package.module:load",
+        "your own data: a table (.csv, .parquet), an .npz with x and y, a folder of images, one folder a class, or a "
+        "function of yours, package.module:load",
     )
-    features: str = Field(
-        "", description="with a table: its columns of features, by commas; empty: the task's, else all but the label"
+    features: Stripped = setting(
+        "", "with a table: its columns of features, by commas; empty: the task's, else all others"
     )
-    label: str = Field("", description="with a table: its column of labels")
-    role: Literal["seen", "unseen"] = Field("seen", description="with data: unseen only evaluates, and never trains")
-    partition_id: Annotated[int, Field(ge=-1)] = Field(-1, description="which client of the task this one plays")
-    num_partitions: Annotated[int, Field(ge=-1)] = Field(-1, description="number of clients; -1: not checked")
-    allow: str | None = Field(
+    label: Stripped = setting("", "with a table: its column of labels")
+    role: Literal["seen", "unseen"] = setting("seen", "with --data: seen, or unseen (evaluate only, never train)")
+    partition_id: NumberOrNone = setting(-1, "in place of --data: which client of the task this one plays, from 0")
+    num_partitions: NumberOrNone = setting(-1, "number of clients; -1: not checked", internal=True)
+    allow: str | None = setting(
         None,
-        description="packages, by commas, whose code may run because a run or a message names it; empty: none; "
-        "not set: all, as a stock SuperNode runs whatever bundle it is sent",
+        "a package whose code may run here because a run names it (own strategies, tasks, ...); repeatable; none: "
+        "fedappeal's own code alone",
+        joined=",",
+        variable=True,
     )
-    participation: str = Field("", description="how this client decides, a policy; empty: as the run says")
-    set: str = Field("", description="settings of that policy: NAME.KEY=VALUE, separated by spaces")
-    client_id: str = Field("", description="stable id; empty: the key's fingerprint, else from the state")
-    state_dir: str = Field("", description="folder of the durable state; empty: in memory")
-    limits: str = Field(
+    """Not set: all packages, as a stock SuperNode runs whatever bundle it is sent."""
+    participation: Stripped = setting(
         "",
-        description="limits that go before those of the state folder: KEY=VALUE separated by spaces, or off; with "
-        "neither limits nor a state folder there are none",
+        "the policy by which this client decides: a name, or package.module:Name; empty: the run's",
+        variable=True,
     )
-    data_dir: str = Field("", description="folder with the data sets (torchvision's layout)")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:N")
-    priority: bool = Field(False, description="this client asks to be served with priority")
-    goodwill: Annotated[int, Field(ge=0, le=MOST_GOODWILL)] | None = Field(
+    set: Stripped = setting(
+        "", "a setting of that policy: NAME.KEY=VALUE, several by spaces, repeatable", joined=" ", variable=True
+    )
+    limits: Stripped = setting(
+        "",
+        "limits that go before those of the state folder (`fedappeal client limits` lists them): KEY=VALUE, several "
+        "by spaces; off: none",
+        variable=True,
+    )
+    """With neither limits nor a state folder there are none."""
+    state_dir: str = setting("", "folder of this client's durable state")
+    """Empty: in memory."""
+    data_dir: str = setting("", "folder with the data sets (torchvision's layout)")
+    device: Device = setting("auto", "auto, cpu, cuda, cuda:N", variable=True)
+    client_id: ClientId = setting(
+        "", "remain this client after a new key; empty: the key's fingerprint, or the state's"
+    )
+    priority: bool = setting(False, "ask to be served with priority")
+    goodwill: Annotated[int, Field(ge=0, le=MOST_GOODWILL)] | None = setting(
         None,
-        description="rounds of a run in which this client joins on request although the model does not meet its "
-        "requirement; not set: as the run says",
+        "rounds of a run that this client joins on request although the model does not meet its requirement; without "
+        "it: as the run says",
     )
-    refuse_mandatory: bool = Field(False, description="decide freely in mandatory rounds too: goodwill 0")
-    report_loss: bool = Field(True, description="whether replies may carry losses")
-    report_weight: bool = Field(
-        True, description="whether a joined reply may carry what its strategy asks for besides the model"
+    refuse_mandatory: bool = setting(False, "decide freely in mandatory rounds too: goodwill 0")
+    report_loss: bool = setting(True, "whether replies may carry losses")
+    report_weight: bool = setting(
+        True, "whether a joined reply may carry what its strategy asks for besides the model"
     )
-    report_appeal: bool = Field(True, description="whether replies may say that the model meets the requirement")
-    answer_evaluate: bool = Field(
-        True, description="whether to tell how a model does; false: number of examples alone"
+    report_appeal: bool = setting(True, "whether replies may say that the model meets the requirement")
+    answer_evaluate: bool = setting(True, "whether to tell how a model does; no: the number of examples alone")
+    answer_train_split: bool = setting(True, "whether to tell how a model does on the training examples")
+    clipping_norm: NonNegative = setting(
+        0.0, "most l2 norm of an update, whatever the run allows; 0: as the run says"
     )
-    answer_train_split: bool = Field(True, description="whether to tell how a model does on the training examples")
-    clipping_norm: NonNegative = Field(
-        0.0, description="most l2 norm of an update, whatever the run allows; 0: as the run says"
+    dp_epsilon: NonNegative = setting(
+        0.0, "noise on every update of at least this epsilon's, with --clipping-norm; 0: the run's"
     )
-    dp_epsilon: NonNegative = Field(
-        0.0, description="noise on every update of at least this epsilon's, with clipping-norm; 0: as the run says"
-    )
-    fixed_requirement: float | None = Field(
-        None, allow_inf_nan=False, description="rho_k, in place of the run's requirement; not set: the run's"
+    fixed_requirement: FiniteFloat | None = setting(
+        None, "training loss the global model must beat, in place of the run's requirement"
     )
 
     @model_validator(mode="after")
@@ -112,13 +138,6 @@ class NodeSettings(Settings):
 
     def _columns_given(self) -> str:
         return f"label = '{self.label}'" if self.label else f"features = '{self.features}'"
-
-    @field_validator("client_id")
-    @classmethod
-    def _safe(cls, value: str) -> str:
-        if value and not is_client_id(value):
-            raise ValueError(CLIENT_IDS)
-        return value
 
     @property
     def columns(self) -> Columns:
@@ -164,18 +183,15 @@ class NodeSettings(Settings):
         """Whether this client trains, in a run with ``clients`` seen ones; else it evaluates."""
         return self.role == "seen" if self.data else self.partition_id < clients
 
-    def as_config(self) -> dict[str, Scalar]:
-        """Return all settings as scalars under their kebab-case keys, without those that are not set."""
-        return self.model_dump(by_alias=True, exclude_none=True)
-
 
 class Connection(Settings):
     """How a client reaches the SuperLink's Fleet API."""
 
-    superlink: str = Field(description="HOST:PORT of the Fleet gRPC API")
-    root_certificates: str = Field("", description="CA certificate (PEM); empty: the system's")
-    key: str = Field("", description="private key of the node (OpenSSH, NIST curve)")
-    insecure: bool = Field(False, description="plaintext, for loopback and tests")
+    superlink: str = Field(description="HOST:PORT of the SuperLink's Fleet API (gRPC)")
+    root_certificates: str = setting("", "CA certificate (PEM) of the SuperLink")
+    """Empty: the system's."""
+    key: str = setting("", "private key of this node (OpenSSH, NIST curve)")
+    insecure: bool = setting(False, "plaintext; for loopback and tests")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -188,3 +204,15 @@ class Connection(Settings):
             if value and not Path(value).expanduser().is_file():
                 raise ValueError(f"{name} = '{value}' is not allowed: no such file")
         return self
+
+
+class ProcessSettings(Settings):
+    """Settings of the process that serves as a client: how it starts, and how it can be watched."""
+
+    page: bool = setting(False, "serve a page about this client on loopback", flag=True)
+    page_port: int = setting(0, "its port; 0: the system picks one")
+    connect_timeout: float = setting(10.0, "seconds to try for a first connection; 0: for ever")
+    metrics_port: int = setting(0, "serve metrics for Prometheus at this port; 0: no")
+    metrics_address: str = setting("127.0.0.1", "address of this machine to serve metrics at")
+    heartbeat: str = setting("", "a file that says until when this process counts as alive, for health checks")
+    log_format: str = setting("text", "how it logs: text | json (an event a line)")

@@ -8,13 +8,14 @@ file before its next message.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from client.limits.hours import checked_hours
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, NonNegative, Scalar, Settings, scalar
+from fedappeal.settings.model import fact, setting
 from fedappeal.system.files import replace_file
 
 LIMITS = "limits.json"
@@ -28,31 +29,39 @@ class LimitReached(ConfigError):
     """What a server asked for is more than the owner of the device allows; the message names the limit."""
 
 
-def _limit(default: float | str, unit: str, description: str) -> Any:
-    return Field(default, description=description, json_schema_extra={"unit": unit})
-
-
 class Limits(Settings):
     """An owner's limits; 0 of one that is called ``max`` is none."""
 
-    max_steps: CountOrZero = _limit(10_000, "gradients", "most in one local training, tuning or warm-up")
-    min_steps: Count = _limit(1, "gradients", "fewest behind a model that is sent")
-    min_batch: Count = _limit(8, "examples", "fewest that a run may put behind one gradient of what is sent")
-    max_seconds: NonNegative = _limit(600.0, "seconds", "longest work on one message, whose deadline may come first")
-    max_memory: NonNegative = _limit(8000.0, "MB", "most that the client's process may hold")
-    max_model: NonNegative = _limit(1000.0, "MB", "largest message, with its models")
-    max_state: NonNegative = _limit(4000.0, "MB", "largest state on the disk")
-    max_evaluations: CountOrZero = _limit(3, "models", "most that are evaluated under one round number of a run")
-    max_rounds: CountOrZero = _limit(5000, "rounds a day", "most that are answered, of all runs together")
-    max_runs: CountOrZero = _limit(100, "runs a day", "most that begin; one that comes with another model is another")
-    max_cpu: NonNegative = _limit(0.0, "cores", "most that work takes, on the average of a message; 0.5: half of one")
-    max_bandwidth: NonNegative = _limit(0.0, "MB/s", "most that is sent and fetched, on the average of a message")
-    max_traffic: NonNegative = _limit(0.0, "MB a day", "of models, sent and fetched, after which the client rests")
-    hours: Annotated[str, AfterValidator(checked_hours)] = _limit(
-        "", "local time", "when the client takes part: 22-6, or 12:30-13,18-8; empty: always"
+    max_steps: CountOrZero = setting(10_000, "most in one local training, tuning or warm-up", unit="gradients")
+    min_steps: Count = setting(1, "fewest behind a model that is sent", unit="gradients")
+    min_batch: Count = setting(8, "fewest that a run may put behind one gradient of what is sent", unit="examples")
+    max_seconds: NonNegative = setting(
+        600.0, "longest work on one message, whose deadline may come first", unit="seconds"
     )
-    mains_only: bool = _limit(False, "", "whether it rests on battery")
-    unmetered_only: bool = _limit(False, "", "whether it rests in a network that costs by what is sent")
+    max_memory: NonNegative = setting(8000.0, "most that the client's process may hold", unit="MB")
+    max_model: NonNegative = setting(1000.0, "largest message, with its models", unit="MB")
+    max_state: NonNegative = setting(4000.0, "largest state on the disk", unit="MB")
+    max_evaluations: CountOrZero = setting(
+        3, "most that are evaluated under one round number of a run", unit="models"
+    )
+    max_rounds: CountOrZero = setting(5000, "most that are answered, of all runs together", unit="rounds a day")
+    max_runs: CountOrZero = setting(
+        100, "most that begin; one that comes with another model is another", unit="runs a day"
+    )
+    max_cpu: NonNegative = setting(
+        0.0, "most that work takes, on the average of a message; 0.5: half of one", unit="cores"
+    )
+    max_bandwidth: NonNegative = setting(
+        0.0, "most that is sent and fetched, on the average of a message", unit="MB/s"
+    )
+    max_traffic: NonNegative = setting(
+        0.0, "of models, sent and fetched, after which the client rests", unit="MB a day"
+    )
+    hours: Annotated[str, AfterValidator(checked_hours)] = setting(
+        "", "when the client takes part: 22-6, or 12:30-13,18-8; empty: always", unit="local time"
+    )
+    mains_only: bool = setting(False, "whether it rests on battery")
+    unmetered_only: bool = setting(False, "whether it rests in a network that costs by what is sent")
 
     @classmethod
     def off(cls) -> Self:
@@ -64,15 +73,6 @@ class Limits(Settings):
     def counts_answers(self) -> bool:
         """Whether questions, rounds or runs are counted."""
         return bool(self.max_evaluations or self.max_rounds or self.max_runs)
-
-    @classmethod
-    def units(cls) -> dict[str, str]:
-        """Return each limit's unit, by kebab-case key."""
-        units: dict[str, str] = {}
-        for key, field in zip(cls.keys(), cls.model_fields.values(), strict=True):
-            extra = field.json_schema_extra
-            units[key] = str(extra["unit"]) if isinstance(extra, dict) else ""
-        return units
 
     def with_text(self, text: str) -> Self:
         """Return these limits with those of a text: ``KEY=VALUE`` separated by spaces, or ``off``.
@@ -118,9 +118,8 @@ def read_limits(folder: Path) -> Limits:
 
 def write_limits(folder: Path, limits: Limits) -> None:
     """Keep limits in a state folder; of those that are as by default nothing is written."""
-    given, default = limits.as_config(), Limits().as_config()
-    own = {key: value for key, value in given.items() if value != default[key]}
-    replace_file(folder / LIMITS, (json.dumps(own, indent=1) + "\n").encode(), mode=0o600)
+    changed = limits.model_dump(by_alias=True, exclude_defaults=True)
+    replace_file(folder / LIMITS, (json.dumps(changed, indent=1) + "\n").encode(), mode=0o600)
 
 
 def reset_limits(folder: Path) -> None:
@@ -130,17 +129,22 @@ def reset_limits(folder: Path) -> None:
 
 def describe_limits(limits: Limits) -> list[str]:
     """Return a line a limit: its value, unit, meaning, and the default where it differs."""
-    values, default, units = limits.as_config(), Limits().as_config(), Limits.units()
+    values = limits.as_config()
     lines = []
-    for (key, value), field in zip(values.items(), Limits.model_fields.values(), strict=True):
-        other = "" if value == default[key] else f" (default {_shown(key, default[key])})"
-        lines.append(f"{key:<16} {_shown(key, value):>8} {units[key]:<12} {field.description}{other}")
+    for key, field in Limits.by_key().items():
+        other = "" if values[key] == field.default else f" (default {_shown(key, field.default)})"
+        lines.append(f"{key:<16} {_shown(key, values[key]):>8} {fact(field, 'unit'):<12} {field.description}{other}")
     return lines
 
 
-def _shown(key: str, value: Scalar) -> str:
+def shown_default(value: Scalar) -> str:
+    """Return a limit's default as help and documentation show it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str):
-        return value or "always"
+    return value or "always" if isinstance(value, str) else f"{value:g}"
+
+
+def _shown(key: str, value: Scalar) -> str:
+    if isinstance(value, bool | str):
+        return shown_default(value)
     return "none" if key.startswith("max-") and not value else f"{value:,.10g}"

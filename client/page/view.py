@@ -12,6 +12,7 @@ from client.state.preferred import describe_preferred
 from client.state.store import DiskStore
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import fact
 
 _LONGEST = 300
 
@@ -56,13 +57,13 @@ def limits_data(folder: Path, given: str = "") -> dict[str, Any]:
         limits = read_limits(folder)
     except ConfigError as error:
         limits, problem = Limits(), printable(error, _LONGEST)
-    units, counts = Limits.units(), limits.with_text(given).as_config()
+    values, counts = limits.as_config(), limits.with_text(given).as_config()
     fields = [
         {
-            **{"key": key, "value": value, "unit": units[key], "help": field.description},
-            "instead": counts[key] if counts[key] != value else None,
+            **{"key": key, "value": values[key], "unit": fact(field, "unit"), "help": field.description},
+            "instead": counts[key] if counts[key] != values[key] else None,
         }
-        for (key, value), field in zip(limits.as_config().items(), Limits.model_fields.values(), strict=True)
+        for key, field in Limits.by_key().items()
     ]
     return {"limits": fields, "problem": problem}
 

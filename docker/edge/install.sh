@@ -38,42 +38,35 @@ say() { echo "install.sh: $*"; }
 
 # -- arguments ---------------------------------------------------------------------------------------------------
 
-superlink='' root_certificates='' data='' key='' device='' options='' options_given=''
-participation='' participation_given='' set='' set_given='' limits='' limits_given='' allow='' allow_given=''
-from='' python=python3 torch_index='' prefix=/opt/fedappeal systemd=yes uninstall='' purge=''
+# Settings that the client takes as they are, each with the option of its name.
+as_is='participation set limits allow'
+superlink='' root_certificates='' data='' key='' device='' from='' python=python3 torch_index='' prefix=/opt/fedappeal
+systemd=yes uninstall='' purge=''
+for name in $as_is options; do eval "$name='' ${name}_given=''"; done
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --superlink | --root-certificates | --data | --key | --device | --participation | --set | --limits | --allow | --options | \
-      --from | --python | --torch-index | --prefix)
+    --no-systemd) systemd='' && shift ;;
+    --uninstall) uninstall=yes && shift ;;
+    --purge) purge=yes && shift ;;
+    -h | --help) usage && exit 0 ;;
+    *)
+      case $1 in
+        --*[!a-z-]* | [!-]* | -[!-]*) name='' ;;
+        *) name=${1#--} ;;
+      esac
+      case " superlink root-certificates data key device from python torch-index prefix $as_is options " in
+        *" $name "*) name=$(echo "$name" | tr - _) ;;
+        *) usage >&2 && fail "unknown option '$1'" ;;
+      esac
       [ $# -ge 2 ] || fail "$1 needs a value"
       case $2 in
         *[\"\\\$\`]* | *"
 "*) fail "$1 = '$2' is not allowed: no quotes, backslashes, dollar signs, backticks or line breaks" ;;
       esac
-      case $1 in
-        --superlink) superlink=$2 ;;
-        --root-certificates) root_certificates=$2 ;;
-        --data) data=$2 ;;
-        --key) key=$2 ;;
-        --device) device=$2 ;;
-        --participation) participation=$2 participation_given=yes ;;
-        --set) set=$2 set_given=yes ;;
-        --limits) limits=$2 limits_given=yes ;;
-        --allow) allow=$2 allow_given=yes ;;
-        --options) options=$2 options_given=yes ;;
-        --from) from=$2 ;;
-        --python) python=$2 ;;
-        --torch-index) torch_index=$2 ;;
-        --prefix) prefix=$2 ;;
-      esac
+      eval "$name=\$2 ${name}_given=yes"
       shift 2
       ;;
-    --no-systemd) systemd='' && shift ;;
-    --uninstall) uninstall=yes && shift ;;
-    --purge) purge=yes && shift ;;
-    -h | --help) usage && exit 0 ;;
-    *) usage >&2 && fail "unknown option '$1'" ;;
   esac
 done
 
@@ -134,10 +127,13 @@ kept() {
   fi
 }
 
+variable() { echo "$1" | tr a-z- A-Z_; }
+
 # What else its owner put there, such as OMP_NUM_THREADS.
 others() {
   if [ -f "$env_file" ]; then
-    grep -vE '^(SUPERLINK|ROOT_CERTIFICATES|KEY|DATA|DEVICE|PARTICIPATION|SET|LIMITS|ALLOW|OPTIONS)=|written by install\.sh' "$env_file" || true
+    ours=$(variable "superlink root-certificates key data device $as_is options" | tr ' ' '|')
+    grep -vE "^($ours)=|written by install\.sh" "$env_file" || true
   fi
 }
 
@@ -151,11 +147,9 @@ absolute() {
 [ "$superlink" ] || superlink=$(kept SUPERLINK)
 [ "$data" ] || data=$(kept DATA)
 [ "$device" ] || device=$(kept DEVICE)
-[ "$participation_given" ] || participation=$(kept PARTICIPATION)
-[ "$set_given" ] || set=$(kept SET)
-[ "$limits_given" ] || limits=$(kept LIMITS)
-[ "$allow_given" ] || allow=$(kept ALLOW)
-[ "$options_given" ] || options=$(kept OPTIONS)
+for name in $as_is options; do
+  eval "[ \"\$${name}_given\" ] || $name=\$(kept $(variable "$name"))"
+done
 device=${device:-auto}
 data=$(absolute "$data")
 
@@ -246,12 +240,11 @@ ROOT_CERTIFICATES="$config/ca.crt"
 KEY="$config/client.key"
 DATA="$data"
 DEVICE="$device"
-PARTICIPATION="$participation"
-SET="$set"
-LIMITS="$limits"
-ALLOW="$allow"
-OPTIONS="$options"
 ENV
+  for name in $as_is options; do
+    eval "value=\$$name"
+    printf '%s="%s"\n' "$(variable "$name")" "$value"
+  done
   others
 } >"$env_file.new"
 mv "$env_file.new" "$env_file"
@@ -280,6 +273,7 @@ if [ "$systemd" ]; then
   fi
 else
   mkdir -p "$state" && chmod 0700 "$state"
+  handed=$(for name in $as_is; do printf ' --%s "$%s"' "$name" "$(variable "$name")"; done)
   cat >"$prefix/run-client" <<RUN
 #!/bin/sh
 # Starts the client in the foreground, until SIGTERM. Further arguments are options of \`fedappeal client\`.
@@ -289,7 +283,7 @@ export OMP_NUM_THREADS="\${OMP_NUM_THREADS:-1}"  # a small model is no faster wi
 export FLWR_HOME="$state/.flwr" XDG_CACHE_HOME="$cache" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 # shellcheck disable=SC2086  # options are split at their spaces
 exec "$prefix/bin/fedappeal" client --superlink "\$SUPERLINK" --root-certificates "\$ROOT_CERTIFICATES" --key "\$KEY" \\
-  --data "\$DATA" --device "\$DEVICE" --participation "\$PARTICIPATION" --set "\$SET" --limits "\$LIMITS" --allow "\$ALLOW" \\
+  --data "\$DATA" --device "\$DEVICE"$handed \\
   --state-dir "$state/client" --connect-timeout 0 \$OPTIONS "\$@"
 RUN
   chmod 0755 "$prefix/run-client"

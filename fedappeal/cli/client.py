@@ -5,17 +5,15 @@ import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fedappeal.cli.limit_options import with_limit_options
+from client.settings import Connection, NodeSettings, ProcessSettings
+from fedappeal.cli.options import part, with_client_options, with_limit_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
-
-if TYPE_CHECKING:
-    from client.settings import NodeSettings
 
 client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True)
 
@@ -25,171 +23,57 @@ StateDir = Annotated[Path, typer.Option(help="folder of this client's durable st
 
 
 @client_app.callback()
-def client(
-    context: typer.Context,
-    superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink's Fleet API (gRPC)")] = "",
-    data: Annotated[
-        str,
-        typer.Option(
-            help="your own data: a table (.csv, .parquet), an .npz with x and y, a folder of images, one folder a "
-            "class, or a function of yours, package.module:load"
-        ),
-    ] = "",
-    features: Annotated[
-        str, typer.Option(help="with a table: its columns of features, by commas; empty: the task's, else all others")
-    ] = "",
-    label: Annotated[str, typer.Option(help="with a table: its column of labels")] = "",
-    role: Annotated[str, typer.Option(help="with --data: seen, or unseen (evaluate only, never train)")] = "seen",
-    partition_id: Annotated[
-        int, typer.Option(help="in place of --data: which client of the task this one plays, from 0")
-    ] = -1,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="a package whose code may run here because a run names it (own strategies, tasks, ...); repeatable; "
-            "none: fedappeal's own code alone"
-        ),
-    ] = None,
-    participation: Annotated[
-        str,
-        typer.Option(
-            help="the policy by which this client decides: a name, or package.module:Name; empty: the run's"
-        ),
-    ] = "",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="a setting of that policy: NAME.KEY=VALUE, several by spaces, repeatable"),
-    ] = None,
-    limits: Annotated[
-        str,
-        typer.Option(
-            help="limits that go before those of the state folder (`fedappeal client limits` lists them): KEY=VALUE, "
-            "several by spaces; off: none"
-        ),
-    ] = "",
-    state_dir: StateDir = DEFAULT_STATE,
-    data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N")] = "auto",
-    root_certificates: Annotated[str, typer.Option(help="CA certificate (PEM) of the SuperLink")] = "",
-    key: Annotated[str, typer.Option(help="private key of this node (OpenSSH, NIST curve)")] = "",
-    client_id: Annotated[
-        str, typer.Option(help="remain this client after a new key; empty: the key's fingerprint, or the state's")
-    ] = "",
-    insecure: Annotated[bool, typer.Option(help="plaintext; for loopback and tests")] = False,
-    priority: Annotated[bool, typer.Option(help="ask to be served with priority")] = False,
-    goodwill: Annotated[
-        int | None,
-        typer.Option(
-            help="rounds of a run that this client joins on request although the model does not meet its "
-            "requirement; without it: as the run says"
-        ),
-    ] = None,
-    refuse_mandatory: Annotated[bool, typer.Option(help="decide freely in mandatory rounds too: goodwill 0")] = False,
-    report_loss: Annotated[bool, typer.Option(help="whether replies may carry losses")] = True,
-    report_weight: Annotated[
-        bool, typer.Option(help="whether a joined reply may carry what its strategy asks for besides the model")
-    ] = True,
-    report_appeal: Annotated[
-        bool, typer.Option(help="whether replies may say that the model meets the requirement")
-    ] = True,
-    answer_evaluate: Annotated[
-        bool, typer.Option(help="whether to tell how a model does; no: the number of examples alone")
-    ] = True,
-    answer_train_split: Annotated[
-        bool, typer.Option(help="whether to tell how a model does on the training examples")
-    ] = True,
-    clipping_norm: Annotated[
-        float, typer.Option(help="most l2 norm of an update, whatever the run allows; 0: as the run says")
-    ] = 0.0,
-    dp_epsilon: Annotated[
-        float,
-        typer.Option(help="noise on every update of at least this epsilon's, with --clipping-norm; 0: the run's"),
-    ] = 0.0,
-    fixed_requirement: Annotated[
-        float | None, typer.Option(help="training loss the global model must beat, in place of the run's requirement")
-    ] = None,
-    page: Annotated[bool, typer.Option("--page", help="serve a page about this client on loopback")] = False,
-    page_port: Annotated[int, typer.Option(help="its port; 0: the system picks one")] = 0,
-    connect_timeout: Annotated[float, typer.Option(help="seconds to try for a first connection; 0: for ever")] = 10.0,
-    metrics_port: Annotated[int, typer.Option(help="serve metrics for Prometheus at this port; 0: no")] = 0,
-    metrics_address: Annotated[str, typer.Option(help="address of this machine to serve metrics at")] = "127.0.0.1",
-    heartbeat: Annotated[
-        str, typer.Option(help="a file that says until when this process counts as alive, for health checks")
-    ] = "",
-    log_format: Annotated[str, typer.Option(help="how it logs: text | json (an event a line)")] = "text",
-) -> None:
+@with_client_options
+def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = DEFAULT_STATE) -> None:
     """Join a federation as one volunteer, until SIGTERM or Ctrl-C."""
     if context.invoked_subcommand is not None:
         return
-    if not superlink:
+    if not given["superlink"]:
         raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
     from client.data.columns import is_function
     from client.limits.limits import read_limits
     from client.limits.rest import Surroundings, check_surroundings
     from client.process.heartbeat import Heartbeat
     from client.process.serve import Alive, OnEvent, run_client
-    from client.settings import Connection, NodeSettings
     from fedappeal.system.json_log import is_json
     from fedappeal.views.metrics.serving import MetricsPort
 
-    connection = Connection.parse(
-        {"superlink": superlink, "root-certificates": root_certificates, "key": key, "insecure": insecure}
+    connection, process = (
+        Connection.parse(part(Connection, given)),
+        ProcessSettings.parse(part(ProcessSettings, given)),
     )
-    node = NodeSettings.parse(
-        {
-            "data": data if not data or is_function(data) else str(Path(data).expanduser().absolute()),
-            "features": features.strip(),
-            "label": label.strip(),
-            "role": role,
-            "partition-id": partition_id,
-            "client-id": client_id,
-            "allow": ",".join(_packages(allow or [])),
-            "participation": participation.strip(),
-            "set": " ".join(set_ or []).strip(),
-            "limits": limits.strip(),
-            "state-dir": str(state_dir.expanduser().absolute()),
-            "data-dir": data_dir,
-            "device": device,
-            "priority": priority,
-            "goodwill": goodwill,
-            "refuse-mandatory": refuse_mandatory,
-            "report-loss": report_loss,
-            "report-weight": report_weight,
-            "report-appeal": report_appeal,
-            "answer-evaluate": answer_evaluate,
-            "answer-train-split": answer_train_split,
-            "clipping-norm": clipping_norm,
-            "dp-epsilon": dp_epsilon,
-            "fixed-requirement": fixed_requirement,
-        }
-    )
+    folder, data = state_dir.expanduser().absolute(), given["data"]
+    if data and not is_function(data):
+        data = str(Path(data).expanduser().absolute())
+    _check_packages(given["allow"])
+    node = NodeSettings.parse({**part(NodeSettings, given), "data": data, "state-dir": str(folder)})
     node.check_data_source()
-    check_surroundings(read_limits(Path(node.state_dir)).with_text(node.limits), Surroundings())
+    check_surroundings(read_limits(folder).with_text(node.limits), Surroundings())
     _check_policy(node)
     if node.data:
         from client.data.own_data import check_own_data
 
         check_own_data(node.data, node.columns)
-    as_json = is_json(log_format)
-    metrics = MetricsPort(metrics_port, metrics_address)
-    beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
+    as_json = is_json(process.log_format)
+    metrics = MetricsPort(process.metrics_port, process.metrics_address)
+    beats = Heartbeat(Path(process.heartbeat).expanduser().absolute()) if process.heartbeat else None
     from client.app import app
 
     def serve(watch: OnEvent | None, alive: Alive) -> int:
-        timeout = connect_timeout or None
+        timeout = process.connect_timeout or None
         return run_client(
             node, connection, app, connect_timeout=timeout, watch=watch, alive=alive, log_as_json=as_json
         )
 
     beat = beats.beat if beats else lambda seconds: None
-    beside = _page(Path(node.state_dir), page_port, node.limits) if page else nullcontext()
+    beside = _page(folder, process.page_port, node.limits) if process.page else nullcontext()
     if not metrics.port:
         with beside:
             code = serve(None, beat)
         sys.exit(code)
     from fedappeal.views.metrics.client_metrics import ClientMetrics
 
-    measured = ClientMetrics(Path(node.state_dir))
+    measured = ClientMetrics(folder)
 
     def alive(seconds: float) -> None:
         beat(seconds)
@@ -213,20 +97,18 @@ def _page(folder: Path, port: int, limits: str) -> AbstractContextManager[None]:
     return page_beside(folder, port, limits)
 
 
-def _packages(given: list[str]) -> list[str]:
-    """Return the packages that an owner allows.
+def _check_packages(allow: str) -> None:
+    """Check what an owner allows, by commas.
 
     Raises:
         ConfigError: for what is no name of a package or distribution.
     """
-    packages = [name.strip() for text in given for name in text.split(",") if name.strip()]
-    for name in packages:
+    for name in filter(None, map(str.strip, allow.split(","))):
         if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?", name):
             raise ConfigError(f"allow = '{name}' is not allowed: the name of a package, as in `--allow mine`")
-    return packages
 
 
-def _check_policy(node: "NodeSettings") -> None:
+def _check_policy(node: NodeSettings) -> None:
     """Check the owner's policy and its settings before the client starts.
 
     Raises:

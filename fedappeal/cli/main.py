@@ -10,8 +10,12 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPE
 """Errors of the system for which a program has nothing to explain: full, read-only, forbidden, damaged."""
 
 
-def main() -> None:
-    """Run the command; what a user got wrong is one line and exit code 2."""
+def main(by_variables: str = "") -> None:
+    """Run the command; what a user got wrong is one line and exit code 2.
+
+    Args:
+        by_variables: a command whose options environment variables set, where they are not given; empty: none.
+    """
     try:
         check_names()
     except ImportError as error:
@@ -19,14 +23,19 @@ def main() -> None:
         sys.exit(2)
     sleep_while_waiting()
     # Here, because a file of the user's could be imported in place of ours before the check.
-    from click import UsageError
+    from click import Group, UsageError
+    from typer.main import get_command
 
     from fedappeal.cli.commands import cli
+    from fedappeal.cli.options import take_variables
     from fedappeal.settings.config import ConfigError
     from fedappeal.views.terminal.shown import complain
 
     try:
-        sys.exit(cli(sys.argv[1:] or ["--help"], prog_name="fedappeal", standalone_mode=False) or 0)
+        command = get_command(cli)
+        if by_variables and isinstance(command, Group):
+            take_variables(command.commands[by_variables])
+        sys.exit(command(sys.argv[1:] or ["--help"], prog_name="fedappeal", standalone_mode=False) or 0)
     except ConfigError as error:
         lines = str(error).splitlines()
     except UsageError as error:

@@ -1,26 +1,29 @@
-"""Command-line options made from the run configuration, and ``--set`` for the settings of plug-ins."""
+"""Command-line options made from fields of settings, and ``--set`` for the settings of plug-ins."""
 
 import inspect
-from collections.abc import Callable, Iterable
-from types import UnionType
+from collections.abc import Callable, Iterable, Mapping
+from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+import click
 import typer
+from pydantic.fields import FieldInfo
 
-from fedappeal.settings.config import ConfigError, RunConfig, Scalar, TaskSettings, plugin_settings
+from client.limits.limits import Limits, shown_default
+from client.settings import Connection, NodeSettings, ProcessSettings
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings, plugin_settings
+from fedappeal.settings.model import fact, kebab
 
-HIDDEN = frozenset({"resume", "schedule_rounds", "plugins"})
-"""Fields that are no option: commands set the first two, ``--set`` fills the last."""
 SET = "set"
 """The option for settings of plug-ins."""
 SET_HELP = (
     "a setting of a plug-in: NAME.KEY=VALUE, several by spaces, repeatable; `fedappeal list NAME` shows what there is"
 )
 
-_TASK = frozenset(TaskSettings.model_fields)
+Command = Callable[..., None]
 
 
-def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_run_options(command: Command) -> Command:
     """Give a command an option for each general key of the run configuration, and ``--set``.
 
     Args:
@@ -30,45 +33,60 @@ def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
     Returns:
         A function whose signature typer can read.
     """
-    own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
-    fields = {name: field for name, field in RunConfig.model_fields.items() if name not in HIDDEN}
-    parameters = [
-        inspect.Parameter(
-            SET,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=typer.Option(None, f"--{SET}", help=SET_HELP, rich_help_panel="Run"),
-            annotation=list[str] | None,
-        )
-    ]
-    parameters += [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=typer.Option(
-                None,
-                f"--{name.replace('_', '-')}"
-                + (f"/--no-{name.replace('_', '-')}" if field.annotation is bool else ""),
-                help=_help(field.description or "", field.annotation),
-                show_default=str(field.default) if field.default != "" else False,
-                rich_help_panel="Task" if name in _TASK else "Run",
-            ),
-            annotation=_plain(field.annotation) | None,
-        )
-        for name, field in fields.items()
-    ]
+    chosen = typer.Option(None, f"--{SET}", help=SET_HELP, rich_help_panel="Run")
+    parameters = [_parameter(SET, chosen, list[str] | None)]
+    for key, field in RunConfig.by_key().items():
+        panel = "Task" if key in TaskSettings.by_key() else "Run"
+        shown = str(field.default) if field.default != "" else False
+        parameters += _of_field(key, field, _choices(field), None, show_default=shown, rich_help_panel=panel)
 
-    def run(**given: Any) -> None:
-        settings = plugin_options(given.pop(SET) or ())
-        settings |= {name.replace("_", "-"): given[name] for name in fields if given.get(name) is not None}
-        command(settings=settings, **{key: value for key, value in given.items() if key not in fields})
+    def settings(options: dict[str, Any]) -> dict[str, Any]:
+        return {**plugin_options(options.pop(SET) or ()), **_given(options)}
 
-    run.__name__ = command.__name__
-    run.__doc__ = command.__doc__
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + parameters
-    )
-    run.__annotations__ = {p.name: p.annotation for p in [*own, *parameters]}
-    return run
+    return _with_options(command, "settings", parameters, settings)
+
+
+def with_limit_options(command: Command) -> Command:
+    """Give a command an option for each of an owner's limits; it takes those given as ``given``, by key."""
+    parameters: list[inspect.Parameter] = []
+    for key, field in Limits.by_key().items():
+        unit = f" ({fact(field, 'unit')})" if fact(field, "unit") else ""
+        shown = shown_default(field.default)
+        parameters += _of_field(key, field, unit, None, show_default=shown, rich_help_panel="Limits")
+    return _with_options(command, "given", parameters, _given)
+
+
+def with_client_options(command: Command) -> Command:
+    """Give a command an option for each setting of a client's owner.
+
+    Args:
+        command: takes its own options by keyword, and all settings as ``given``: a dict by kebab-case key, with the
+            defaults.
+    """
+    fields = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()
+    parameters: list[inspect.Parameter] = []
+    for key, field in fields.items():
+        default = None if fact(field, "joined") else "" if field.is_required() else field.default
+        parameters += _of_field(key, field, "", default)
+
+    def given(options: dict[str, Any]) -> dict[str, Any]:
+        joins = {name: fact(fields[kebab(name)], "joined") for name in options}
+        return {
+            kebab(name): joins[name].join(value or ()) if joins[name] else value for name, value in options.items()
+        }
+
+    return _with_options(command, "given", parameters, given)
+
+
+def part(model: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the given settings that are fields of a model, by kebab-case key."""
+    return {key: given[key] for key in model.by_key() if key in given}
+
+
+def take_variables(command: click.Command) -> None:
+    """Let environment variables set a command's options: ``DATA_DIR`` is ``--data-dir``; an empty one sets none."""
+    for option in command.params:
+        option.envvar = option.opts[0].lstrip("-").replace("-", "_").upper()
 
 
 def plugin_options(given: Iterable[str]) -> dict[str, Scalar]:
@@ -80,19 +98,73 @@ def plugin_options(given: Iterable[str]) -> dict[str, Scalar]:
     settings: dict[str, Scalar] = {}
     general = RunConfig.keys()
     for text in given:
-        key = text.partition("=")[0].strip().replace("_", "-")
+        key = kebab(text.partition("=")[0].strip())
         if key in general:
             raise ConfigError(f"set = '{text}' is not allowed: '{key}' is a general setting with an option --{key}")
         settings |= plugin_settings(text)
     return settings
 
 
+def _with_options(
+    command: Command, receives: str, parameters: list[inspect.Parameter], collect: Callable[[dict[str, Any]], Any]
+) -> Command:
+    """Return a command with further options.
+
+    Args:
+        command: takes its own options by keyword; where one is called as a further one, it counts.
+        receives: keyword by which it takes what is collected of the further options.
+        parameters: the further options.
+        collect: makes it of their values, by the options' names.
+    """
+    own = {name: p for name, p in inspect.signature(command).parameters.items() if name != receives}
+    further = [p for p in parameters if p.name not in own]
+
+    def run(**values: Any) -> None:
+        options = {p.name: values.pop(p.name) for p in further}
+        command(**{receives: collect(options)}, **values)
+
+    both = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.values()), *further]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in both}
+    return run
+
+
+def _of_field(key: str, field: FieldInfo, more: str, default: Any, **looks: Any) -> list[inspect.Parameter]:
+    """Return the option of a field; none where commands alone set it.
+
+    Args:
+        key: the field's, in kebab case.
+        field: the field.
+        more: what its help says beside the description.
+        default: the option's.
+        looks: of ``typer.Option``.
+    """
+    if fact(field, "internal"):
+        return []
+    plain = _plain(field.annotation)
+    spelled = f"--{key}/--no-{key}" if plain is bool and not fact(field, "flag") else f"--{key}"
+    annotation = list[str] if fact(field, "joined") else plain
+    option = typer.Option(default, spelled, help=f"{field.description}{more}", **looks)
+    return [_parameter(key.replace("-", "_"), option, annotation | None if default is None else annotation)]
+
+
+def _parameter(name: str, option: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {kebab(name): value for name, value in options.items() if value is not None}
+
+
 def _plain(annotation: Any) -> Any:
-    """Return the plain type behind an annotated one, for typer; the run configuration checks the bounds."""
+    """Return the plain type behind an annotated one, for typer; the settings check the bounds."""
+    if get_origin(annotation) in (Union, UnionType) and NoneType in get_args(annotation):
+        return _plain(get_args(annotation)[0])
     if get_origin(annotation) in (Literal, Union, UnionType):
         return str
     return get_args(annotation)[0] if get_args(annotation) else annotation
 
 
-def _help(text: str, annotation: Any) -> str:
-    return f"{text} ({' | '.join(get_args(annotation))})" if get_origin(annotation) is Literal else text
+def _choices(field: FieldInfo) -> str:
+    return f" ({' | '.join(get_args(field.annotation))})" if get_origin(field.annotation) is Literal else ""

@@ -5,7 +5,6 @@ python -m fedappeal.containers.replica [options of `fedappeal client`]
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from fedappeal.containers.slots import ReplicaSlot, claimed
@@ -16,24 +15,6 @@ CLIENTS = Path("/federation/clients")
 """Folder of all clients, on a volume of its own."""
 CA = Path("/federation/ca/ca.crt")
 SUPERLINK = "superlink:9092"
-OPTIONS = {
-    "DATA_DIR": "--data-dir",
-    "DEVICE": "--device",
-    "ALLOW": "--allow",
-    "PARTICIPATION": "--participation",
-    "SET": "--set",
-    "LIMITS": "--limits",
-    "METRICS_PORT": "--metrics-port",
-    "METRICS_ADDRESS": "--metrics-address",
-    "HEARTBEAT": "--heartbeat",
-    "LOG_FORMAT": "--log-format",
-}
-"""Variables of the environment that are options of `fedappeal client`; an empty one is none."""
-
-
-def environment_options(environment: Mapping[str, str]) -> list[str]:
-    """Return the options that the environment holds."""
-    return [part for name, option in OPTIONS.items() if (value := environment.get(name)) for part in (option, value)]
 
 
 def client_arguments(slot: ReplicaSlot, superlink: str, ca: Path, extra: list[str]) -> list[str]:
@@ -49,14 +30,13 @@ def client_arguments(slot: ReplicaSlot, superlink: str, ca: Path, extra: list[st
 def main(clients: Path = CLIENTS, ca: Path = CA) -> None:
     """Claim a slot and serve; ends as `fedappeal client` does.
 
-    Environment: ``SUPERLINK`` (HOST:PORT), ``DATA_DIR`` (folder with the data sets), ``DEVICE``, ``TASK`` (where it
-    is one of the owner's own, package.module:name, this client allows that package).
+    Environment: ``SUPERLINK`` (HOST:PORT), and any other option of `fedappeal client` by its name, as ``DATA_DIR``;
+    an empty variable is none.
     """
     from fedappeal.federation.certificates import make_key
 
     os.umask(0o077)
     superlink = os.environ.get("SUPERLINK") or SUPERLINK
-    extra = environment_options(os.environ)
     with claimed(clients) as slot:
         try:
             tell(f"this replica is client {slot.number}")
@@ -65,9 +45,9 @@ def main(clients: Path = CLIENTS, ca: Path = CA) -> None:
             sys.exit(f"fedappeal: {error}")
         from fedappeal.cli.main import main as fedappeal
 
-        sys.argv = ["fedappeal", *client_arguments(slot, superlink, ca, extra + sys.argv[1:])]
+        sys.argv = ["fedappeal", *client_arguments(slot, superlink, ca, sys.argv[1:])]
         try:
-            fedappeal()
+            fedappeal(by_variables="client")
         except SystemExit as ended:
             # Python takes seconds to take PyTorch apart, and Docker kills what has not ended after ten.
             sys.stdout.flush()

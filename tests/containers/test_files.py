@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fedappeal.containers.prepare import OWNED
-from fedappeal.containers.replica import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -33,10 +32,6 @@ def test_every_setting_is_in_the_example_with_its_default() -> None:
     without_default = {"OPTIONS", "HOSTS", "TORCH_BACKEND", "DATA_DIR", "FLEET_ADDRESS"}
     for name in set(shown) - without_default:
         assert shown[name] == defaults[name], name
-
-
-def test_the_clients_get_every_variable_that_their_replica_reads() -> None:
-    assert set(OPTIONS) <= set(re.findall(r"^ {6}([A-Z_]+): ", described("client"), re.MULTILINE))
 
 
 @pytest.mark.parametrize("service", ["certs", "superlink", "client", "federation", "page"])

@@ -17,9 +17,10 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from client.process.heartbeat import Heartbeat
 from fedappeal.cli.client import client_app
+from fedappeal.cli.options import take_variables
 from fedappeal.containers.health import problem
 from fedappeal.containers.prepare import OWNED, close, hand_out, number, own, own_runs
-from fedappeal.containers.replica import OPTIONS, client_arguments, environment_options
+from fedappeal.containers.replica import client_arguments
 from fedappeal.containers.slots import ReplicaSlot
 from fedappeal.containers.told import tell
 from fedappeal.federation.certificates import write_certificates
@@ -123,18 +124,24 @@ def test_a_replica_is_a_client_with_its_slots_key_share_and_state() -> None:
     }
 
 
-def test_a_replicas_owner_says_in_the_environment_what_it_allows_and_how_it_decides() -> None:
+def test_a_replicas_owner_says_in_the_environment_what_it_allows_and_how_it_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     environment = {"ALLOW": "mine,theirs", "PARTICIPATION": "defect", "SET": "defect.leave-below=0.3", "DEVICE": ""}
     environment["LIMITS"] = "max-steps=2000 min-batch=4"
-    said = environment_options(environment)
-    assert dict(zip(said[::2], said[1::2], strict=True)) == {
-        "--allow": "mine,theirs",
-        "--participation": "defect",
-        "--set": "defect.leave-below=0.3",
-        "--limits": "max-steps=2000 min-batch=4",
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    command = typer.main.get_command(client_app)
+    take_variables(command)
+    said = command.make_context("client", []).params
+    unset = typer.main.get_command(client_app).make_context("client", []).params
+    assert {name: value for name, value in said.items() if value != unset[name]} == {
+        "allow": ("mine,theirs",),
+        "participation": "defect",
+        "set": ("defect.leave-below=0.3",),
+        "limits": "max-steps=2000 min-batch=4",
     }
-    known = {name for parameter in typer.main.get_command(client_app).params for name in parameter.opts}
-    assert set(OPTIONS.values()) <= known
+    assert command.make_context("client", ["--limits", "off"]).params["limits"] == "off", "what is given wins"
 
 
 def test_the_cas_key_is_handed_out_to_no_container(tmp_path: Path) -> None:

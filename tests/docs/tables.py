@@ -8,10 +8,11 @@ prints them; a test compares them with the page.
 from collections.abc import Iterator
 from typing import Any
 
-from client.limits.limits import Limits
+from client.limits.limits import Limits, shown_default
 from client.participation.behaviour import Behaviour
 from fedappeal.core.plugins import Registry
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.settings.model import fact
 
 PAGES = {
     "maxfl": "[MaxFL](maxfl.md)",
@@ -76,10 +77,8 @@ def limits() -> Iterator[str]:
     """The rows of the table of an owner's limits."""
     yield "| limit | default | unit | |"
     yield "|---|---|---|---|"
-    units = Limits.units()
-    for (key, value), field in zip(Limits().as_config().items(), Limits.model_fields.values(), strict=True):
-        shown = {False: "no", "": "always"}.get(value, value) if isinstance(value, bool | str) else f"{value:g}"
-        yield f"| `{key}` | {shown} | {units[key]} | {field.description} |"
+    for key, field in Limits.by_key().items():
+        yield f"| `{key}` | {shown_default(field.default)} | {fact(field, 'unit')} | {field.description} |"
 
 
 def _table(option: str, registry: Registry[Any]) -> Iterator[str]:

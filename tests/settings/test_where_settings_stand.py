@@ -1,0 +1,70 @@
+"""Where an owner's settings stand beside the command line: containers, the service, its installation."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from client.settings import Connection, NodeSettings, ProcessSettings
+from fedappeal.settings.model import fact
+
+ROOT = Path(__file__).parents[2]
+FIELDS = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()
+VARIABLES = [key for key, field in FIELDS.items() if fact(field, "variable")]
+OF_THE_SYSTEM = {"XDG_CACHE_HOME", "OMP_NUM_THREADS"}
+
+
+def variable(key: str) -> str:
+    return key.upper().replace("-", "_")
+
+
+def text(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def client_service() -> str:
+    return text("docker-compose.yml").partition("\n  client:\n")[2].partition("\n  federation:\n")[0]
+
+
+PLACES = {
+    "docker-compose.yml, service client": (client_service, r"^ +{VARIABLE}: \${{{VARIABLE}:-"),
+    ".env.example": (lambda: text(".env.example"), r"^#{VARIABLE}="),
+    "docker/edge/fedappeal-client.service": (
+        lambda: text("docker/edge/fedappeal-client.service"),
+        r" --{key} \${{{VARIABLE}}} ",
+    ),
+    "docker/edge/install.sh, usage": (lambda: text("docker/edge/install.sh"), r"^  --{key} [A-Z\"]"),
+    "docker/edge/install.sh, options": (
+        lambda: text("docker/edge/install.sh"),
+        r"^as_is='.*\b{key}\b.*'|--{key} \"\\\${VARIABLE}\"",
+    ),
+}
+
+
+def test_every_setting_with_a_variable_stands_wherever_an_owner_looks_for_it() -> None:
+    missing = [
+        f"{key} is missing in {place}"
+        for key in VARIABLES
+        for place, (read, pattern) in PLACES.items()
+        if not re.search(pattern.format(key=key, VARIABLE=variable(key)), read(), re.MULTILINE)
+    ]
+    assert missing == []
+    assert "allow" in VARIABLES
+
+
+def test_every_variable_of_a_clients_container_is_an_owners_setting() -> None:
+    given = set(re.findall(r"^ {6}([A-Z_]+): ", client_service(), re.MULTILINE))
+    assert given - OF_THE_SYSTEM <= {variable(key) for key in FIELDS}
+    assert {variable(key) for key in VARIABLES} <= given
+
+
+def test_the_installation_hands_no_other_setting_on() -> None:
+    found = re.search(r"^as_is='(.*)'$", text("docker/edge/install.sh"), re.MULTILINE)
+    assert found
+    assert set(found[1].split()) <= set(VARIABLES)
+
+
+@pytest.mark.parametrize("key", ["superlink", "root-certificates", "key", "data", "state-dir", "connect-timeout"])
+def test_the_service_says_what_each_installation_has_of_its_own(key: str) -> None:
+    assert key in FIELDS
+    assert f" --{key} " in text("docker/edge/fedappeal-client.service")
