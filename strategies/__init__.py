@@ -6,37 +6,22 @@ A name is imported when it is first asked for.
 import importlib
 from typing import Any
 
-_NAMES = {
-    "AFL": "strategies.afl",
-    "AdaGD": "strategies.adagd",
-    "Ditto": "strategies.ditto",
-    "FedALIGN": "strategies.fedalign",
-    "FedAU": "strategies.fedau",
-    "FedAdam": "strategies.fedadam",
-    "FedAvg": "strategies.fedavg",
-    "FedNova": "strategies.fednova",
-    "FedProx": "strategies.fedprox",
-    "Hooks": "strategies.rounds.hooks",
-    "MIFA": "strategies.mifa",
-    "MWFed": "strategies.mwfed",
-    "MaxFL": "strategies.maxfl",
-    "MaxFLAdaGD": "strategies.maxfl_adagd",
-    "Oracle": "strategies.oracle",
-    "PFedMe": "strategies.pfedme",
-    "PerFedAvg": "strategies.perfedavg",
-    "QFedAvg": "strategies.qfedavg",
-    "RoundRecord": "strategies.rounds.hooks",
-    "Scaffold": "strategies.scaffold",
-    "Strategy": "strategies.rounds.strategy",
-    "StrategySettings": "strategies.rounds.algorithm",
-    "TERM": "strategies.term",
-    "appeal_weight": "strategies.maxfl",
-}
+from fedappeal.core.registry import STRATEGIES
 
-__all__ = sorted(_NAMES)
+_PATHS = (
+    *STRATEGIES.built_in.values(),
+    "strategies.maxfl:appeal_weight",
+    "strategies.rounds.algorithm:StrategySettings",
+    "strategies.rounds.hooks:Hooks",
+    "strategies.rounds.hooks:RoundRecord",
+    "strategies.rounds.strategy:Strategy",
+)
+_MODULES = {name: module for module, _, name in (path.partition(":") for path in _PATHS)}
+
+__all__ = sorted(_MODULES)  # a list of the registry's names
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'strategies' has no attribute '{name}'")
-    return getattr(importlib.import_module(_NAMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

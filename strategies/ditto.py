@@ -18,18 +18,16 @@ A client that sits out leaves its v_k as it is; one that leaves for good keeps i
 after its latest round: a round that is run again begins as it did.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import BatchedTerms, LocalProblem, TrainingJob
 from fedappeal.core.local_rule import LocalRule as AnyRule
-from fedappeal.core.plugins import PluginSettings
-from fedappeal.core.store import Store
+from fedappeal.core.local_rule import TrainingJob
+from fedappeal.core.store import Store, recall_before, remember_round
+from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import NonNegative, Scalar
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
@@ -37,77 +35,23 @@ from strategies.rounds.algorithm import StrategySettings
 from strategies.rounds.model import Model
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    pass
 
 
-Arrays = Mapping[str, NDArray[np.generic]]
-
-
-def personal_model(store: Store, run_key: str, before: int) -> Arrays:
-    """Return v_k as it was before a round; empty: there is none yet.
-
-    Args:
-        store: the client's memory.
-        run_key: which run.
-        before: the round.
-    """
-    record = store.read(_record_name(run_key))
-    if record is None:
-        return {}
-    which = "after/" if int(record.values["round"]) < before else "before/"
-    return {name.removeprefix(which): array for name, array in record.arrays.items() if name.startswith(which)}
-
-
-def remember(store: Store, run_key: str, server_round: int, before: Arrays, after: Arrays) -> None:
-    """Store v_k before and after a round, both or neither."""
-    from fedappeal.core.store import Record
-
-    arrays = {f"before/{name}": array for name, array in before.items()}
-    arrays |= {f"after/{name}": array for name, array in after.items()}
-    store.write(_record_name(run_key), Record({"round": server_round}, arrays))
-
-
-def _record_name(run_key: str) -> str:
-    return f"ditto-{run_key}"
-
-
-class Personal(SGD):
+class Personal(FedProx.LocalRule):
     """SGD on ``F_k(v) + lambda/2 |v - w|^2``, from wherever the training starts."""
 
     name = "ditto-personal"
     keeps_personal = False
 
-    def __init__(self, settings: PluginSettings, anchor: "Sequence[Tensor]") -> None:
-        super().__init__(settings)
-        self.anchor = list(anchor)
-        """w, one tensor a trainable parameter."""
+    @property
+    def strength(self) -> float:
+        """The factor of the pull: lambda."""
+        return float(self.settings.personal_lambda)
 
-    def train(self, model: "nn.Module", problem: LocalProblem) -> None:
-        """Train a model in place, with ``lambda (v - w)`` added to each gradient."""
-        import torch
 
-        from client.training.descent import Tensors, descend
-
-        strength = self.settings.personal_lambda
-
-        def pull(gradients: Tensors, parameters: Tensors) -> Tensors:
-            return torch._foreach_add(gradients, torch._foreach_sub(parameters, self.anchor), alpha=strength)
-
-        descend(model, problem, [pull])
-
-    @classmethod
-    def batched_terms(cls, rules: Sequence[AnyRule], start: "Mapping[str, Tensor]") -> BatchedTerms | None:
-        """Return the same pull for clients side by side."""
-        import torch
-
-        strength = rules[0].settings.personal_lambda
-        each = [rule.anchor for rule in rules if isinstance(rule, Personal)]
-        stacked = {name: torch.stack([own[i] for own in each]) for i, name in enumerate(start)}
-
-        def pull(name: str, target: "Tensor", before: "Tensor", active: int, sign: float) -> None:
-            target.add_(before - stacked[name][:active], alpha=sign * strength)
-
-        return BatchedTerms(pull, needs_before=True)
+def _record_name(run_key: str) -> str:
+    return f"ditto-{run_key}"
 
 
 class Ditto(FedAvg):
@@ -135,10 +79,10 @@ class Ditto(FedAvg):
             """Train v_k, remember it, and return the local model as SGD does."""
             import torch
 
-            before = personal_model(job.store, job.run_key, job.server_round)
+            before = recall_before(job.store, _record_name(job.run_key), job.server_round)
             anchor = [torch.tensor(job.arrays[name], device=job.device) for name in job.trainable]
             after = job.train(Personal(self.settings, anchor), before)
-            remember(job.store, job.run_key, job.server_round, before, after)
+            remember_round(job.store, _record_name(job.run_key), job.server_round, before, after)
             return super().reply(job)
 
     def use(self) -> tuple[AnyRule, Mapping[str, Scalar]]:
@@ -148,6 +92,6 @@ class Ditto(FedAvg):
         """
         return FedProx.LocalRule(FedProx.Settings(proximal_mu=self.settings.personal_lambda)), {}
 
-    def own_model(self, store: Store, run_key: str, before: int) -> Mapping[str, NDArray[Any]]:
+    def own_model(self, store: Store, run_key: str, before: int) -> Arrays:
         """Return v_k, by which a client is evaluated a second time."""
-        return personal_model(store, run_key, before)
+        return recall_before(store, _record_name(run_key), before)

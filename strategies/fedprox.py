@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import BatchedTerms, LocalProblem
+from fedappeal.core.local_rule import BatchedTerms, LocalProblem, stacked
 from fedappeal.core.local_rule import LocalRule as AnyRule
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import NonNegative
 from strategies.fedavg import FedAvg
 from strategies.rounds.algorithm import StrategySettings
@@ -42,27 +43,37 @@ class FedProx(FedAvg):
 
         name = "prox"
 
+        def __init__(self, settings: PluginSettings | None = None, anchor: "Sequence[Tensor]" = ()) -> None:
+            super().__init__(settings)
+            self.anchor = list(anchor)
+            """Where the pull is to, one tensor a trainable parameter; empty: where the training starts."""
+
+        @property
+        def strength(self) -> float:
+            """The factor of the pull: mu."""
+            return float(self.settings.proximal_mu)
+
         def train(self, model: "nn.Module", problem: LocalProblem) -> None:
             """Train a model in place, with ``mu (w - w^t)`` added to each gradient."""
             import torch
 
             from client.training.descent import Tensors, descend, trainable
 
-            mu = self.settings.proximal_mu
-            start = [p.detach().clone() for p in trainable(model)]
+            mu, anchor = self.strength, self.anchor or [p.detach().clone() for p in trainable(model)]
 
             def pull(gradients: Tensors, parameters: Tensors) -> Tensors:
-                return torch._foreach_add(gradients, torch._foreach_sub(parameters, start), alpha=mu)
+                return torch._foreach_add(gradients, torch._foreach_sub(parameters, anchor), alpha=mu)
 
             descend(model, problem, [pull] if mu else [])
 
         @classmethod
         def batched_terms(cls, rules: Sequence[AnyRule], start: "Mapping[str, Tensor]") -> BatchedTerms | None:
             """Return the same pull for clients side by side."""
-            mu = rules[0].settings.proximal_mu
-            if not mu:
+            same = [rule for rule in rules if isinstance(rule, FedProx.LocalRule)]
+            if not (mu := same[0].strength):
                 return None
-            anchor = {name: p.clone() for name, p in start.items()}
+            own = stacked([rule.anchor for rule in same], start)
+            anchor = own or {name: p.clone() for name, p in start.items()}
 
             def pull(name: str, target: "Tensor", before: "Tensor", active: int, sign: float) -> None:
                 target.add_(before - anchor[name][:active], alpha=sign * mu)

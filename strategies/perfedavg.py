@@ -90,10 +90,6 @@ class PerFedAvg(Strategy):
                 with torch.no_grad():
                     torch._foreach_add_(parameters, outer, alpha=-problem.settings.learning_rate)
 
-    def weight(self, reply: object) -> float:
-        """Return 1: the paper's average does not count examples."""
-        return 1.0
-
     def adaptation(self) -> tuple[AnyRule, Mapping[str, Scalar]] | None:
         """Return ``adaptation-steps`` steps of alpha, before a second evaluation."""
         if not self.settings.adaptation_steps:

@@ -96,10 +96,6 @@ class PFedMe(Strategy):
                 f"pfedme.moreau-lambda = {own.moreau_lambda:g}: less than {2 / own.moreau_lambda:g} (2 / lambda)"
             )
 
-    def weight(self, reply: object) -> float:
-        """Return 1: the paper's average does not count examples."""
-        return 1.0
-
     def update(self, round: Round) -> Model:
         """Return ``(1 - beta) w + beta * average``."""
         mixing = self.settings.server_mixing

@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import BatchedTerms, LocalProblem, TrainingJob
+from fedappeal.core.local_rule import BatchedTerms, LocalProblem, TrainingJob, stacked
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.core.store import Store
+from fedappeal.core.store import Store, recall_before, remember_round
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.packing import array_record, view
@@ -93,20 +93,8 @@ def control_before(store: Store, run_key: str, taken: int, like: Controls) -> Co
         taken: the last round whose change the server added; 0: none, so that c_i is zero.
         like: arrays whose names, shapes and dtypes c_i has.
     """
-    record = store.read(_record_name(run_key))
-    if record is None or taken == 0:
-        return {name: np.zeros_like(array) for name, array in like.items()}
-    which = "after" if int(record.values["round"]) <= taken else "before"
-    return {name: record.arrays[f"{which}/{name}"] for name in like}
-
-
-def remember(store: Store, run_key: str, server_round: int, before: Controls, after: Controls) -> None:
-    """Store c_i before and after a round, both or neither."""
-    from fedappeal.core.store import Record
-
-    arrays = {f"before/{name}": array for name, array in before.items()}
-    arrays |= {f"after/{name}": array for name, array in after.items()}
-    store.write(_record_name(run_key), Record({"round": server_round}, arrays))
+    held = recall_before(store, _record_name(run_key), taken + 1) if taken else {}
+    return {name: held[name] if held else np.zeros_like(array) for name, array in like.items()}
 
 
 def _record_name(run_key: str) -> str:
@@ -181,13 +169,10 @@ class Scaffold(Strategy):
         @classmethod
         def batched_terms(cls, rules: Sequence[AnyRule], start: "Mapping[str, Tensor]") -> BatchedTerms | None:
             """Return the same correction for clients side by side."""
-            import torch
-
-            each = [rule.correction for rule in rules if isinstance(rule, Scaffold.LocalRule)]
-            stacked = {name: torch.stack([own[i] for own in each]) for i, name in enumerate(start)}
+            corrections = stacked([r.correction for r in rules if isinstance(r, Scaffold.LocalRule)], start)
 
             def correct(name: str, target: "Tensor", before: "Tensor", active: int, sign: float) -> None:
-                target.add_(stacked[name][:active], alpha=sign)
+                target.add_(corrections[name][:active], alpha=sign)
 
             return BatchedTerms(correct)
 
@@ -215,7 +200,7 @@ class Scaffold(Strategy):
             local = job.train(Scaffold.LocalRule(self.settings, correction))
             delta = control_delta(job.arrays, local, control, steps, job.training.learning_rate)
             after = {name: np.asarray(before[name] + delta[name]) for name in control}
-            remember(job.store, job.run_key, job.server_round, before, after)
+            remember_round(job.store, _record_name(job.run_key), job.server_round, before, after)
             change = {name: delta.get(name, np.zeros_like(array)) for name, array in job.arrays.items()}
             return {keys.ARRAYS: job.pack(local), CONTROL_DELTA: job.pack(change)}
 

@@ -4,7 +4,7 @@ A rule that belongs to an algorithm stands in that algorithm's file, as its ``Lo
 Nothing here loads torch or Flower: reading an algorithm's settings must not take seconds.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -107,6 +107,18 @@ class BatchedTerms:
 
     add: Callable[[str, "Tensor", "Tensor", int, float], None]
     needs_before: bool = False
+
+
+def stacked(tensors: "Sequence[Sequence[Tensor]]", names: Iterable[str]) -> "dict[str, Tensor]":
+    """Return the clients' tensors of each parameter as one, by name, shape ``(clients, *shape)``.
+
+    Args:
+        tensors: of each client, one a trainable parameter; of clients without any: nothing.
+        names: of the parameters, in their order.
+    """
+    import torch
+
+    return {name: torch.stack(list(same)) for name, same in zip(names, zip(*tensors, strict=True), strict=False)}
 
 
 class LocalRule(Plugin):
