@@ -1,251 +1,85 @@
-"""Memory, checkpoints and seconds a round of a deployed federation whose model is large.
+"""A deployed federation whose model is large: memory, seconds a round, and checkpoints.
 
 A SuperLink, its ServerApp and two clients on loopback train a stack of linear layers by FedAvg, few local steps, so
-that moving the model takes most of a round. Printed: peak resident memory over the model's bytes, beyond what the
-same run of a tiny model takes; bytes and seconds of a checkpoint; seconds a round, over plain gRPC streaming of the
-bytes that clients receive and send. ``python benchmarks/big_model.py --json FILE`` (``--parameters 5``: a quick look)
+that moving the model takes most of a round. Memory is the peak that the kernel counts: what a tiny model takes is to
+be taken off. The stream is plain gRPC of the bytes that clients receive and send.
 """
 
-import argparse
-import json
+import multiprocessing
 import os
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent import futures
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import psutil
-
-from fedappeal.core.plugins import PLUGIN_PATH
-from fedappeal.protocol.metric import ACCURACY
-from fedappeal.settings.config import RunConfig
-from fedappeal.tasks.examples import ClientData, Split
-from fedappeal.tasks.task import Task
+from benchmarks.deployment import Deployed
+from benchmarks.run import Figures, Row, peak_mib
 
 CLIENTS = 2
-LAYERS = 8
-INPUTS, CLASSES, EXAMPLES = 16, 10, 8
-TINY = 0.01
-"""Millions of parameters of the run whose memory is taken off: what the imports need, and all else but the model."""
+PARAMETERS = 86_000_000
 CHUNK = 5 << 20
 """Bytes of one message of the plain stream; Flower's chunks have as many."""
-WIDTH = "FEDAPPEAL_BENCHMARK_WIDTH"
-SAMPLE_EVERY = 0.05
-_METHODS = "/big_model.Stream/"
+_ANY_SIZE = [("grpc.max_receive_message_length", -1)]
 
 
-class Stack(Task):
-    """Linear layers of one width, and eight examples a client."""
+def federation(parameters: int, rounds: int) -> Figures:
+    """Run a federation; return seconds for each model that a round moves, and its processes' peaks."""
+    import psutil
 
-    name = "stack"
-    input_shape = (INPUTS,)
-    num_classes = CLASSES
-    metric = ACCURACY
+    from benchmarks.tasks import LAYERS, WIDTH
+    from fedappeal.core.plugins import PLUGIN_PATH
 
-    def initial_model(self, seed: int) -> Any:
-        """Return w_0; its width comes from the environment, as this is no task for others."""
-        from torch import nn
+    os.environ[WIDTH] = str(max(1, round((parameters / LAYERS) ** 0.5)))
+    os.environ[PLUGIN_PATH] = str(Path(__file__).resolve().parents[1])
+    settings = {"task": "benchmarks.tasks:Stack", "clients": CLIENTS, "strategy": "fedavg", "rounds": rounds}
+    settings |= {"local-steps": 2, "batch-size": 8, "learning-rate": 1e-4, "participation": "always"}
+    settings |= {"requirement": "metric"}  # "solo" would have each client train a model of its own first
+    peaks = {"SuperLink MiB": 0.0, "ServerApp MiB": 0.0, "client MiB": 0.0}
 
-        from fedappeal.tasks import models
+    def look(rounds: int) -> None:
+        link = running.superlink.pid
+        for name, parent in (("ServerApp MiB", link), ("client MiB", running.clients[0])):
+            with suppress(psutil.NoSuchProcess, OSError, StopIteration):
+                for child in psutil.Process(parent).children(recursive=True):
+                    peaks[name] = max(peaks[name], peak_mib(process=child.pid))
+        peaks["SuperLink MiB"] = peak_mib(process=link)
 
-        width = int(os.environ[WIDTH])
-        inner = (nn.Linear(width, width, bias=False) for _ in range(LAYERS))
-        with models.seeded(seed):
-            return nn.Sequential(nn.Linear(INPUTS, width), *inner, nn.Linear(width, CLASSES))
-
-    def load(self, client: int) -> ClientData:
-        """Return a client's examples: noise."""
-        import torch
-
-        generator = torch.Generator().manual_seed(client)
-        x = torch.randn(EXAMPLES, INPUTS, generator=generator)
-        split = Split(x, torch.arange(EXAMPLES) % CLASSES)
-        return ClientData(split, split)
-
-    def loss(self, outputs: Any, y: Any, reduction: str = "mean") -> Any:
-        """Return the cross entropy."""
-        import torch
-
-        return torch.nn.functional.cross_entropy(outputs, y, reduction=reduction)
-
-    def metrics(self, outputs: Any, y: Any) -> dict[str, float]:
-        """Return the accuracy."""
-        return {"accuracy": float((outputs.argmax(dim=1) == y).float().mean())}
-
-
-def settings(folder: Path, rounds: int, strategy: str, evaluate: bool) -> RunConfig:
-    return RunConfig.parse(
-        {
-            "task": "big_model:Stack",
-            "clients": CLIENTS,
-            "rounds": rounds,
-            "local-steps": 2,
-            "batch-size": EXAMPLES,
-            "learning-rate": 1e-4,
-            "strategy": strategy,
-            "participation": "always",
-            "requirement": "metric",  # "solo" would have each client train a model of its own first
-            "evaluate-every": 1 if evaluate else 0,
-            "out": str(folder),
-            "resume": True,
-            "min-clients": CLIENTS,
-            "start-timeout": 600,
-            "round-timeout": 600,
-        }
-    )
-
-
-class Peaks:
-    """Peak resident memory of the processes of a federation, as the kernel counts it, in bytes.
-
-    Args:
-        superlink: process id; what it started is the ServerApp's side.
-        clients: process id of the clients' parent.
-    """
-
-    def __init__(self, superlink: int, clients: int) -> None:
-        self.bytes = {"ServerApp": 0, "SuperLink": 0, "client": 0}
-        self._superlink, self._clients = superlink, clients
-        self._over = Event()
-        self._thread = Thread(target=self._watch)
-        self._thread.start()
-
-    def stop(self) -> dict[str, int]:
-        """End the watching; return the peaks."""
-        self._over.set()
-        self._thread.join()
-        return self.bytes
-
-    def _watch(self) -> None:
-        while not self._over.wait(SAMPLE_EVERY):
-            self._note("SuperLink", [self._superlink])
-            self._note("ServerApp", _children(self._superlink))
-            self._note("client", _children(self._clients))
-
-    def _note(self, name: str, pids: list[int]) -> None:
-        for pid in pids:
-            with suppress(OSError, StopIteration):
-                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-                peak = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
-                self.bytes[name] = max(self.bytes[name], peak)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def federation(folder: Path, millions: float, rounds: int, strategy: str, evaluate: bool) -> dict[str, Any]:
-    """Run a federation; return its peaks, seconds a round, bytes and checkpoints."""
-    from fedappeal.federation.clients import ClientProcesses
-    from fedappeal.federation.submit import build_fab, run_status, submit
-    from fedappeal.federation.superlink import SuperLink
-    from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
-
-    os.environ[WIDTH] = str(max(1, round((millions * 1e6 / LAYERS) ** 0.5)))
-    os.environ[PLUGIN_PATH] = str(Path(__file__).resolve().parent)
-    config = settings(folder, rounds, strategy, evaluate)
-    RunFolder.create(folder, config)
-    with ExitStack() as stack:
-        superlink = stack.enter_context(SuperLink(folder / "logs"))
-        clients = ClientProcesses(
-            config,
-            initial=folder / "initial.safetensors",
-            states=folder / "clients",
-            logs=folder / "logs",
-            device="cpu",
+    with Deployed({**settings, "evaluate-every": 1}) as running:
+        lines = running.run(look)[1:]  # the first round waits for nothing that the others wait for
+        model, checkpoint = (
+            (running.folder / f"{name}.safetensors").stat().st_size for name in ("model", "checkpoint")
         )
-        stack.callback(clients.end)
-        clients.start()
-        clients.connect(superlink.fleet_address)
-        clients.wait_until_loaded()
-        peaks = Peaks(superlink.pid, clients.pid)
-        stack.callback(peaks.stop)
-        given = config.model_copy(update={"initial_model": str(folder / "initial.safetensors")})
-        run_id = submit(superlink.control_address, build_fab(given.as_config()))
-        while not (status := run_status(superlink.control_address, run_id)).finished:
-            clients.check()
-            time.sleep(0.2)
-        lines = read_lines(folder / HISTORY)
-        if len(lines) != rounds or any(line["joined"] != CLIENTS for line in lines):
-            raise RuntimeError(f"the run did not go as it should: {status}; see {folder / 'logs'}")
-        used = peaks.stop()
-    return {
-        "model_bytes": (folder / "model.safetensors").stat().st_size,
-        "peaks": used,
-        # The first round waits for nothing that the others wait for, and the last one evaluates in any case.
-        "seconds": [line["seconds"] for line in lines][1 : None if evaluate else -1],
-        "bytes": [line["bytes_up"] + line["bytes_down"] for line in lines][1 : None if evaluate else -1],
-        "checkpoint_bytes": (folder / "checkpoint.safetensors").stat().st_size,
-    }
+    moved = [(line["bytes_up"] + line["bytes_down"]) / model for line in lines]
+    each = [line["seconds"] / models for line, models in zip(lines, moved, strict=True)]
+    sizes = {"models moved": moved, "model MiB": model / 2**20, "checkpoint, models": checkpoint / model}
+    return {"s a model": each, "s": [line["seconds"] for line in lines], **sizes, **peaks}
 
 
-def checkpoint_seconds(folder: Path, millions: float, times: int = 5) -> dict[str, list[float]]:
-    """Return the seconds of checkpoints, and of a plain write of the model's bytes, in turn, both to the disk."""
-    from flwr.app import RecordDict
-
-    from fedappeal.protocol.packing import array_record
-    from server.checkpoint import Checkpoint
-    from server.checkpoints import write_checkpoint
-
-    folder.mkdir()
-    draws = np.random.default_rng(0)
-    initial = array_record({"flat": draws.standard_normal(round(millions * 1e6), dtype=np.float32)})
-    found: dict[str, list[float]] = {"checkpoint": [], "plain": []}
-    for number in range(1, times + 1):
-        values = draws.standard_normal(round(millions * 1e6), dtype=np.float32)
-        model = array_record({"flat": values})
-        started = time.perf_counter()
-        write_checkpoint(folder, Checkpoint(number, initial, model, RecordDict()))
-        found["checkpoint"].append(time.perf_counter() - started)
-        started = time.perf_counter()
-        with open(folder / "plain", "wb") as file:
-            file.write(values.data)
-            file.flush()
-            os.fsync(file.fileno())
-        found["plain"].append(time.perf_counter() - started)
-    # The first one is left out: of a run it is the one that also writes w_0.
-    return {name: seconds[1:] for name, seconds in found.items()}
+def stream(rounds: int) -> Figures:
+    """Return the seconds a model in which clients, side by side, receive and then send models over plain gRPC."""
+    context = multiprocessing.get_context("spawn")
+    address: Any = context.Queue()
+    server = context.Process(target=_serve, args=(4 * PARAMETERS, address), daemon=True)
+    server.start()
+    line, seconds = context.Barrier(CLIENTS + 1), list[float]()
+    at = address.get()
+    clients = [context.Process(target=_stream, args=(at, line, rounds), daemon=True) for _ in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    line.wait()
+    for _ in range(rounds):
+        began = time.perf_counter()
+        line.wait()
+        seconds.append(time.perf_counter() - began)
+    server.terminate()
+    return {"s a model": [taken / (2 * CLIENTS) for taken in seconds], "s": seconds}
 
 
-def stream_seconds(model_bytes: int, times: int = 5) -> list[float]:
-    """Return the seconds in which clients, side by side, receive and then send a model's bytes over plain gRPC."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, __file__, "--serve", str(model_bytes)], **pipes) as server:
-        assert server.stdout is not None
-        assert server.stdin is not None
-        address = server.stdout.readline().strip()
-        seconds = []
-        for _ in range(times):
-            command = [sys.executable, __file__, "--stream", address]
-            clients = [subprocess.Popen(command, **pipes) for _ in range(CLIENTS)]
-            for client in clients:
-                client.stdout.readline()  # it has started
-            started = time.perf_counter()
-            for client in clients:
-                client.stdin.write("\n")
-                client.stdin.flush()
-            for client in clients:
-                client.stdout.readline()
-            seconds.append(time.perf_counter() - started)
-            for client in clients:
-                client.communicate()
-        server.communicate()
-    return seconds
-
-
-def serve(size: int) -> None:
-    """Be the plain stream's server until standard input ends."""
+def _serve(size: int, address: Any) -> None:
     import grpc
 
     content = bytes(CHUNK)
@@ -258,87 +92,66 @@ def serve(size: int) -> None:
         return str(sum(map(len, requests))).encode()
 
     handlers = {"down": grpc.unary_stream_rpc_method_handler(down), "up": grpc.stream_unary_rpc_method_handler(up)}
-    server = grpc.server(futures.ThreadPoolExecutor(CLIENTS), options=[("grpc.max_receive_message_length", -1)])
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("big_model.Stream", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    server = grpc.server(futures.ThreadPoolExecutor(CLIENTS), options=_ANY_SIZE)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Stream", handlers),))
+    address.put(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
     server.start()
-    print(f"127.0.0.1:{port}", flush=True)
-    sys.stdin.read()
-    server.stop(0)
+    server.wait_for_termination()
 
 
-def stream(address: str) -> None:
-    """Be a client of the plain stream: receive all, then send it back."""
+def _stream(address: str, line: Any, rounds: int) -> None:
     import grpc
 
-    with grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)]) as channel:
+    with grpc.insecure_channel(address, _ANY_SIZE) as channel:
         grpc.channel_ready_future(channel).result()
-        print("ready", flush=True)
-        sys.stdin.readline()
-        received = list(channel.unary_stream(_METHODS + "down")(b""))
-        channel.stream_unary(_METHODS + "up")(iter(received))
-        print("done", flush=True)
+        line.wait()
+        for _ in range(rounds):
+            received = list(channel.unary_stream("/Stream/down")(b""))
+            channel.stream_unary("/Stream/up")(iter(received))
+            line.wait()
 
 
-def main() -> None:
-    """Measure and print the table; write JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--parameters", type=float, default=86.0, help="of the model, in millions")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--strategy", default="fedavg")
-    parser.add_argument("--train-only", action="store_true", help="evaluate after the last round alone")
-    parser.add_argument(
-        "--folder", type=Path, default=None, help="parent of the runs' folders; default: a temporary one"
-    )
-    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--stream", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve is not None:
-        serve(given.serve)
-    elif given.stream:
-        stream(given.stream)
-    else:
-        measure(given)
+def checkpoints(plain: bool, rounds: int) -> Figures:
+    """Return the seconds of checkpoints, or of plain writes of the model's bytes, both synced to the disk."""
+    import numpy as np
+    from flwr.app import RecordDict
+
+    from fedappeal.protocol.packing import array_record
+    from server.checkpoint import Checkpoint
+    from server.checkpoints import write_checkpoint
+
+    draws, seconds = np.random.default_rng(0), list[float]()
+    initial = array_record({"flat": draws.standard_normal(PARAMETERS, dtype=np.float32)})
+    with TemporaryDirectory(dir=".") as folder:
+        for number in range(1, rounds + 1):
+            values = draws.standard_normal(PARAMETERS, dtype=np.float32)
+            model, began = array_record({"flat": values}), time.perf_counter()
+            if plain:
+                with open(f"{folder}/plain", "wb") as file:
+                    file.write(values.data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            else:
+                write_checkpoint(Path(folder), Checkpoint(number, initial, model, RecordDict()))
+            seconds.append(time.perf_counter() - began)
+    return {"s": seconds[1:]}  # the first checkpoint of a run also writes w_0
 
 
-def peaks_in_models(tiny: dict[str, Any], big: dict[str, Any]) -> dict[str, float]:
-    """Print each process's peak memory; return it over the model's bytes, without what the tiny run takes."""
-    size, models = big["model_bytes"], {}
-    print(f"model: {size / 1e6:.0f} MB, {CLIENTS} clients")
-    print(f"{'peak memory':<12}{'tiny, MB':>10}{'big, MB':>10}{'models':>8}")
-    for name, peak in big["peaks"].items():
-        models[name] = (peak - tiny["peaks"][name]) / size
-        print(f"{name:<12}{tiny['peaks'][name] / 1e6:>10.0f}{peak / 1e6:>10.0f}{models[name]:>8.1f}", flush=True)
-    return models
-
-
-def measure(given: argparse.Namespace) -> None:
-    """Measure and print."""
-    evaluate = not given.train_only
-    with tempfile.TemporaryDirectory(prefix="fedappeal-benchmark-", dir=given.folder) as root:
-        tiny = federation(Path(root) / "tiny" / "run", TINY, given.rounds, given.strategy, evaluate)
-        big = federation(Path(root) / "big" / "run", given.parameters, given.rounds, given.strategy, evaluate)
-        size = big["model_bytes"]
-        models = peaks_in_models(tiny, big)
-        streams = stream_seconds(size)
-        checkpoints = checkpoint_seconds(Path(root) / "checkpoints", given.parameters)
-    each, plain = (statistics.median(checkpoints[name]) for name in ("checkpoint", "plain"))
-    print(f"checkpoint: {big['checkpoint_bytes'] / size:.2f} models, {each:.2f} s; a plain write {plain:.2f} s")
-    seconds, streamed = statistics.median(big["seconds"]), statistics.median(streams)
-    moved = statistics.median(big["bytes"]) / size
-    # The stream moves each client's model down and up: it is scaled to the bytes that a round moved.
-    ratio = seconds / (streamed * moved / (2 * CLIENTS))
-    print(
-        f"round: {seconds:.2f} s for {moved:.1f} models; stream {streamed:.2f} s for {2 * CLIENTS}; ratio {ratio:.1f}"
-    )
-    if given.json:
-        from machine import described
-
-        figures = {"models": models, "ratio": ratio, "stream": streams, "checkpoints": checkpoints}
-        report = {**described(), **vars(given), "tiny": tiny, "big": big, **figures}
-        given.json.write_text(json.dumps(report, indent=2, default=str) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+ROWS = {
+    "big-model/round": Row(
+        {
+            "86 million parameters": partial(federation, PARAMETERS),
+            "tiny, for its memory": partial(federation, 10_000),
+            "plain stream": stream,
+        },
+        "plain stream",
+        "s a model",
+        rounds=4,
+    ),
+    "big-model/checkpoint": Row(
+        {"checkpoint": partial(checkpoints, False), "plain write": partial(checkpoints, True)},
+        "plain write",
+        "s",
+        rounds=5,
+    ),
+}

@@ -1,224 +1,216 @@
-"""Seconds a round of a deployed federation: our long-lived clients against Flower's stock SuperNodes.
+"""Rounds of a deployed federation on this machine: seconds, CPU, and requests at the SuperLink.
 
-Both arms run the same ServerApp, ClientApp, strategy and settings against a SuperLink of their own on this machine,
-in turn, several times; only what runs the clients differs. Absolute figures say little on a shared machine: read the
-ratios. ``python benchmarks/deployment.py --json FILE``
+``deployment`` compares our long-lived clients with Flower's stock SuperNodes: the same ServerApp, ClientApp, strategy
+and settings, and only what runs the clients differs. ``requests`` counts requests a client and round beside the least
+that a message's objects make necessary; docs/benchmarks.md derives that.
 """
 
-import argparse
 import json
 import os
-import statistics
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-from machine import described
-
-from fedappeal.federation.clients import ClientProcesses
-from fedappeal.federation.submit import build_fab, run_status, submit
-from fedappeal.federation.superlink import SuperLink
-from fedappeal.flower.processes import QUIET
-from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
-from fedappeal.settings.config import RunConfig
+from benchmarks.run import ROOT, Figures, Row
 
 CLIENTS = 3
-MODES = ("train+evaluate", "train")
+WARM_UP = 2
+"""Rounds before those that count."""
+FLOOR = {"PullMessages": 2, "PullObject": 9, "ConfirmMessageReceived": 2, "PushMessages": 2, "PushObject": 9}
+"""Requests of one client and round."""
 
 
-def settings(evaluate: bool, rounds: int, out: Path, task: str) -> RunConfig:
-    return RunConfig.parse(
-        {
-            "task": task,
-            "clients": CLIENTS,
-            "partition": "iid",
-            "rounds": rounds,
-            "local-steps": 30,
-            "batch-size": 32,
-            "evaluate-every": 1 if evaluate else 0,
-            "mandatory-rounds": rounds,
-            "strategy": "maxfl",
-            "out": str(out),
-            "resume": True,
-            "min-clients": CLIENTS,
-            "start-timeout": 240,
-            "round-timeout": 240,
-        }
-    )
+class Deployed:
+    """A SuperLink and its clients, until the end of the ``with`` statement, and one run on them.
+
+    Args:
+        settings: of the run.
+        stock: whether Flower's SuperNodes run the clients.
+        database: whether the SuperLink keeps its state in a file.
+        connect: starts other clients in place of ours, given the Fleet API's address; returns a process id.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        stock: bool = False,
+        database: bool = False,
+        connect: Callable[[ExitStack, str], int] | None = None,
+    ) -> None:
+        from fedappeal.settings.config import RunConfig
+
+        self._stack = ExitStack()
+        root = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fedappeal-benchmark-")))
+        waits = {"min-clients": settings["clients"], "start-timeout": 600, "round-timeout": 600}
+        self.folder = root / "run"
+        self.config = RunConfig.parse({**settings, **waits, "out": str(self.folder), "resume": True})
+        self._stock, self._database, self._connect = stock, root / "state.db" if database else None, connect
+
+    def __enter__(self) -> "Deployed":
+        """Start all."""
+        from benchmarks.counting import Counting
+        from fedappeal.federation.clients import ClientProcesses
+
+        root = self.folder.parent
+        self.superlink = self._stack.enter_context(Counting(root / "superlink", database=self._database))
+        if self._connect is not None:
+            self.clients = [self._connect(self._stack, self.superlink.fleet_address)]
+        elif self._stock:
+            self.clients = [self._supernode(k) for k in range(self.config.clients)]
+        else:
+            places = {"initial": root / "initial.safetensors", "states": root / "states", "logs": root / "logs"}
+            clients = ClientProcesses(self.config, **places, device="cpu")
+            self._stack.callback(clients.end)
+            clients.start()
+            clients.connect(self.superlink.fleet_address)
+            clients.wait_until_loaded()
+            self.clients = [clients.pid]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all."""
+        self._stack.close()
+
+    def _supernode(self, number: int) -> int:
+        import psutil
+
+        home = self.folder.parent / f"node{number}"
+        home.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        programs = Path(sys.executable).parent
+        command = [str(programs / "flower-supernode"), "--insecure", "--superlink", self.superlink.fleet_address]
+        command += ["--node-config", f"partition-id={number} num-partitions={self.config.clients}"]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
+        path = {"PATH": os.pathsep.join((str(programs), os.environ["PATH"])), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **path, "FLWR_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        with (home / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+        def end() -> None:
+            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            for member in family:
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
+            process.wait()
+
+        self._stack.callback(end)
+        return process.pid
+
+    def run(self, look: Callable[[int], None] = lambda rounds: None) -> list[dict[str, Any]]:
+        """Run to the end; return the history.
+
+        Args:
+            look: called again and again with the number of finished rounds.
+
+        Raises:
+            RuntimeError: not every client that a round asks joined.
+        """
+        from fedappeal.federation.submit import build_fab, run_status, submit
+        from fedappeal.record.run_folder import RunFolder
+
+        RunFolder.create(self.folder, self.config)
+        initial = self.folder.parent / "initial.safetensors"
+        given = self.config.model_copy(update={"initial_model": str(initial)} if initial.exists() else {})
+        run_id, history = (
+            submit(self.superlink.control_address, build_fab(given.as_config())),
+            self.folder / "history.jsonl",
+        )
+        while not run_status(self.superlink.control_address, run_id).finished:
+            for _ in range(10):
+                look(history.read_bytes().count(b"\n") if history.exists() else 0)
+                time.sleep(0.02)
+        lines = [json.loads(line) for line in history.read_text().splitlines()]
+        asked = self.config.clients_per_round or self.config.clients
+        if len(lines) != self.config.rounds or {line["joined"] for line in lines} != {asked}:
+            raise RuntimeError(f"not every client joined every round: {lines[-1:]}; see {self.superlink.log_file}")
+        return lines
 
 
-def start_stock(stack: ExitStack, superlink: SuperLink, folder: Path) -> list[int]:
-    """Start one stock SuperNode a client; return their process ids."""
-    pids = []
-    for i in range(CLIENTS):
-        command = [
-            str(Path(sys.executable).parent / "flower-supernode"),
-            "--insecure",
-            "--superlink",
-            superlink.fleet_address,
-            "--node-config",
-            f"partition-id={i} num-partitions={CLIENTS}",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(_free_port()),
-        ]
-        env = {**os.environ, **QUIET, "FLWR_HOME": str(folder / f"node{i}"), "OMP_NUM_THREADS": "1"}
-        env["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), env["PATH"]))
-        env["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
-        (folder / f"node{i}").mkdir(parents=True)
-        with (folder / f"supernode-{i}.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
-        stack.callback(_end_tree, process)
-        pids.append(process.pid)
-    return pids
+def cpu(pids: list[int], children: bool = True) -> float:
+    """Return the CPU seconds so far of processes, and of their children, ended ones included."""
+    import psutil
 
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _end_tree(process: "subprocess.Popen[bytes]") -> None:
-    family = [process.pid, *(p.pid for p in psutil.Process(process.pid).children(recursive=True))]
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for pid in family:
-        if psutil.pid_exists(pid):
-            psutil.Process(pid).kill()
-
-
-def _cpu(pids: list[int]) -> float:
-    """CPU seconds so far of processes and of their children, ended ones included."""
     total = 0.0
     for pid in pids:
-        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-            try:
+        root = psutil.Process(pid)
+        for process in [root, *(root.children(recursive=True) if children else ())]:
+            with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system + times.children_user + times.children_system
+                total += times.user + times.system + (times.children_user + times.children_system) * children
     return total
 
 
-def one_run(
-    superlink: SuperLink, clients: list[int], folder: Path, evaluate: bool, rounds: int, task: str
-) -> dict[str, Any]:
-    """Run once; return seconds of each round and CPU seconds a round of the SuperLink and the clients."""
-    config = settings(evaluate, rounds, folder, task)
-    RunFolder.create(folder, config)
-    run_id = submit(superlink.control_address, build_fab(config.as_config()))
-    deadline = time.monotonic() + 600
-    marks: list[tuple[int, float, float]] = []
-    while True:
-        lines = read_lines(folder / HISTORY)
-        if len(lines) > (marks[-1][0] if marks else 0):
-            server = _own_cpu(superlink.pid)
-            marks.append((len(lines), server, _cpu(clients)))
-        if len(lines) == rounds:
-            break
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"run did not finish; see {superlink.log_file}")
-        time.sleep(0.02)
-    while not run_status(superlink.control_address, run_id).finished:
-        time.sleep(0.2)
-    seconds = [float(line["seconds"]) for line in lines]
-    joined = {int(line["joined"]) for line in lines}
-    if joined != {CLIENTS}:
-        raise RuntimeError(f"not every client joined every round: {joined}; see {folder}")
-    spans = max(1, marks[-1][0] - marks[0][0])
-    # The last round also evaluates where only training is measured: it is left out there.
-    return {
-        "seconds": seconds if evaluate else seconds[:-1],
-        "superlink_cpu": (marks[-1][1] - marks[0][1]) / spans,
-        "client_cpu": (marks[-1][2] - marks[0][2]) / spans,
-        "bytes_up": lines[0]["bytes_up"],
-        "bytes_down": lines[0]["bytes_down"],
-    }
+def rounds_of(federation: Deployed) -> tuple[list[dict[str, Any]], dict[str, float], Counter[str], int]:
+    """Run; return the history, CPU seconds a round, and the requests and number of the rounds that count."""
+    marks: list[tuple[int, float, float, Counter[str]]] = []
+    last = federation.config.rounds - 1  # the end of a run is left out
+
+    def look(rounds: int) -> None:
+        if (rounds >= min(WARM_UP, last - 1) and not marks) or (marks and marks[-1][0] < rounds <= last):
+            used = cpu([federation.superlink.pid], children=False), cpu(federation.clients)
+            marks.append((rounds, *used, federation.superlink.counts()))
+
+    lines = federation.run(look)
+    (first, *before, then), (end, *after, now) = marks[0], marks[-1]
+    number = max(1, end - first)
+    names = ("SuperLink CPU s", "clients' CPU s")
+    used = {name: (b - a) / number for name, a, b in zip(names, before, after, strict=True)}
+    return lines, used, now - then, number
 
 
-def _own_cpu(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
+def deployed(settings: Mapping[str, Any], stock: bool, database: bool, rounds: int) -> Figures:
+    """Run a federation; return what a round takes, and its requests a client."""
+    from benchmarks.counting import by_kind
+
+    rounds = min(rounds, 4) if stock else rounds
+    with Deployed({**settings, "rounds": rounds, "mandatory-rounds": rounds}, stock, database) as federation:
+        lines, used, counts, number = rounds_of(federation)
+    sent = {key: lines[0][key] for key in ("bytes_up", "bytes_down")}
+    seconds = [float(line["seconds"]) for line in lines[1:-1]]
+    return {"s": seconds, **used, **sent, **by_kind(counts, number * int(settings["clients"]))}
 
 
-def main() -> None:
-    """Measure and print the table; write JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=8, help="rounds a run of the long-lived arm")
-    parser.add_argument("--stock-rounds", type=int, default=3, help="rounds a run of the stock arm")
-    parser.add_argument("--task", default="fmnist")
-    arguments = parser.parse_args()
-
-    samples: dict[str, list[dict[str, Any]]] = {}
-    with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedappeal-benchmark-")))
-        arms = {}
-        for name in ("long-lived", "stock"):
-            superlink = stack.enter_context(SuperLink(root / name / "superlink"))
-            if name == "stock":
-                pids = start_stock(stack, superlink, root / name)
-            else:
-                config = settings(True, 1, root / name, arguments.task)
-                folder = root / name
-                clients = ClientProcesses(
-                    config, initial=folder / "initial", states=folder / "states", logs=folder / "logs", device="cpu"
-                )
-                stack.callback(clients.end)
-                clients.start()
-                clients.connect(superlink.fleet_address)
-                pids = [clients.pid]
-            arms[name] = (superlink, pids)
-        for repetition in range(arguments.repetitions):
-            for mode in MODES:
-                for name, (superlink, pids) in arms.items():
-                    rounds = arguments.rounds if name == "long-lived" else arguments.stock_rounds
-                    run = one_run(
-                        superlink,
-                        pids,
-                        root / name / f"run-{mode}-{repetition}",
-                        mode == "train+evaluate",
-                        rounds,
-                        arguments.task,
-                    )
-                    samples.setdefault(f"{name} {mode}", []).append(run)
-                    median = statistics.median(run["seconds"])
-                    print(f"{repetition + 1} {name:>10} {mode:<14} {median:8.3f} s a round", flush=True)
-
-    medians = {key: statistics.median(s for run in runs for s in run["seconds"]) for key, runs in samples.items()}
-    ratios = {mode: _ratios(samples[f"long-lived {mode}"], samples[f"stock {mode}"]) for mode in MODES}
-    print(f"\n{'medians':<16}{'long-lived':>12}{'stock':>10}{'ratio':>8}  range of the repetitions")
-    for mode, found in ratios.items():
-        ours, stock = medians[f"long-lived {mode}"], medians[f"stock {mode}"]
-        whole = f"{statistics.median(found):>8.1f}  {min(found):.1f} to {max(found):.1f}"
-        print(f"{mode:<16}{ours:>10.3f} s{stock:>8.2f} s{whole}")
-    if arguments.json:
-        report = {
-            **{**described(), "clients": CLIENTS, "task": arguments.task},
-            **{"medians": medians, "ratios": ratios, "samples": samples},
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+def floor(rounds: int) -> Figures:
+    """Return the fewest requests of a client and round."""
+    return {"Fleet": sum(FLOOR.values()), **{f"Fleet {kind}": number for kind, number in FLOOR.items()}}
 
 
-def _ratios(ours: list[dict[str, Any]], stock: list[dict[str, Any]]) -> list[float]:
-    """Return how many times longer a stock round takes, by repetition."""
-    pairs = zip(stock, ours, strict=True)
-    return [statistics.median(a["seconds"]) / statistics.median(b["seconds"]) for a, b in pairs]
+_MAXFL = {"partition": "iid", "strategy": "maxfl"}
+_FMNIST = {**_MAXFL, "task": "fmnist", "clients": CLIENTS, "local-steps": 30, "batch-size": 32}
+_DIGITS = {**_MAXFL, "task": "digits", "local-steps": 5, "batch-size": 8, "evaluate-every": 1}
 
-
-if __name__ == "__main__":
-    main()
+ROWS = {
+    **{
+        f"deployment/{name}": Row(
+            {
+                "long-lived clients": partial(deployed, {**_FMNIST, "evaluate-every": every}, False, False),
+                "stock SuperNodes": partial(deployed, {**_FMNIST, "evaluate-every": every}, True, False),
+            },
+            "long-lived clients",
+            "s",
+            rounds=8,
+        )
+        for name, every in (("train+evaluate", 1), ("train", 0))
+    },
+    "requests": Row(
+        {"counted": partial(deployed, {**_DIGITS, "clients": 20}, False, False), "floor": floor}, "floor", "Fleet", 15
+    ),
+    "requests/database": Row(
+        {
+            "with a database": partial(deployed, {**_DIGITS, "clients": 6}, False, True),
+            "in memory": partial(deployed, {**_DIGITS, "clients": 6}, False, False),
+        },
+        "in memory",
+        "SuperLink CPU s",
+        rounds=15,
+    ),
+}

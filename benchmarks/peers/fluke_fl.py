@@ -17,20 +17,15 @@ import time
 STARTED = time.perf_counter()
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import json  # noqa: E402
-from argparse import Namespace  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
-from importlib.metadata import version  # noqa: E402
 from typing import Any  # noqa: E402
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
 from fluke import DDict, FlukeENV  # noqa: E402
 from fluke.algorithms.fedavg import FedAVG  # noqa: E402
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader  # noqa: E402
 from fluke.evaluation import ClassificationEval  # noqa: E402
 from fluke.utils import FederationObserver  # noqa: E402
-from setting import asked, drawn, layers  # noqa: E402
+from setting import Rounds, asked, drawn, read  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torchmetrics import Accuracy  # noqa: E402
 
@@ -52,50 +47,22 @@ class Minibatches(FastDataLoader):
 
 
 class Clock(FederationObserver):
-    """Seconds and processor seconds of every round, its evaluation included."""
+    """Tells the clock of fluke's rounds."""
 
-    def __init__(self) -> None:
-        self.rounds: list[float] = []
-        self.cpu: list[float] = []
-        self.startup = 0.0
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
 
     def start_round(self, round: int, global_model: Any) -> None:
         """Start."""
-        self._cpu_then, self._then = time.process_time(), time.perf_counter()
-        self.startup = self.startup or self._then - STARTED
+        self._rounds.begin()
 
     def end_round(self, round: int) -> None:
         """Note what the round took."""
-        self.rounds.append(time.perf_counter() - self._then)
-        self.cpu.append(time.process_time() - self._cpu_then)
-
-
-def read(args: Namespace) -> tuple[nn.Module, list[Minibatches], list[FastDataLoader]]:
-    """Return the initial model, and each client's training and test examples."""
-    with np.load(args.data) as file:
-        arrays = {name: torch.from_numpy(file[name]) for name in file.files}
-    clients = [name[1:] for name in arrays if name.startswith("x")]
-    parameters = [arrays[f"p{i}"] for i in range(sum(name.startswith("p") for name in arrays))]
-    classes = len(parameters[-1])
-    train = [
-        Minibatches(arrays[f"x{k}"], arrays[f"y{k}"], classes, args.batch_size, args.local_steps) for k in clients
-    ]
-    test = [
-        # A batch size of 0 stands for all examples at once.
-        FastDataLoader(arrays[f"tx{k}"], arrays[f"ty{k}"], num_labels=classes, batch_size=0, skip_singleton=False)
-        for k in clients
-    ]
-    model = nn.Sequential(*layers(args.model, tuple(train[0].tensors[0].shape[1:]), classes))
-    with torch.no_grad():
-        for parameter, initial in zip(model.parameters(), parameters, strict=True):
-            parameter.copy_(initial)
-    return model, train, test
+        self._rounds.end()
 
 
 def main() -> None:
-    args = asked(__doc__)
-    torch.set_num_threads(1)
-
+    args, rounds = asked(__doc__), Rounds(STARTED)
     environment = FlukeENV()
     environment.set_seed(args.seed)
     environment.set_device("cpu")
@@ -104,8 +71,11 @@ def main() -> None:
     display = environment.get_live_renderer()
     display.auto_refresh, display.console.quiet = False, True
 
-    model, train, test = read(args)
-    classes = train[0].num_labels
+    model, trained, tested = read(args, nn.Sequential)
+    classes = int(list(model.parameters())[-1].numel())
+    train = [Minibatches(x, y, classes, args.batch_size, args.local_steps) for x, y in trained]
+    # A batch size of 0 stands for all examples at once.
+    test = [FastDataLoader(x, y, num_labels=classes, batch_size=0, skip_singleton=False) for x, y in tested]
     accuracy = Accuracy(task="multiclass", num_classes=classes, average="micro", validate_args=False)
     environment.set_evaluator(
         ClassificationEval(eval_every=args.evaluate_every or 1, n_classes=classes, accuracy=accuracy)
@@ -125,25 +95,12 @@ def main() -> None:
             server=DDict(weighted=True),
         ),
     )
-    clock = Clock()
-    federation.set_callbacks(clock)
+    federation.set_callbacks(Clock(rounds))
     # fluke rounds the product of this share and the number of clients down.
     share = 1.0 if args.clients_per_round == len(train) else (args.clients_per_round + 0.5) / len(train)
     federation.run(n_rounds=args.rounds, eligible_perc=share)
 
-    model = federation.server.model.eval()
-    with torch.no_grad():
-        correct = sum(int((model(x).argmax(1) == y).sum()) for x, y in (loader.tensors for loader in test))
-    result = {
-        "name": f"fluke {version('fluke-fl')}",
-        "version": version("fluke-fl"),
-        "torch": torch.__version__,
-        "round_seconds": clock.rounds,
-        "cpu_seconds": clock.cpu,
-        "startup_seconds": clock.startup,
-        "accuracy": correct / sum(loader.size for loader in test),
-    }
-    print(json.dumps(result), flush=True)
+    rounds.report("fluke-fl", federation.server.model, tested)
 
 
 if __name__ == "__main__":

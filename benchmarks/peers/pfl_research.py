@@ -19,11 +19,8 @@ STARTED = time.perf_counter()
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
 
-import json  # noqa: E402
 import logging  # noqa: E402
-from argparse import Namespace  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
-from importlib.metadata import version  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -39,7 +36,7 @@ from pfl.data.sampling import get_user_sampler  # noqa: E402
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams  # noqa: E402
 from pfl.metrics import Metrics, Weighted  # noqa: E402
 from pfl.model.pytorch import PyTorchModel  # noqa: E402
-from setting import asked, drawn, layers  # noqa: E402
+from setting import Rounds, asked, drawn, read  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 WHOLE = 1 << 30
@@ -94,54 +91,35 @@ class Minibatches(PyTorchTensorDataset):
 
 
 class Clock(TrainingProcessCallback[PyTorchModel]):
-    """Seconds and processor seconds of every central iteration."""
+    """Tells the clock of pfl's central iterations."""
 
-    def __init__(self) -> None:
-        self.rounds: list[float] = []
-        self.cpu: list[float] = []
-        self.startup = 0.0
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
         """Start."""
-        self._cpu_then, self._then = time.process_time(), time.perf_counter()
-        self.startup = self._then - STARTED
+        self._rounds.begin()
         return Metrics()
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         """Note what the iteration took."""
-        cpu, now = time.process_time(), time.perf_counter()
-        self.rounds.append(now - self._then)
-        self.cpu.append(cpu - self._cpu_then)
-        self._cpu_then, self._then = cpu, now
+        self._rounds.end()
+        self._rounds.begin()
         return False, Metrics()
 
 
-def read(args: Namespace) -> tuple[Classifier, dict[str, Minibatches], dict[str, PyTorchTensorDataset]]:
-    """Return the initial model, and each user's training and test examples."""
-    with np.load(args.data) as file:
-        arrays = {name: torch.from_numpy(file[name]) for name in file.files}
-    users = [name[1:] for name in arrays if name.startswith("x")]
-    train = {k: Minibatches(arrays[f"x{k}"], arrays[f"y{k}"], k, args.local_steps) for k in users}
-    test = {k: PyTorchTensorDataset((arrays[f"tx{k}"], arrays[f"ty{k}"]), user_id=k) for k in users}
-    parameters = [arrays[f"p{i}"] for i in range(sum(name.startswith("p") for name in arrays))]
-    model = Classifier(*layers(args.model, tuple(arrays[f"x{users[0]}"].shape[1:]), len(parameters[-1])))
-    with torch.no_grad():
-        for parameter, initial in zip(model.parameters(), parameters, strict=True):
-            parameter.copy_(initial)
-    return model, train, test
-
-
 def main() -> None:
-    args = asked(__doc__)
+    args, rounds = asked(__doc__), Rounds(STARTED)
     logging.getLogger().setLevel(logging.WARNING)
-    torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     np.random.seed(args.seed)
 
-    module, train, test = read(args)
-    users = list(train)
+    module, trained, tested = read(args, Classifier)
+    users = [str(k) for k in range(len(trained))]
+    train = {k: Minibatches(*examples, k, args.local_steps) for k, examples in zip(users, trained, strict=True)}
+    test = {k: PyTorchTensorDataset(examples, user_id=k) for k, examples in zip(users, tested, strict=True)}
     backend = SimulatedBackend(
         training_data=FederatedDataset(train.__getitem__, cohorts(users, args.clients_per_round, args.seed)),
         val_data=FederatedDataset(test.__getitem__, get_user_sampler("minimize_reuse", users)),
@@ -149,7 +127,6 @@ def main() -> None:
     )
     # The central optimizer takes the averaged difference as its gradient: a step of 1 is plain averaging.
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
-    clock = Clock()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=args.rounds,
@@ -166,22 +143,10 @@ def main() -> None:
             local_learning_rate=args.learning_rate,
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=WHOLE),
-        callbacks=[clock],
+        callbacks=[Clock(rounds)],
         send_metrics_to_platform=False,
     )
-    module.eval()
-    with torch.no_grad():
-        correct = sum(int((module(x).argmax(1) == y).sum()) for x, y in (data.raw_data for data in test.values()))
-    result = {
-        "name": f"pfl {version('pfl')}",
-        "version": version("pfl"),
-        "torch": torch.__version__,
-        "round_seconds": clock.rounds,
-        "cpu_seconds": clock.cpu,
-        "startup_seconds": clock.startup,
-        "accuracy": correct / sum(len(data) for data in test.values()),
-    }
-    print(json.dumps(result), flush=True)
+    rounds.report("pfl", module, tested)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
-"""Tasks of generated pixels with the shapes, clients and models of others' published benchmarks.
+"""The benchmarks' own tasks: generated pixels as in others' published benchmarks, and a stack of any size.
 
 Data of another's benchmark cannot be downloaded everywhere, and its values do not matter to speed: an image here is
 its class's pattern under noise, a pure function of the seed.
 """
 
+import os
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import nn
 
 from fedappeal.protocol.draws import generator
+from fedappeal.protocol.metric import ACCURACY
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.models import logistic, seeded
 from fedappeal.tasks.task import Task
@@ -74,3 +77,38 @@ class CifarPixels(Pixels):
                     output=nn.Linear(128, 10),
                 )
             )
+
+
+WIDTH = "FEDAPPEAL_BENCHMARK_WIDTH"
+"""Environment variable: the width of `Stack`, which is no task for others."""
+LAYERS = 8
+
+
+class Stack(Task):
+    """Linear layers of one width, and eight examples of noise a client."""
+
+    name = "stack"
+    input_shape = (16,)
+    num_classes = 10
+    metric = ACCURACY
+
+    def initial_model(self, seed: int) -> nn.Module:
+        """Return w_0."""
+        width = int(os.environ[WIDTH])
+        inner = (nn.Linear(width, width, bias=False) for _ in range(LAYERS))
+        with seeded(seed):
+            return nn.Sequential(nn.Linear(*self.input_shape, width), *inner, nn.Linear(width, self.num_classes))
+
+    def load(self, client: int) -> ClientData:
+        """Return a client's examples."""
+        x = torch.randn(8, *self.input_shape, generator=torch.Generator().manual_seed(client))
+        split = Split(x, torch.arange(8))
+        return ClientData(split, split)
+
+    def loss(self, outputs: Any, y: Any, reduction: str = "mean") -> Any:
+        """Return the cross entropy."""
+        return nn.functional.cross_entropy(outputs, y, reduction=reduction)
+
+    def metrics(self, outputs: Any, y: Any) -> dict[str, float]:
+        """Return the accuracy."""
+        return {"accuracy": float((outputs.argmax(dim=1) == y).float().mean())}

@@ -1,0 +1,1 @@
+"""Programs that measure what docs/benchmarks.md reports: rows of one runner, ``python -m benchmarks ROW...``."""

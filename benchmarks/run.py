@@ -1,0 +1,161 @@
+"""One runner for all rows: arms in processes of their own, in turn, one clock, one table.
+
+A row compares arms that do the same work. Each repetition starts every arm once, one after the other; the table has
+medians, and each arm's ratio to the row's reference by pairs of repetitions. Absolute figures say little on a shared
+machine: read the ratios.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = "FEDAPPEAL_BENCHMARK_PEERS"
+"""Environment variable: the folder of the peers' Python environment."""
+
+Figures = Mapping[str, float | list[float] | str]
+"""What one start of an arm measured, by name; of a list the median counts."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Arms that do the same work.
+
+    Attributes:
+        arms: name -> what measures it; it is given the number of rounds.
+        over: the arm that the others are divided by.
+        by: the figure that is divided.
+        rounds: of each start.
+        threads: PyTorch threads of an arm's process.
+    """
+
+    arms: Mapping[str, Callable[[int], Figures]]
+    over: str = ""
+    by: str = "CPU s"
+    rounds: int = 0
+    threads: int = 1
+
+
+class Clock:
+    """Seconds and CPU seconds of this process between its marks."""
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+        self._cpu: list[float] = []
+        self.mark()
+
+    def mark(self, *_: object) -> None:
+        """End one part and begin the next."""
+        self._seconds.append(time.perf_counter())
+        self._cpu.append(time.process_time())
+
+    def parts(self, first: int = 0, last: int | None = None) -> dict[str, float | list[float] | str]:
+        """Return the parts from one place to another."""
+        found = {"s": self._seconds, "CPU s": self._cpu}
+        return {name: [b - a for a, b in pairwise(marks)][first:last] for name, marks in found.items()}
+
+    def rounds(self) -> dict[str, float | list[float] | str]:
+        """Return all parts but the first, which holds the start, and the last, which always evaluates."""
+        return {**self.parts(1, -1), "start s": self._seconds[1] - self._seconds[0]}
+
+
+def timed(work: Callable[[], object], times: int = 5) -> dict[str, float | list[float] | str]:
+    """Return seconds of some work, after once to warm up."""
+    work()
+    clock = Clock()
+    for _ in range(times):
+        work()
+        clock.mark()
+    return clock.parts()
+
+
+def children_cpu() -> float:
+    """Return the CPU seconds of this process's ended children."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def peak_mib(field: str = "VmHWM", process: int | str = "self") -> float:
+    """Return the most memory that a process has had resident; ``VmRSS``: what it has now."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def described() -> dict[str, Any]:
+    """Return the date, the machine, its load and the versions."""
+    from fedappeal.system.versions import recorded_versions
+
+    processor = platform.processor()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {processor}"
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine,
+        "load": os.getloadavg(),
+        "versions": recorded_versions(),
+    }
+
+
+def start(name: str, arm: str, rounds: int, threads: int, tree: Path) -> Figures:
+    """Start an arm in a process of its own, with the code of a checkout; return what it measured."""
+    command = [sys.executable, "-m", "benchmarks", name, "--arm", arm, "--rounds", str(rounds)]
+    path = os.pathsep.join(map(str, dict.fromkeys((tree, ROOT))))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
+    if not threads:  # as the machine has it
+        del environment["OMP_NUM_THREADS"]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{arm} of {name} failed with {tree}: {done.stderr[-3000:]}")
+    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
+
+
+def measure(
+    name: str, row: Row, arms: list[str], trees: Mapping[str, Path], repetitions: int, rounds: int
+) -> Iterator[dict[str, list[Figures]]]:
+    """Start a row's arms in turn, and yield what was measured after each repetition."""
+    runs: dict[str, list[Figures]] = {}
+    for _ in range(repetitions):
+        for arm in arms:
+            for side, tree in trees.items():
+                runs.setdefault(arm + side, []).append(start(name, arm, rounds, row.threads, tree))
+        yield runs
+
+
+def median(value: float | list[float] | str) -> float | None:
+    """Return a figure as one number; None where it is none."""
+    if isinstance(value, list):
+        return statistics.median(value) if value else None
+    return None if isinstance(value, str) else value
+
+
+def table(name: str, row: Row, runs: Mapping[str, list[Figures]]) -> None:
+    """Print a row's medians, and each arm's ratio to the reference with its range."""
+    figures = list(dict.fromkeys(key for of_arm in runs.values() for run in of_arm for key in run))
+    reference = [median(run.get(row.by, "")) for run in runs.get(row.over, ())]
+    widths = [max(10, len(key) + 2) for key in figures]
+    over = f"  {row.by} over {row.over}" if reference else ""
+    print(f"\n{name:<44}", *(f"{key:>{width}}" for key, width in zip(figures, widths, strict=True)), over, sep="")
+    for arm, of_arm in runs.items():
+        cells = []
+        for key, width in zip(figures, widths, strict=True):
+            numbers = [number for run in of_arm if (number := median(run.get(key, ""))) is not None]
+            text = f"{statistics.median(numbers):.4g}" if numbers else str(of_arm[-1].get(key, ""))
+            cells.append(f"{text:>{width}}")
+        pairs = zip((median(run.get(row.by, "")) for run in of_arm), reference, strict=False)
+        ratios = [mine / theirs for mine, theirs in pairs if mine is not None and theirs]
+        shown = f"  {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
+        print(f"{arm:<44}", *cells, shown, sep="", flush=True)
