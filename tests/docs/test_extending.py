@@ -9,7 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from fedappeal.tasks import TASKS, load_task
 from strategies.rounds.exchange.members import Members
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.round import Round
-from tests.docs.pages import DOCS, ROOT, files, write_files
+from tests.docs.pages import DOCS, files, write_files
 from tests.problems import local_problem
 
 PAGE = "extending.md"
@@ -340,8 +340,10 @@ def test_a_client_that_does_not_allow_the_package_says_so_as_printed() -> None:
 
 
 def test_what_the_tables_name_is_there() -> None:
+    from fedappeal.core.algorithm import ClientSide
     from fedappeal.core.local_rule import LocalRule
     from fedappeal.core.policy import Policy
+    from strategies.rounds.algorithm import Algorithm
     from strategies.rounds.strategy import Strategy
 
     text = (DOCS / PAGE).read_text()
@@ -355,4 +357,12 @@ def test_what_the_tables_name_is_there() -> None:
         names = [name for row in rows for name in re.findall(r"`([A-Za-z_]+)(?:\(.*?\))?`", row)]
         assert names
         assert [name for name in names if not hasattr(base, name)] == []
-    assert ROOT.joinpath("strategies/rounds/algorithm.py").exists()
+    told = set(re.findall(r"([a-z_]+)\(", "".join(re.findall(r"^\| (`.*?) \|", sections[Strategy], re.MULTILINE))))
+    contract = {name for part in (Algorithm, ClientSide) for name, value in vars(part).items() if is_method(value)}
+    assert contract - told == set(), "the page has the whole contract of a strategy"
+
+
+def is_method(value: object) -> bool:
+    """Whether a class's entry is a method of its contract."""
+    name = getattr(value, "__name__", "_")
+    return isinstance(value, FunctionType | classmethod) and not name.startswith("_")
