@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from fedappeal.core.plugins import Registry
+from fedappeal.core.plugins import Plugin, Registry
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks import TASKS
@@ -21,16 +21,17 @@ _REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, LOCAL_RULES, POLICIES, REQ
 
 def config_tables() -> dict[str, Scalar | dict[str, Scalar]]:
     """Return the defaults of the general settings, and a table for each plug-in of fedappeal's that has settings."""
-    return {**RunConfig.parse({}).as_config(), "set": "", **dict(_plugin_tables())}
+    defaults = ((name, plugin.Settings.parse({}).as_config()) for name, plugin in plugins_with_settings())
+    return {**RunConfig.parse({}).as_config(), "set": "", **{name: table for name, table in defaults if table}}
 
 
-def _plugin_tables() -> Iterator[tuple[str, dict[str, Scalar]]]:
+def plugins_with_settings() -> Iterator[tuple[str, type[Plugin]]]:
+    """Yield fedappeal's plug-ins that have settings, by name; a strategy's own rule shares the strategy's."""
     for registry in _REGISTRIES:
         for name in registry.built_in:
             plugin = registry.load(name)
-            # A rule of a strategy shares its settings, which stand in the strategy's table.
-            if getattr(plugin, "section", "") in ("", name) and (defaults := plugin.Settings.parse({}).as_config()):
-                yield name, defaults
+            if plugin.settings_name() == name and plugin.Settings.by_key():
+                yield name, plugin
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from fedappeal.tasks.task import Task
 from fedappeal.views.tracking.registry import TRACKERS
 from strategies.rounds.algorithm import Algorithm
 
-_KINDS: tuple[tuple[str, str, Registry[Any]], ...] = (
+KINDS: tuple[tuple[str, str, Registry[Any]], ...] = (
     ("strategies", "--strategy", STRATEGIES),
     ("policies", "--participation", POLICIES),
     ("local rules", "--local-rule", LOCAL_RULES),
@@ -34,17 +34,18 @@ _ANY: Registry[Plugin] = Registry(kind="name", group="", base=Plugin, built_in={
 
 def all_names() -> Iterator[str]:
     """Yield the lines of `fedappeal list`: each plug-in with its summary, and the experiments."""
-    width = max(len(name) for _, _, registry in _KINDS for name in registry.names())
-    for title, option, registry in _KINDS:
+    width = max(len(name) for _, _, registry in KINDS for name in registry.names())
+    for title, option, registry in KINDS:
         yield f"{title} ({option})"
         for name in registry.names():
-            yield f"  {name:<{width}}  {_summary(registry, name)}"
+            yield f"  {name:<{width}}  {summary(registry, name)}"
     yield "experiments (fedappeal reproduce)"
     yield f"  {', '.join(experiment_names())}"
     yield "`fedappeal list NAME` shows a plug-in's settings; your own is package.module:Name"
 
 
-def _summary(registry: Registry[Any], name: str) -> str:
+def summary(registry: Registry[Any], name: str) -> str:
+    """Return what a plug-in says of itself in a line; of a local rule, how clients train in a simulation, too."""
     try:
         found = registry.find(name)
     except ConfigError as error:  # an installed package that is broken must not hide the others
@@ -84,14 +85,14 @@ def _found(name: str) -> list[tuple[str, Any]]:
     """Return the plug-ins of a name, each with its kind."""
     if ":" in name:
         found = _ANY.find(name)
-        kinds = [registry.kind for _, _, registry in _KINDS if _is(found, registry.base_class)]
+        kinds = [registry.kind for _, _, registry in KINDS if _is(found, registry.base_class)]
         if not kinds and not (callable(found) and not isinstance(found, type)):
-            bases = ", ".join(registry.base_name for _, _, registry in _KINDS)
+            bases = ", ".join(registry.base_name for _, _, registry in KINDS)
             raise ConfigError(f"name = '{name}' is not allowed: it is no subclass of {bases}")
         return [(kind, found) for kind in kinds or [TASKS.kind]]
-    known = [(registry.kind, registry) for _, _, registry in _KINDS if name in registry.names()]
+    known = [(registry.kind, registry) for _, _, registry in KINDS if name in registry.names()]
     if not known:
-        names = sorted({each for _, _, registry in _KINDS for each in registry.names()})
+        names = sorted({each for _, _, registry in KINDS for each in registry.names()})
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean '{near[0]}'?" if near else "`fedappeal list` shows all"
         raise ConfigError(f"name = '{name}' is not allowed: no plug-in is called so; {hint}")
@@ -168,21 +169,24 @@ def _settings(found: Any) -> Iterator[str]:
     name = found.settings_name()
     yield f"  settings (--set {name}.KEY=VALUE)"
     rows = []
-    for field, key in zip(found.Settings.model_fields.values(), found.Settings.keys(), strict=True):
-        default = "required" if field.is_required() else _default(field.default)
-        rows.append((f"  {name}.{key}", default, f"{field.description or ''}{_choices(field.annotation)}"))
+    for key, field in found.Settings.by_key().items():
+        default = "required" if field.is_required() else default_of(field.default)
+        allowed = f" ({choices(field.annotation)})" if choices(field.annotation) else ""
+        rows.append((f"  {name}.{key}", default, f"{field.description or ''}{allowed}"))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     yield from (f"  {key:<{widths[0]}}  {default:<{widths[1]}}  {text}".rstrip() for key, default, text in rows)
 
 
-def _default(value: Any) -> str:
+def default_of(value: Any) -> str:
+    """Return a setting's default as it is shown."""
     if value is None:
         return "not set"
     return "''" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _choices(annotation: Any) -> str:
-    return f" ({' | '.join(map(str, get_args(annotation)))})" if get_origin(annotation) is Literal else ""
+def choices(annotation: Any) -> str:
+    """Return the values that a setting of this type may have; empty: they are not listed."""
+    return " | ".join(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ""
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> Iterator[str]:

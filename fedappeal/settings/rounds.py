@@ -47,7 +47,7 @@ class SizeSettings(Settings):
     min_clients: CountOrZero = Field(
         0,
         description="clients without which round 1 does not begin; 0: all are waited for, and the run begins without "
-        "those that do not come (start-after)",
+        "clients that do not come (start-after)",
     )
     max_clients: CountOrZero = Field(
         0, description="clients that a deployed run takes in; 0: twice as many as clients and unseen-clients together"

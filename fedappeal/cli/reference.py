@@ -1,0 +1,87 @@
+"""The tables of docs/reference.md: every name, every setting with its default, and an owner's limits.
+
+    python -m fedappeal.cli.reference docs/reference.md
+
+writes them anew, each between its marks ``<!-- NAME -->`` and ``<!-- end -->``; a test compares them.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from client.limits.limits import Limits
+from client.settings import Connection, NodeSettings, ProcessSettings
+from fedappeal.cli.config_tables import plugins_with_settings
+from fedappeal.cli.listing import KINDS, choices, default_of, summary
+from fedappeal.core.plugins import Registry
+from fedappeal.settings.config import RunConfig
+from fedappeal.settings.model import fact
+
+_TABLE = re.compile(r"(<!-- ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
+
+
+def tables() -> dict[str, Iterator[str]]:
+    """Return the rows of each table in Markdown, by the table's name."""
+    plugins = {
+        f"{name}.{key}": field
+        for name, plugin in plugins_with_settings()
+        for key, field in plugin.Settings.by_key().items()
+    }
+    owners = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()
+    return {
+        **{title: _names(option, registry) for title, option, registry in KINDS},
+        "run": _settings(RunConfig.by_key()),
+        "plug-ins": _settings(plugins),
+        "owner": _settings({f"--{key}": field for key, field in owners.items()}),
+        "limits": _settings(Limits.by_key()),
+    }
+
+
+def renewed(page: str) -> str:
+    """Return a page with its tables as they are now."""
+    current = tables()
+    return _TABLE.sub(lambda table: "\n".join([table[1], *current[table[2]], "", table[3]]), page)
+
+
+def _names(option: str, registry: Registry[Any]) -> Iterator[str]:
+    yield from (_row(f"`{option}`", ""), _row("---", "---"))
+    for name in registry.built_in:
+        yield _row(f"`{name}`", summary(registry, name))
+
+
+def _settings(fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+    yield from (_row("setting", "default", "allowed", ""), _row(*["---"] * 4))
+    for key, field in fields.items():
+        if not fact(field, "internal"):
+            default = "required" if field.is_required() else default_of(field.default)
+            yield _row(f"`{key}`", default, _allowed(field), field.description or "")
+
+
+def _allowed(field: FieldInfo) -> str:
+    """Return a field's unit, choices or bounds."""
+    bounds = (
+        f"{word} {getattr(item, name):g}"
+        for item in field.metadata
+        for name, word in _BOUNDS.items()
+        if hasattr(item, name)
+    )
+    return ", ".join(filter(None, [fact(field, "unit"), choices(field.annotation), *bounds]))
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def main() -> None:
+    """Write the tables of a page anew."""
+    page = Path(sys.argv[1])
+    page.write_text(renewed(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
