@@ -1,11 +1,10 @@
 """When the work on one message has to stop: at the message's deadline, or where the owner's limits say so."""
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+
+import psutil
 
 from client.limits.limits import MEGABYTE, LimitReached
 
@@ -18,10 +17,8 @@ _SHORTEST_REST = 0.01
 
 
 def memory_held() -> int:
-    """Return the bytes that this process holds in memory (Linux); 0 where that is not known."""
-    if sys.platform != "linux":
-        return 0
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Return the bytes that this process holds in memory."""
+    return int(psutil.Process().memory_info().rss)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psutil
 
 from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
@@ -152,7 +153,7 @@ class SuperLink:
         if process is None:
             return
         # Flower gives its executor a session of its own: the process group does not reach the ServerApp.
-        family = [process.pid, *_descendants(process.pid)]
+        family = _family(process.pid)
         if process.poll() is None:
             process.terminate()
             try:
@@ -161,19 +162,12 @@ class SuperLink:
                 process.kill()
                 process.wait()
         # What is left ends itself when its parent is gone (Flower polls for that every 0.2 s).
-        deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline and any(_runs(pid) for pid in family):
-            time.sleep(0.02)
-        for pid in family:
-            if _runs(pid):
-                os.kill(pid, signal.SIGKILL)
+        _kill(psutil.wait_procs(family, timeout=1.0)[1])
 
     def kill(self) -> None:
         """End the process and every process that it started at once; a database outlives that."""
         if self._process is not None and self.alive:
-            for pid in (self._process.pid, *_descendants(self._process.pid)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            _kill(_family(self._process.pid))
         self.stop()
 
     def __enter__(self) -> Self:
@@ -282,39 +276,16 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _descendants(pid: int) -> list[int]:
-    """Return the ids of all processes below one, at any depth."""
-    parents = _parents()
-    below: list[int] = []
-    frontier = {pid}
-    while frontier:
-        frontier = {child for child, parent in parents.items() if parent in frontier}
-        below += sorted(frontier)
-    return below
-
-
-def _parents() -> dict[int, int]:
-    """Return the parent of every process: from /proc, or from ``ps`` where there is none (macOS)."""
-    pairs: list[list[str]] = []
-    if Path("/proc/self/stat").exists():
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                pairs.append([stat.parent.name, stat.read_text().rsplit(")", 1)[1].split()[1]])
-    else:
-        listing = subprocess.run(["/bin/ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
-        pairs = [line.split() for line in listing.stdout.splitlines()]
-    return {int(pair[0]): int(pair[1]) for pair in pairs}
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process exists and is not merely waiting to be collected."""
+def _family(pid: int) -> list[psutil.Process]:
+    """Return a process and all processes below it, at any depth; empty where it has ended."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return not Path("/proc/self").exists()
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
