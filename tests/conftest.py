@@ -1,12 +1,21 @@
 """What all tests share: no deadlines on a busy machine, one thread for small models, and a Ctrl+C that arrives."""
 
+import gc
 import os
 import signal
 
 from hypothesis import settings
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; processes that tests start inherit it
+# Before torch is imported; processes that tests start inherit both. Threads that wait leave the processor to others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 settings.register_profile("fedappeal", deadline=None)
 settings.load_profile("fedappeal")
 # A shell starts its background jobs with SIGINT ignored, which processes that they start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from what is imported: Flower, for one, collects whenever it reads a message."""
+    gc.collect()
+    gc.freeze()

@@ -47,12 +47,6 @@ def rounds(folder: Path) -> int:
     return len(read_lines(folder / HISTORY))
 
 
-def test_a_simulation_runs(marked: Marked, folder: Path) -> None:
-    done = run(marked, folder, FEDAPPEAL, "simulate", *SHORT, "--clients", "3", "--out", "run")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert rounds(folder / "run") == 2
-
-
 def test_a_sweep_in_processes_of_their_own_runs(marked: Marked, folder: Path) -> None:
     options = [*SHORT, "--clients", "3", "--sweep", "seed=0..1", "--jobs", "2", "--out", "sweep"]
     done = run(marked, folder, FEDAPPEAL, "simulate", *options)

@@ -18,6 +18,15 @@ from tests.run_models import learned
 
 T = TypeVar("T")
 
+
+@pytest.fixture(autouse=True)
+def nothing_frozen() -> Iterator[None]:
+    """Take back what the tests' own start has frozen."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 SHARED: dict[str, Any] = {
     **{"model": "mlp", "clients": 6, "rounds": 4, "mandatory-rounds": 1},
     **{"local-steps": 8, "batch-size": 16, "solo.steps": 8},

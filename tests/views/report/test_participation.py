@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedappeal.record.decisions import packed
+from fedappeal.views.report import participation
 from fedappeal.views.report.participation import MOST, participation_of
 
 SMALL = [
@@ -78,10 +79,14 @@ def test_a_damaged_line_is_said(line: dict[str, object]) -> None:
         participation_of([line])
 
 
-def test_what_no_run_holds_is_refused() -> None:
-    many = [
-        {"round": n, "asked": [f"c{n}-000000:999999"], "decisions": ["j1000000"], "legend": {"j": "joined"}}
-        for n in (1, 2)
-    ]
-    with pytest.raises(ValueError, match="more than 1,000,000 clients or 32 decisions"):
-        participation_of(many)
+def test_what_no_run_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (participation.MOST_CLIENTS, participation.MOST_WORDS) == (1_000_000, 32)
+    monkeypatch.setattr(participation, "MOST_CLIENTS", 4)
+    lines = [packed(1, {"client-2": "joined", "client-10": "joined"}), packed(2, {"a": "joined", "b": "joined"})]
+    assert participation_of(lines) is not None
+    with pytest.raises(ValueError, match=r"^more than 4 clients or 32 decisions$"):
+        participation_of([*lines, packed(3, {"c": "joined"})])
+    words = [packed(number, {"a": f"word-{number}"}) for number in range(1, 34)]
+    assert participation_of(words[:32]) is not None
+    with pytest.raises(ValueError, match=r"^more than 4 clients or 32 decisions$"):
+        participation_of(words)
