@@ -1,11 +1,11 @@
 """`fedappeal bench`: does the benchmark's runs and writes its page."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from fedappeal.cli.option_groups import BenchOptions
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.conclusions import HEADLINES, conclusions
 from fedappeal.studies.bench.page import PICTURE, tables, write_page
@@ -15,33 +15,6 @@ from fedappeal.studies.bench.runs import Selection, do_runs
 from fedappeal.studies.harness import Machine
 from fedappeal.views.comparison.figures import check_plots
 from fedappeal.views.terminal.shown import complain, say
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """Options of `fedappeal bench`.
-
-    Attributes:
-        tasks: names by commas; empty: the design's.
-        behaviours: the same.
-        strategies: the same.
-        seeds: their number; 0: the design's.
-        quick: the short form.
-        out: folder of the runs.
-        page: folder of the page, the picture and the results; None: `out`.
-        redo: whether to run those again that were run with other settings.
-        known: a results' file whose rows are not run again; None: none.
-    """
-
-    tasks: str = ""
-    behaviours: str = ""
-    strategies: str = ""
-    seeds: int = 0
-    quick: bool = False
-    out: Path = Path("bench")
-    page: Path | None = None
-    redo: bool = False
-    known: Path | None = None
 
 
 def start_bench(options: BenchOptions, machine: Machine) -> None:

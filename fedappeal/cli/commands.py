@@ -9,7 +9,8 @@ from fedappeal.cli.certs import certs, key
 from fedappeal.cli.client import client_app
 from fedappeal.cli.client_ids import ids, release
 from fedappeal.cli.federation import RootCertificates, SuperLinkAddress, federation_app
-from fedappeal.cli.options import with_run_options
+from fedappeal.cli.option_groups import BenchOptions, CompareOptions, MachineOptions, ReproduceOptions
+from fedappeal.cli.options import with_groups, with_run_options
 
 cli = typer.Typer(
     help="Federated learning for volunteers: clients decide whether to join, and the server trains so that they do.",
@@ -277,101 +278,48 @@ cli.command("simulate")(with_run_options(_simulate))
 
 
 @cli.command("reproduce")
+@with_groups
 def reproduce(
-    name: Annotated[str, typer.Argument(help="the table or figure, as `fedappeal reproduce --list` names it")] = "",
-    seeds: Annotated[int, typer.Option(help="number of seeds; 0: the experiment's own")] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="a short form of a few seconds, to see that it works")
-    ] = False,
-    jobs: Annotated[int, typer.Option(help="runs at once, each in a process of its own")] = 1,
-    out: Annotated[Path, typer.Option(help="folder of the runs, which are kept and not run again")] = Path(
-        "reproductions"
-    ),
-    pages: Annotated[
-        Path | None, typer.Option(help="folder of the page and pictures; the runs' own if not given")
-    ] = None,
-    changed: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE: a setting other than the experiment's")
-    ] = None,
-    grid: Annotated[str, typer.Option(help="search the paper's grid over these settings first: KEY,KEY or all")] = "",
-    redo: Annotated[bool, typer.Option("--redo", help="run those again that were run with other settings")] = False,
-    from_numbers: Annotated[
-        bool, typer.Option("--from-numbers", help="only write the page again from the NAME.json beside it")
-    ] = False,
-    missing: Annotated[
-        bool, typer.Option("--missing", help="run the rows alone that the page in --pages lacks, and add them to it")
-    ] = False,
+    options: ReproduceOptions,
+    machine: MachineOptions,
     list_all: Annotated[bool, typer.Option("--list", help="list all experiments")] = False,
-    threads: Annotated[int, typer.Option(help="PyTorch threads a run; 0: the cores shared out")] = 0,
-    data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
-    device: Annotated[str, typer.Option(help="where data and models are: auto, cpu, cuda, cuda:N")] = "auto",
-    ray: RayAddress = "",
-    ray_cpus: RayCpus = 1.0,
-    ray_gpus: RayGpus = 0.0,
 ) -> None:
     """Run a paper's table or figure: ours beside theirs, as a table, a picture and a page."""
-    from fedappeal.cli.reproduce import ReproduceOptions, list_experiments, start_reproduction
-    from fedappeal.simulation.workers.cluster import RayOptions
-    from fedappeal.studies.harness import Machine
+    from fedappeal.cli.reproduce import list_experiments, start_reproduction
 
     if list_all:
         list_experiments()
         return
-    options = ReproduceOptions(
-        name, seeds, quick, out, pages, tuple(changed or ()), grid, redo, from_numbers, missing
-    )
-    start_reproduction(options, Machine(jobs, threads, device, data_dir, RayOptions(ray, ray_cpus, ray_gpus)))
+    start_reproduction(options, machine.machine())
 
 
 @cli.command("bench")
+@with_groups
 def bench(
-    tasks: Annotated[str, typer.Option(help="names by commas; empty: those of the fixed design")] = "",
-    behaviours: Annotated[str, typer.Option(help="the same: what clients do with their freedom")] = "",
-    strategies: Annotated[str, typer.Option(help="the same; also package.module:Name. All meet FedAvg")] = "",
-    seeds: Annotated[int, typer.Option(help="number of seeds; 0: the design's")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="a short form of a minute, to see that it works")] = False,
-    jobs: Annotated[int, typer.Option(help="runs at once, each in a process of its own")] = 1,
-    out: Annotated[Path, typer.Option(help="folder of the runs, which are kept and not run again")] = Path("bench"),
-    page: Annotated[Path | None, typer.Option(help="folder of page and results; if not given: --out")] = None,
+    options: BenchOptions,
+    machine: MachineOptions,
     from_results: Annotated[
         Path | None, typer.Option(help="a results.json: write its page again, run nothing")
     ] = None,
-    redo: Annotated[bool, typer.Option("--redo", help="run those again that were run with other settings")] = False,
-    known: Annotated[
-        Path | None, typer.Option(help="a results.json: its rows are not run again, and stand on the page too")
-    ] = None,
-    threads: Annotated[int, typer.Option(help="PyTorch threads a run; 0: the cores shared out")] = 0,
-    data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
-    device: Annotated[str, typer.Option(help="where data and models are: auto, cpu, cuda, cuda:N")] = "auto",
-    ray: RayAddress = "",
-    ray_cpus: RayCpus = 1.0,
-    ray_gpus: RayGpus = 0.0,
 ) -> None:
     """Run the benchmark of free participation: which strategy keeps which volunteers."""
-    from fedappeal.cli.bench import BenchOptions, start_bench, write_again
-    from fedappeal.simulation.workers.cluster import RayOptions
-    from fedappeal.studies.harness import Machine
+    from fedappeal.cli.bench import start_bench, write_again
 
     if from_results is not None:
         write_again(from_results)
         return
-    options = BenchOptions(tasks, behaviours, strategies, seeds, quick, out, page, redo, known)
-    start_bench(options, Machine(jobs, threads, device, data_dir, RayOptions(ray, ray_cpus, ray_gpus)))
+    start_bench(options, machine.machine())
 
 
 @cli.command("compare")
+@with_groups
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")],
-    baseline: Annotated[str, typer.Option(help="group the others are compared with: fedavg, strategy=fedavg")] = "",
-    each_run: Annotated[bool, typer.Option("--each-run", help="no groups: each run by itself")] = False,
-    to: Annotated[str, typer.Option(help="csv, json: the numbers; latex, markdown: the tables")] = "",
-    output: Annotated[Path | None, typer.Option(help="file for --to; default: standard output")] = None,
-    plot: Annotated[Path | None, typer.Option(help="draw them over the rounds: a .png or .svg file")] = None,
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")], options: CompareOptions
 ) -> None:
     """Compare runs, grouped by settings: means and paired differences over seeds, with 95 % intervals."""
-    from fedappeal.cli.compare import CompareOptions, show_comparison
+    from fedappeal.cli.compare import show_comparison
 
-    show_comparison(runs, CompareOptions(baseline, each_run, to, output, plot))
+    show_comparison(runs, options)
 
 
 @cli.command("report")

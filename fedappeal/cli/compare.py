@@ -2,13 +2,13 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from rich.console import Console
 
 from fedappeal.cli.checks import check_file
+from fedappeal.cli.option_groups import CompareOptions
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.views.comparison.export import FORMATS, Format, text_of
@@ -18,25 +18,6 @@ from fedappeal.views.comparison.result import compare_runs
 from fedappeal.views.comparison.result_tables import comparison_tables
 from fedappeal.views.comparison.runs import read_runs
 from fedappeal.views.terminal.shown import say
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """The options of the command.
-
-    Attributes:
-        baseline: name of the group from which the differences are; empty: the first.
-        each_run: make each run a group of its own.
-        to: a format instead of the tables; empty: the tables.
-        output: file for the format; None: standard output.
-        plot: file for the picture; None: no picture.
-    """
-
-    baseline: str = ""
-    each_run: bool = False
-    to: str = ""
-    output: Path | None = None
-    plot: Path | None = None
 
 
 def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Console | None = None) -> None:

@@ -1,7 +1,8 @@
 """Command-line options made from fields of settings, and ``--set`` for the settings of plug-ins."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -41,9 +42,9 @@ def with_run_options(command: Command) -> Command:
         parameters += _of_field(key, field, _choices(field), None, show_default=shown, rich_help_panel=panel)
 
     def settings(options: dict[str, Any]) -> dict[str, Any]:
-        return {**plugin_options(options.pop(SET) or ()), **_given(options)}
+        return {"settings": {**plugin_options(options.pop(SET) or ()), **_given(options)}}
 
-    return _with_options(command, "settings", parameters, settings)
+    return _with_options(command, ["settings"], parameters, settings)
 
 
 def with_limit_options(command: Command) -> Command:
@@ -53,7 +54,7 @@ def with_limit_options(command: Command) -> Command:
         unit = f" ({fact(field, 'unit')})" if fact(field, "unit") else ""
         shown = shown_default(field.default)
         parameters += _of_field(key, field, unit, None, show_default=shown, rich_help_panel="Limits")
-    return _with_options(command, "given", parameters, _given)
+    return _with_options(command, ["given"], parameters, lambda options: {"given": _given(options)})
 
 
 def with_client_options(command: Command) -> Command:
@@ -63,19 +64,39 @@ def with_client_options(command: Command) -> Command:
         command: takes its own options by keyword, and all settings as ``given``: a dict by kebab-case key, with the
             defaults.
     """
-    fields = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()
+    owners = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()
     parameters: list[inspect.Parameter] = []
-    for key, field in fields.items():
+    for key, field in owners.items():
         default = None if fact(field, "joined") else "" if field.is_required() else field.default
         parameters += _of_field(key, field, "", default)
 
     def given(options: dict[str, Any]) -> dict[str, Any]:
-        joins = {name: fact(fields[kebab(name)], "joined") for name in options}
-        return {
+        joins = {name: fact(owners[kebab(name)], "joined") for name in options}
+        values = {
             kebab(name): joins[name].join(value or ()) if joins[name] else value for name, value in options.items()
         }
+        return {"given": values}
 
-    return _with_options(command, "given", parameters, given)
+    return _with_options(command, ["given"], parameters, given)
+
+
+def with_groups(command: Command) -> Command:
+    """Give a command, in place of each parameter that is a dataclass, the options that its fields are."""
+    own = inspect.signature(command).parameters
+    groups: dict[str, Any] = {name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)}
+    parameters = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for group in groups.values()
+        for field in fields(group)
+    ]
+
+    def made(options: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: group(**{field.name: options[field.name] for field in fields(group)})
+            for name, group in groups.items()
+        }
+
+    return _with_options(command, groups, parameters, made)
 
 
 def part(model: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,22 +127,25 @@ def plugin_options(given: Iterable[str]) -> dict[str, Scalar]:
 
 
 def _with_options(
-    command: Command, receives: str, parameters: list[inspect.Parameter], collect: Callable[[dict[str, Any]], Any]
+    command: Command,
+    receives: Collection[str],
+    parameters: list[inspect.Parameter],
+    collect: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Command:
     """Return a command with further options.
 
     Args:
         command: takes its own options by keyword; where one is called as a further one, it counts.
-        receives: keyword by which it takes what is collected of the further options.
+        receives: keywords by which it takes what is collected of the further options.
         parameters: the further options.
-        collect: makes it of their values, by the options' names.
+        collect: makes these arguments of their values by name.
     """
-    own = {name: p for name, p in inspect.signature(command).parameters.items() if name != receives}
+    own = {name: p for name, p in inspect.signature(command).parameters.items() if name not in receives}
     further = [p for p in parameters if p.name not in own]
 
     def run(**values: Any) -> None:
         options = {p.name: values.pop(p.name) for p in further}
-        command(**{receives: collect(options)}, **values)
+        command(**collect(options), **values)
 
     both = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own.values()), *further]
     run.__name__, run.__doc__ = command.__name__, command.__doc__

@@ -3,11 +3,11 @@
 import dataclasses
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from fedappeal.cli.option_groups import ReproduceOptions
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.settings.config import ConfigError, Scalar, scalar
 from fedappeal.studies.added_rows import missing_rows
@@ -29,35 +29,6 @@ def list_experiments() -> None:
     width = max(len(experiment.name) for experiment in found)
     for experiment in found:
         print(f"{experiment.name:<{width}}  {experiment.title} ({experiment.source})")
-
-
-@dataclass(frozen=True)
-class ReproduceOptions:
-    """Options of `fedappeal reproduce`.
-
-    Attributes:
-        name: the experiment.
-        seeds: number of seeds; 0: the experiment's own.
-        quick: the short form.
-        out: folder of the runs.
-        pages: folder of the page; None: `out`.
-        changed: ``KEY=VALUE`` settings that go before the experiment's; those of plug-ins are ``NAME.KEY=VALUE``.
-        grid: settings to search over, by commas, or ``all``; empty: no search.
-        redo: whether to run those again that were run with other settings.
-        from_numbers: write the page again from the numbers beside it, and run nothing.
-        missing: run the rows alone that the page does not have, and add them to it.
-    """
-
-    name: str
-    seeds: int = 0
-    quick: bool = False
-    out: Path = Path("reproductions")
-    pages: Path | None = None
-    changed: tuple[str, ...] = ()
-    grid: str = ""
-    redo: bool = False
-    from_numbers: bool = False
-    missing: bool = False
 
 
 def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
@@ -82,7 +53,7 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
     if experiment.figure:
         check_plots()
     console = Console(highlight=False)
-    changed = dict(map(_changed, options.changed))
+    changed = dict(map(_changed, options.changed or ()))
     tried = grid_experiment(experiment, keys) if keys else experiment
     seeds = options.seeds or (1 if keys else 0)
     plan = make_plan(tried, options.out.absolute(), seeds, options.quick, changed, machine.data_dir)

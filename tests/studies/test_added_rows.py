@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from fedappeal.cli import reproduce
-from fedappeal.cli.reproduce import ReproduceOptions, start_reproduction
+from fedappeal.cli.option_groups import ReproduceOptions
+from fedappeal.cli.reproduce import start_reproduction
 from fedappeal.reproductions import load_experiment
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.added_rows import joined, missing_rows

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedappeal.cli.reproduce import ReproduceOptions, start_reproduction
+from fedappeal.cli.option_groups import ReproduceOptions
+from fedappeal.cli.reproduce import start_reproduction
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Quick
 from fedappeal.studies.grid import best_of_each, grid_experiment, grid_keys

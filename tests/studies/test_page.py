@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedappeal.cli.reproduce import ReproduceOptions, start_reproduction
+from fedappeal.cli.option_groups import ReproduceOptions
+from fedappeal.cli.reproduce import start_reproduction
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Results
