@@ -5,13 +5,11 @@ leave for good once it serves them (ADA-GD), or join as long as their losses mat
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedappeal.studies.experiment import OWN, Arm, Claim, Experiment, Numbers, Quick, Results
-from fedappeal.studies.plots import draw
-from fedappeal.views.comparison.figures import new_figure, save
+from fedappeal.studies.experiment import OWN, Arm, Claim, Experiment, Quick, ahead, at_least
+from fedappeal.studies.plots import curves
 from fedappeal.views.comparison.measures import LATE, Lines, Measure, joined_share, last, late
 from fedappeal.views.comparison.volunteer_measures import megabytes_to, rounds_to, stayed, training_megabytes
 
@@ -119,38 +117,21 @@ def _name(strategy: str, behaviour: str) -> str:
 
 
 def _ahead(behaviour: str, strategy: str, measure: str, text: str, of: str = "FedAvg") -> Claim:
-    def margin(number: Numbers) -> float:
-        return number(_name(strategy, behaviour), measure) - number(_name(of, behaviour), measure)
-
+    margin = ahead(_name(strategy, behaviour), _name(of, behaviour), measure)
     return Claim(text, margin, BEHAVIOURS[behaviour][0], "" if measure == "gm-appeal" else "points")
 
 
 def _loses_no_client(strategy: str) -> Claim:
-    def margin(number: Numbers) -> float:
-        return number(_name(strategy, "leave"), "stayed") - 100.0
-
+    margin = at_least(_name(strategy, "leave"), "stayed", 100.0)
     return Claim(f"{strategy} loses no client", margin, BEHAVIOURS["leave"][0], "points", inclusive=True)
 
 
-def _figure(results: Results, stem: Path) -> None:
-    groups = list(dict.fromkeys(arm.group for arm in results.arms))
-    panels = (
-        ("joined", "clients taken in", False),
-        ("accuracy", "accuracy %", True),
-        ("worst_decile_accuracy", "worst decile's accuracy %", True),
-        ("gm_appeal", "GM-Appeal", False),
-    )
-    figure = new_figure(4.0 * len(panels), 2.8 * len(groups) + 0.3)
-    grid = figure.subplots(len(groups), len(panels), squeeze=False)
-    colours = {name: n for n, name in enumerate(STRATEGIES)}
-    for row, group in zip(grid, groups, strict=True):
-        arms = [arm.name for arm in results.arms if arm.group == group]
-        for axes, (key, label, percent) in zip(row, panels, strict=True):
-            draw(axes, results, key, arms, percent, colours)
-            axes.set_ylabel(label)
-        row[0].set_title(group, loc="left", fontsize=10)
-        row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    save(figure, stem)
+_PANELS = (
+    ("joined", "clients taken in", False),
+    ("accuracy", "accuracy %", True),
+    ("worst_decile_accuracy", "worst decile's accuracy %", True),
+    ("gm_appeal", "GM-Appeal", False),
+)
 
 
 EXPERIMENTS = (
@@ -190,7 +171,7 @@ EXPERIMENTS = (
             ),
             _ahead("match", "FedALIGN", "accuracy", "FedALIGN is more accurate than FedAvg"),
         ),
-        figure=_figure,
+        figure=curves(_PANELS, tuple(STRATEGIES)),
         notes=f"""\
 - Labels of 30 % of the clients are flipped in training and test data alike: no single model serves all.
 - {CLIENTS} clients train, all are asked every round, 20 more only evaluate. ADA-GD needs every client and takes one

@@ -76,6 +76,30 @@ Numbers = Callable[[str, str], float]
 """``numbers(arm name, measure key)`` of one seed, in the unit shown; raises `Missing` or `Unmeasured`."""
 
 
+Margin = Callable[[Numbers], float]
+"""By how much something holds for one seed: above 0 where it does."""
+
+
+def at_least(arm: str, key: str, bound: float) -> Margin:
+    """Return by how much an arm's number is above a bound."""
+    return lambda number: number(arm, key) - bound
+
+
+def at_most(arm: str, key: str, bound: float) -> Margin:
+    """Return by how much an arm's number is below a bound."""
+    return lambda number: bound - number(arm, key)
+
+
+def gap(one: tuple[str, str], other: tuple[str, str]) -> Margin:
+    """Return by how much one number, an arm's and a measure's, is above another."""
+    return lambda number: number(*one) - number(*other)
+
+
+def ahead(arm: str, other: str, key: str) -> Margin:
+    """Return by how much an arm's number is above another arm's."""
+    return gap((arm, key), (other, key))
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim of the paper, and by how much one seed's numbers bear it out.
@@ -90,7 +114,7 @@ class Claim:
     """
 
     text: str
-    margin: Callable[[Numbers], float]
+    margin: Margin
     group: str = ""
     unit: str = ""
     inclusive: bool = False
@@ -145,6 +169,14 @@ class Results:
         """The arms that have a finished run."""
         present = {run.arm.name for run in self.runs}
         return tuple(arm for arm in self.experiment.arms if arm.name in present)
+
+    @property
+    def groups(self) -> dict[str, list[Arm]]:
+        """The arms that have a finished run, by group."""
+        found: dict[str, list[Arm]] = {}
+        for arm in self.arms:
+            found.setdefault(arm.group, []).append(arm)
+        return found
 
     def of(self, arm: str) -> tuple[RunResult, ...]:
         """Return an arm's runs, by seed; empty where none finished."""

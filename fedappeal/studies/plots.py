@@ -1,6 +1,7 @@
 """An experiment's curves over the rounds: a mean over seeds, with its spread as a band. Needs matplotlib."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedappeal.studies.experiment import Results, RunResult
 from fedappeal.views.comparison.curves import by_round
-from fedappeal.views.comparison.figures import COLOURS, DASHES
+from fedappeal.views.comparison.figures import COLOURS, DASHES, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,3 +69,31 @@ def draw(
         axes.fill_between(rounds, scale * low, scale * high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("round")
     axes.grid(alpha=0.3)
+
+
+Panel = tuple[str, str, bool]
+"""One panel of a figure: key of the history, label of the axis, whether in per cent."""
+
+
+def curves(panels: Sequence[Panel], order: Sequence[str] = ()) -> Callable[[Results, Path], None]:
+    """Return a figure: a row of panels over the rounds for each group of arms.
+
+    Args:
+        panels: of each row.
+        order: labels of the arms, in the order of their colours, which are the same in all groups.
+    """
+    colours = {label: n for n, label in enumerate(order)}
+
+    def figure(results: Results, stem: Path) -> None:
+        groups = results.groups
+        picture = new_figure(4.2 * len(panels), 3.0 * len(groups) + 0.3)
+        grid = picture.subplots(len(groups), len(panels), squeeze=False)
+        for row, (group, arms) in zip(grid, groups.items(), strict=True):
+            for axes, (key, label, percent) in zip(row, panels, strict=True):
+                draw(axes, results, key, [arm.name for arm in arms], percent, colours)
+                axes.set_ylabel(label)
+            row[0].set_title(group, loc="left", fontsize=10)
+            row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(picture, stem)
+
+    return figure

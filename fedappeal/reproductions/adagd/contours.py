@@ -1,6 +1,6 @@
 """ADA-GD, figure 5 and Observations 2 to 4: in the plane averaging loses agents, ADA-GD does not."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedappeal.reproductions.adagd.toy import (
     stride,
     uniform,
 )
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, at_least
 from fedappeal.views.comparison.measures import Measure, last
 
 _EXAMPLE_1, _OBSERVATION_3, _OBSERVATION_4, _DRAWN_STEPS = (
@@ -42,12 +42,7 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
         return _singled_out(settings, seed)
     if settings["start"] is None:
         return _drawn(problem, settings, seed)
-    start = np.array(settings["start"])
-    if settings["method"] == "adagd":
-        run = adagd(problem, start, settings["step-size"], precision)
-    else:
-        first = stride(problem, start, settings["zeroes"]) if settings["long-step"] is None else settings["long-step"]
-        run = uniform(problem, start, _steps(settings, first), precision)
+    run = _run(problem, np.array(settings["start"]), settings)
     return {
         "points": run.points.tolist(),
         "losses": run.losses.tolist(),
@@ -56,8 +51,19 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     }
 
 
-def _steps(settings: Mapping[str, Any], first: float) -> Any:
-    return long_then_short(first, settings["long-steps"], settings["short-step"], 500)
+def _run(
+    problem: Problem, start: Floats, settings: Mapping[str, Any], steps: Iterable[float] | None = None
+) -> Trajectory:
+    """Return the path of a row's algorithm from a start; ``steps``: averaging's, in place of the row's."""
+    precision = float(settings["precision"])
+    if settings["method"] == "adagd":
+        return adagd(problem, start, settings["step-size"], precision)
+    if steps is None:
+        first = settings["long-step"] or 0.0
+        if settings["long-step"] is None and settings["long-steps"]:
+            first = stride(problem, start, settings["zeroes"])
+        steps = long_then_short(first, settings["long-steps"], settings["short-step"], 500)
+    return uniform(problem, start, steps, precision)
 
 
 def _drawn(problem: Problem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
@@ -67,22 +73,17 @@ def _drawn(problem: Problem, settings: Mapping[str, Any], seed: int) -> Mapping[
         if settings["method"] == "two-steps":
             runs.append(uniform(problem, start, harmful_steps(problem, start, precision) or (0.0, 0.0), precision))
         elif (problem.losses(start) > precision).all():
-            if settings["method"] == "adagd":
-                runs.append(adagd(problem, start, settings["step-size"], precision))
-            else:
-                runs.append(uniform(problem, start, _steps(settings, 0.0), precision))
+            runs.append(_run(problem, start, settings))
     return {"starts": len(runs), **_summary(runs, precision)}
 
 
 def _singled_out(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return the means over drawn sequences of steps, each in the P_alpha' of Observation 4's proof."""
-    precision, start, runs = float(settings["precision"]), settings["start"], list[Trajectory]()
-    for steps in drawn_steps(settings["draws"], seed):
-        problem = Problem(harmful_shift(start, steps, precision))
-        if settings["method"] == "adagd":
-            runs.append(adagd(problem, start, settings["step-size"], precision))
-        else:
-            runs.append(uniform(problem, start, steps, precision))
+    precision, start = float(settings["precision"]), settings["start"]
+    runs = [
+        _run(Problem(harmful_shift(start, steps, precision)), start, settings, steps)
+        for steps in drawn_steps(settings["draws"], seed)
+    ]
     return {"starts": len(runs), **_summary(runs, precision)}
 
 
@@ -147,14 +148,6 @@ def _arms() -> tuple[Arm, ...]:
     return tuple(arms)
 
 
-def _often(number: Numbers) -> float:
-    return number(_TWO_STEPS, "harmful") - 100 * (1 - 2 * PRECISION)
-
-
-def _always(number: Numbers) -> float:
-    return number(_ANY_STEPS, "harmful") - 100
-
-
 def _no_agent_leaves(arm: str) -> Claim:
     def margin(number: Numbers) -> float:
         return min(-number(arm, "lost"), 4 * PRECISION - number(arm, "largest"))
@@ -205,7 +198,7 @@ EXPERIMENTS = (
         claims=(
             Claim(
                 "for at least 1 - 2 epsilon of the starts some steps make averaging do harm",
-                _often,
+                at_least(_TWO_STEPS, "harmful", 100 * (1 - 2 * PRECISION)),
                 _OBSERVATION_3,
                 "points",
                 inclusive=True,
@@ -213,7 +206,7 @@ EXPERIMENTS = (
             _no_agent_leaves(_GOOD_STARTS),
             Claim(
                 "whatever the steps, averaging loses an agent and ends outside S*",
-                _always,
+                at_least(_ANY_STEPS, "harmful", 100),
                 _DRAWN_STEPS,
                 "points",
                 inclusive=True,

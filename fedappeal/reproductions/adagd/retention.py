@@ -17,7 +17,7 @@ from fedappeal.reproductions.adagd.settings import (
     kept_share,
     recorded,
 )
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, ahead, at_least
 from fedappeal.views.comparison.measures import Lines, Measure, last
 
 
@@ -131,6 +131,23 @@ _ARMS = (
 )
 
 
+def keeps(name: str, arm: str, group: str) -> Claim:
+    """Return the claim that an algorithm loses no agent and moves the model."""
+    return Claim(
+        f"{name} loses no agent, and does not end in round 1",
+        lambda number: moves_and_keeps(number, arm),
+        group,
+        "agents",
+        inclusive=True,
+    )
+
+
+def ends_above(name: str, arm: str, other_name: str, other: str, group: str) -> Claim:
+    """Return the claim that an algorithm ends with a higher accuracy than another."""
+    text = f"{name} ends with a higher accuracy than {other_name}"
+    return Claim(text, ahead(arm, other, "accuracy"), group, "points")
+
+
 def moves_and_keeps(number: Numbers, arm: str) -> float:
     """Return 0 where no agent left and the model moved, else how many left, below 0.
 
@@ -140,7 +157,7 @@ def moves_and_keeps(number: Numbers, arm: str) -> float:
 
 
 def _loses(arm: str, group: str) -> Claim:
-    return Claim("with local SGD an agent leaves", lambda number: number(arm, "agents-lost"), group, "agents")
+    return Claim("with local SGD an agent leaves", at_least(arm, "agents-lost", 0.0), group, "agents")
 
 
 def _decays(arm: str, group: str, points: int) -> Claim:
@@ -153,16 +170,6 @@ def _decays(arm: str, group: str, points: int) -> Claim:
     )
 
 
-def _keeps(name: str, arm: str, group: str) -> Claim:
-    return Claim(
-        f"{name} loses no agent, and does not end in round 1",
-        lambda number: moves_and_keeps(number, arm),
-        group,
-        "agents",
-        inclusive=True,
-    )
-
-
 def _improves(name: str, arm: str, group: str) -> Claim:
     def margin(number: Numbers) -> float:
         return min(number(arm, "accuracy") - number(arm, "start"), 1 - round(number(arm, "below-peak"), 6))
@@ -171,23 +178,14 @@ def _improves(name: str, arm: str, group: str) -> Claim:
     return Claim(text, margin, group, "points")
 
 
-def _ends_above(name: str, arm: str, other_name: str, other: str, group: str) -> Claim:
-    return Claim(
-        f"{name} ends with a higher accuracy than {other_name}",
-        lambda number: number(arm, "accuracy") - number(other, "accuracy"),
-        group,
-        "points",
-    )
-
-
 def _claims() -> tuple[Claim, ...]:
     claims, names = [], {arm.name for arm in _ARMS}
     for group, suffix in SUFFIXES.items():
         sgd = "Local SGD" + suffix
         claims += [_loses(sgd, group), _decays(sgd, group, CONSIDERABLE), _decays(sgd, group, 1)]
-        claims += [check(name, name + suffix, group) for check in (_keeps, _improves) for name in _CLAIMED]
+        claims += [check(name, name + suffix, group) for check in (keeps, _improves) for name in _CLAIMED]
         claims += [
-            _ends_above(name, name + suffix, other, other + suffix, group)
+            ends_above(name, name + suffix, other, other + suffix, group)
             for other in ("Local SGD", _EXACT)
             for name in _CLAIMED
             if other + suffix in names

@@ -4,7 +4,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedappeal.reproductions.adagd.retention import MEASURES, SETTINGS, SLACK_1, adagd, local, moves_and_keeps
+from fedappeal.reproductions.adagd.retention import (
+    MEASURES,
+    SETTINGS,
+    SLACK_1,
+    adagd,
+    ends_above,
+    keeps,
+    local,
+    moves_and_keeps,
+)
 from fedappeal.reproductions.adagd.retention_plot import figure_7b
 from fedappeal.reproductions.adagd.settings import kept_share
 from fedappeal.studies.experiment import (
@@ -120,24 +129,10 @@ def _better(name: str, step: Callable[[Numbers, str], float], group: str) -> Cla
 def _claims_of(group: str) -> list[Claim]:
     arm = {name: row(name, eta) + _SUFFIXES[group] for name, eta in _PAPERS_STEPS.items()}
 
-    def keeps(name: str) -> Claim:
-        return Claim(
-            f"{name} loses no agent, and does not end in round 1",
-            lambda number: moves_and_keeps(number, arm[name]),
-            group,
-            "agents",
-            inclusive=True,
-        )
-
-    def better(name: str) -> Claim:
-        return Claim(
-            f"{name} ends with a higher accuracy than local SGD",
-            lambda number: number(arm[name], "accuracy") - number(arm[LOCAL], "accuracy"),
-            group,
-            "points",
-        )
-
-    return [*map(keeps, arm), *map(better, ADAGD)]
+    return [
+        *(keeps(name, arm[name], group) for name in arm),
+        *(ends_above(name, arm[name], "local SGD", arm[LOCAL], group) for name in ADAGD),
+    ]
 
 
 def _claims() -> tuple[Claim, ...]:

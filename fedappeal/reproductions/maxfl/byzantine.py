@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 
 from fedappeal.reproductions.maxfl.opt_out import EMNIST, MEASURES, TABLE_1, TABLE_1_EMNIST, row
-from fedappeal.reproductions.maxfl.settings import DIRICHLET, QUICK, SEEN, STRATEGY, curves
+from fedappeal.reproductions.maxfl.settings import DIRICHLET, ORDER, QUICK, SEEN, STRATEGY
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
-from fedappeal.views.comparison.measures import (
-    ACCURACY_LATE,
-    UNSEEN_ACCURACY_LATE,
-    Measure,
-)
+from fedappeal.studies.plots import curves
+from fedappeal.views.comparison.measures import ACCURACY_LATE, UNSEEN_ACCURACY_LATE, Measure
 
 Table2 = Mapping[tuple[str, float], Mapping[str, Number]]
 """By algorithm and share of Byzantine clients; without any, table 1's."""
@@ -92,7 +89,7 @@ EXPERIMENTS = (
             for group, suffix, without in (*((g, s, "") for g, s, _, _ in _READINGS), (*_NOISIER, ", always"))
             for measure, whose in ((ACCURACY_LATE, "seen clients'"), (UNSEEN_ACCURACY_LATE, "unseen clients'"))
         ),
-        figure=curves(SEEN),
+        figure=curves(SEEN, ORDER),
         notes="""\
 - An attacker computes what it reports from ten times its loss (`byzantine-inflation`), joins whenever it is
   asked, and adds Gaussian noise as large as its update to its model (`byzantine-noise`). The paper does not say

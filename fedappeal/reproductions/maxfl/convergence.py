@@ -1,14 +1,14 @@
 """MaxFL, theorem 3.1: the squared gradient norm of the objective against the number of rounds T."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedappeal.reproductions.maxfl.logistic import LIPSCHITZ, SMOOTHNESS, draw_clients, squared_gradients
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
 from fedappeal.views.comparison.figures import COLOURS, new_figure, save
 from fedappeal.views.comparison.measures import Lines, Measure, last
 from fedappeal.views.comparison.statistics import t_quantile
@@ -100,26 +100,22 @@ _ARMS = (
 )
 
 
-def _at_most(arm: str, key: str) -> Callable[[Numbers], float]:
-    return lambda number: EXPONENT - number(arm, key)
-
-
 def _claims(arm: str) -> tuple[Claim, ...]:
     return (
         Claim(
             f"{arm}: the least squared gradient norm falls with T at least as fast as T^(-1/2) (slope at most -0.5)",
-            _at_most(arm, "slope"),
+            at_most(arm, "slope", EXPONENT),
             inclusive=True,
         ),
         Claim(
             f"{arm}: so does the average over the rounds, which is what the proof bounds",
-            _at_most(arm, "average-slope"),
+            at_most(arm, "average-slope", EXPONENT),
             inclusive=True,
         ),
         Claim(
             f"{arm}: with more rounds the model gets nearer to a stationary point (the least falls with each "
             "doubling of T)",
-            lambda number: number(arm, "falls"),
+            at_least(arm, "falls", 0.0),
         ),
     )
 

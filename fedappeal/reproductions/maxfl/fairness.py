@@ -1,48 +1,43 @@
 """MaxFL, table 7: a fair objective, q-FFL, appeals to no client."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from fedappeal.reproductions.maxfl.settings import (
     CLUSTERS,
+    JUDGED,
+    ORDER,
     PREFERRED_TOO,
     QUICK,
     READINGS,
     SENT140,
     Table,
-    curves,
     first,
+    firsts,
+    printed,
     rows,
 )
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick
-from fedappeal.views.comparison.measures import (
-    ACCURACY_LATE,
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    LATE,
-    PREFERRED,
-    PREFERRED_LATE,
-    Measure,
-    best,
-    late,
-)
+from fedappeal.studies.plots import curves
+from fedappeal.views.comparison.measures import ACCURACY_LATE, LATE, Measure, best, late
+
+_row = printed("gm-appeal", "preferred")
 
 _TABLE_7: Table = {
-    "q-FFL (q = 1)": {"gm-appeal": (0.03, 0.01), "preferred": (99.24, 0.05)},
-    "q-FFL (q = 10)": {"gm-appeal": (0.0, 0.0), "preferred": (98.90, 0.01)},
-    "MaxFL": {"gm-appeal": (0.55, 0.0), "preferred": (99.29, 0.03)},
+    "q-FFL (q = 1)": _row((0.03, 0.01), (99.24, 0.05)),
+    "q-FFL (q = 10)": _row((0.0, 0.0), (98.90, 0.01)),
+    "MaxFL": _row((0.55, 0.0), (99.29, 0.03)),
 }
 """Fashion-MNIST's columns."""
 
 _TABLE_7_SENT140: Table = {
-    "q-FFL (q = 1)": {"gm-appeal": (0.09, 0.06), "preferred": (53.10, 2.63)},
-    "q-FFL (q = 10)": {"gm-appeal": (0.09, 0.0), "preferred": (52.71, 1.40)},
-    "MaxFL": {"gm-appeal": (0.41, 0.07), "preferred": (53.93, 1.87)},
+    "q-FFL (q = 1)": _row((0.09, 0.06), (53.10, 2.63)),
+    "q-FFL (q = 10)": _row((0.09, 0.0), (52.71, 1.40)),
+    "MaxFL": _row((0.41, 0.07), (53.93, 1.87)),
 }
 
 _READINGS = (*((reading, _TABLE_7) for reading in READINGS), (SENT140, _TABLE_7_SENT140))
 
-_SETTINGS: Mapping[str, Mapping[str, object]] = {
+_SETTINGS = {
     "q-FFL (q = 1)": {"strategy": "qfedavg", "qfedavg.q": 1.0},
     "q-FFL (q = 10)": {"strategy": "qfedavg", "qfedavg.q": 10.0},
 }
@@ -81,28 +76,11 @@ EXPERIMENTS = (
         claim="q-FFL, which evens out the clients' losses, appeals to almost no client (at most 0.03 against "
         "0.55), and the models that clients prefer are less accurate.",
         settings=CLUSTERS,
-        arms=(
-            *(
-                arm
-                for reading, table in _READINGS
-                for name, numbers in table.items()
-                for arm in rows(
-                    reading, {name: numbers}, own=_SETTINGS, runs_in="maxfl-table3" if name == "MaxFL" else ""
-                )
-            ),
-            *_TUNED,
-        ),
-        measures=(GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE, _HIGHEST, _ACCURACY, _LOSS, _LOWEST),
+        arms=(*rows(_READINGS, _SETTINGS, {"MaxFL": "maxfl-table3"}), *_TUNED),
+        measures=(*JUDGED, _HIGHEST, _ACCURACY, _LOSS, _LOWEST),
         quick=Quick(QUICK, ("q-FFL (q = 1)", "q-FFL (q = 10)", "MaxFL")),
-        claims=(
-            *(
-                first(measure, reading, tuple(table))
-                for reading, table in _READINGS
-                for measure in (GM_APPEAL_LATE, PREFERRED_LATE)
-            ),
-            *map(_before_tuned, (GM_APPEAL_LATE, PREFERRED_LATE)),
-        ),
-        figure=curves((*PREFERRED_TOO, ("accuracy", "test accuracy %", True))),
+        claims=(*firsts(_READINGS, JUDGED[1::2]), *map(_before_tuned, JUDGED[1::2])),
+        figure=curves((*PREFERRED_TOO, ("accuracy", "test accuracy %", True)), ORDER),
         notes="""\
 - q-FFL is q-FedAvg, with 1 / the local learning rate as its Lipschitz estimate. MaxFL's rows are those of table 3.
 - Read as table 3's setting, though appendix D.1 names table 3 and not this one: MaxFL's 0.55 and the preferred

@@ -25,7 +25,7 @@ from fedappeal.reproductions.maxfl.mean_estimation import (
     objective,
     sigmoid_slope,
 )
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, gap
 from fedappeal.views.comparison.figures import COLOURS, new_figure, save
 from fedappeal.views.comparison.measures import Measure, last
 
@@ -162,7 +162,7 @@ _FLAT = Measure("flat", "share of the models that is flat", last("flat"), better
 def _higher(arm: str) -> Claim:
     return Claim(
         f"{arm}: the learning rate is higher in regions where the function is flat (in 99 % of the draws)",
-        lambda number: number(arm, _HIGHER.key) - 0.99,
+        at_least(arm, _HIGHER.key, 0.99),
         inclusive=True,
     )
 
@@ -170,7 +170,7 @@ def _higher(arm: str) -> Claim:
 def _slow(arm: str) -> Claim:
     return Claim(
         f"{arm}: a rate from the global smoothness is slower from a flat region (rounds)",
-        lambda number: number(arm, _CONSTANT.key) - number(arm, _ADAPTIVE.key),
+        gap((arm, _CONSTANT.key), (arm, _ADAPTIVE.key)),
         unit="rounds",
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.reproductions.maxfl.settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
 from fedappeal.studies.plots import curve, series
 from fedappeal.views.comparison.figures import COLOURS, new_figure, save
 from fedappeal.views.comparison.measures import Lines, Measure, last, unmeasured
@@ -100,21 +100,19 @@ def _near(arm: str) -> Claim:
     bound = f"{_allowed(arm):.3f}, {_NEARLY:.0%}".replace("%", " %")
     text = f"{arm}: both losses agree in every evaluated round (within {bound} of the loss of guessing"
     text = f"{text} among {_labels(arm)} labels)"
-    return Claim(text, lambda number: _allowed(arm) - number(arm, _LARGEST.key), inclusive=True)
+    return Claim(text, at_most(arm, _LARGEST.key, _allowed(arm)), inclusive=True)
 
 
 def _together(arm: str) -> Claim:
     text = f"{arm}: both losses move together over the rounds (correlation at least {_TOGETHER})"
-    return Claim(text, lambda number: number(arm, _CORRELATION.key) - _TOGETHER, inclusive=True)
+    return Claim(text, at_least(arm, _CORRELATION.key, _TOGETHER), inclusive=True)
 
 
-_ARMS = (
-    Arm("FedAvg, clusters", {**CLUSTERS, **_EVERY, "strategy": STRATEGY["FedAvg"]}),
-    Arm("MaxFL, clusters", {**CLUSTERS, **_EVERY, "strategy": STRATEGY["MaxFL"]}),
-    Arm("FedAvg, Dirichlet", {**DIRICHLET, **_EVERY, "strategy": STRATEGY["FedAvg"]}),
-    Arm("MaxFL, Dirichlet", {**DIRICHLET, **_EVERY, "strategy": STRATEGY["MaxFL"]}),
-    Arm("FedAvg, Sent140", {**CLUSTERS, **SENT140.settings, **_EVERY, "strategy": STRATEGY["FedAvg"]}),
-    Arm("MaxFL, Sent140", {**CLUSTERS, **SENT140.settings, **_EVERY, "strategy": STRATEGY["MaxFL"]}),
+_DATA = {"clusters": CLUSTERS, "Dirichlet": DIRICHLET, "Sent140": {**CLUSTERS, **SENT140.settings}}
+_ARMS = tuple(
+    Arm(f"{name}, {data}", {**settings, **_EVERY, "strategy": STRATEGY[name]})
+    for data, settings in _DATA.items()
+    for name in ("FedAvg", "MaxFL")
 )
 
 EXPERIMENTS = (

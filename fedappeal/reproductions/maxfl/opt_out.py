@@ -1,22 +1,22 @@
 """MaxFL, table 1: clients opt out from round 10 on if the model does not appeal to them."""
 
-from collections.abc import Mapping
-
 from fedappeal.reproductions.maxfl.settings import (
     DIRICHLET,
     GRID,
+    ORDER,
     QUICK,
     SEEN_AND_UNSEEN,
     TWINS,
     Reading,
     Table,
-    curves,
     first,
+    printed,
     rate,
     rows,
 )
-from fedappeal.studies.experiment import Experiment, Number, Quick
+from fedappeal.studies.experiment import Experiment, Quick
 from fedappeal.studies.glance import gaps
+from fedappeal.studies.plots import curves
 from fedappeal.views.comparison.measures import (
     ACCURACY,
     ACCURACY_LATE,
@@ -30,13 +30,8 @@ from fedappeal.views.comparison.measures import (
     joined_share,
 )
 
-_COLUMNS = ("accuracy", "gm-appeal", "unseen-accuracy", "unseen-gm-appeal")
-
-
-def row(*numbers: Number) -> Mapping[str, Number]:
-    """Return a row's numbers by measure: accuracy and GM-Appeal of seen clients, then of unseen ones."""
-    return dict(zip(_COLUMNS, numbers, strict=True))
-
+row = printed("accuracy", "gm-appeal", "unseen-accuracy", "unseen-gm-appeal")
+"""A row's numbers: of seen clients, then of unseen ones."""
 
 TABLE_1: Table = {
     "FedAvg": row((43.70, 0.02), (0.04, 0.0), (43.14, 0.23), (0.07, 0.01)),
@@ -59,23 +54,21 @@ TABLE_1_EMNIST: Table = {
     "MaxFL": row((57.34, 1.41), (0.25, 0.03), (55.62, 0.86), (0.31, 0.03)),
 }
 
-_ALL = tuple(TABLE_1)
-_SOME = ("FedAvg", "FedProx", "MW-Fed", "MaxFL")
-
 _LITERAL = Reading("No client joins: the model stays (as the paper reads); train and test labels flipped", "", {})
-_READINGS: tuple[tuple[Reading, tuple[str, ...]], ...] = (
-    (_LITERAL, _ALL),
+_FEW = {name: TABLE_1[name] for name in ("FedAvg", "FedProx", "MW-Fed", "MaxFL")}
+_READINGS: tuple[tuple[Reading, Table], ...] = (
+    (_LITERAL, TABLE_1),
     (
         Reading(
             "No client joins: the next round asks all; train and test labels flipped",
             ", ask all",
             {"on-empty-round": "ask-all"},
         ),
-        _ALL,
+        TABLE_1,
     ),
     (
         Reading("No client joins: the model stays; train labels flipped", ", train flipped", {"flip-on": "train"}),
-        _SOME,
+        _FEW,
     ),
     (
         Reading(
@@ -83,7 +76,7 @@ _READINGS: tuple[tuple[Reading, tuple[str, ...]], ...] = (
             ", ask all, train flipped",
             {"on-empty-round": "ask-all", "flip-on": "train"},
         ),
-        _SOME,
+        _FEW,
     ),
     *(
         (
@@ -92,18 +85,18 @@ _READINGS: tuple[tuple[Reading, tuple[str, ...]], ...] = (
                 f", train flipped, rate {value:g}",
                 {"flip-on": "train", **rate(value)},
             ),
-            _SOME,
+            _FEW,
         )
         for value in (0.05, 0.01)
     ),
-    (Reading("No client joins: the model stays; no client flipped", ", no flips", {"flip-share": 0.0}), _SOME),
+    (Reading("No client joins: the model stays; no client flipped", ", no flips", {"flip-share": 0.0}), _FEW),
     (
         Reading(
             "As the first group; a client decides once, when it is first free to opt out",
             ", decided once",
             {"participation": "appeal+once"},
         ),
-        _SOME,
+        _FEW,
     ),
     (
         Reading(
@@ -111,7 +104,7 @@ _READINGS: tuple[tuple[Reading, tuple[str, ...]], ...] = (
             ", no further waves",
             {"ask-on": False},
         ),
-        _SOME,
+        _FEW,
     ),
     (
         Reading(
@@ -119,7 +112,7 @@ _READINGS: tuple[tuple[Reading, tuple[str, ...]], ...] = (
             ", train flipped, rate 0.05, decided once, no further waves",
             {"flip-on": "train", **rate(0.05), "participation": "appeal+once", "ask-on": False},
         ),
-        _SOME,
+        _FEW,
     ),
     (
         Reading(
@@ -128,7 +121,7 @@ _READINGS: tuple[tuple[Reading, tuple[str, ...]], ...] = (
             ", dropout on",
             {"on-empty-round": "ask-all", "loss-mode": "training"},
         ),
-        _SOME,
+        _FEW,
     ),
     (
         Reading(
@@ -136,11 +129,11 @@ _READINGS: tuple[tuple[Reading, tuple[str, ...]], ...] = (
             ", by client",
             {"partition": "dirichlet"},
         ),
-        _SOME,
+        _FEW,
     ),
-    (Reading("No client may opt out; both flipped", ", always", {"participation": "always"}), _SOME),
+    (Reading("No client may opt out; both flipped", ", always", {"participation": "always"}), _FEW),
     *(
-        (Reading(f"{as_group}, with rate {value:g}", f"{suffix}, rate {value:g}", {**settings, **rate(value)}), _SOME)
+        (Reading(f"{as_group}, with rate {value:g}", f"{suffix}, rate {value:g}", {**settings, **rate(value)}), _FEW)
         for value in (0.01, 0.05)
         for as_group, suffix, settings in (
             ("As the first group", "", {}),
@@ -158,12 +151,7 @@ EMNIST = {
     "dirichlet-alpha": 0.05,
 }
 
-_EMNIST_READING = Reading("EMNIST, read as in the first group", ", EMNIST", EMNIST)
-
-_ARMS = (
-    *(arm for reading, names in _READINGS for arm in rows(reading, {name: TABLE_1[name] for name in names})),
-    *rows(_EMNIST_READING, TABLE_1_EMNIST),
-)
+_EVERY = (*_READINGS, (Reading("EMNIST, read as in the first group", ", EMNIST", EMNIST), TABLE_1_EMNIST))
 
 MEASURES = (
     *(ACCURACY, ACCURACY_LATE, GM_APPEAL, GM_APPEAL_LATE),
@@ -181,17 +169,17 @@ EXPERIMENTS = (
         claim="Where clients may opt out from round 10 on, MaxFL keeps more of them, and its accuracy is 22 to "
         "40 points higher for seen and 18 to 50 points higher for unseen clients than the baselines'.",
         settings=DIRICHLET,
-        arms=_ARMS,
+        arms=rows(_EVERY),
         measures=(*MEASURES, JOINED),
         quick=Quick(QUICK, ("FedAvg", "Scaffold", "qFFL", "MaxFL")),
         claims=tuple(
-            first(measure, reading, names)
-            for reading, names in (*_READINGS, (_EMNIST_READING, _ALL))
+            first(measure, reading, tuple(table))
+            for reading, table in _EVERY
             for measure in (JOINED, GM_APPEAL_LATE, ACCURACY_LATE, UNSEEN_ACCURACY_LATE)
             if measure is not JOINED
             or "participation" not in reading.settings  # where no client may opt out all join
         ),
-        figure=curves(SEEN_AND_UNSEEN),
+        figure=curves(SEEN_AND_UNSEEN, ORDER),
         glance=gaps([reading.group for reading, _ in _READINGS[:2]], lambda claim: claim.unit == "points"),
         notes="""\
 - The paper leaves open what happens in a round without a joiner, which labels a flip changes (training or test

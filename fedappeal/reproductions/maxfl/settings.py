@@ -1,17 +1,26 @@
-"""Settings of MaxFL's experiments: appendix D.1's, its grid, the baselines, and curves over rounds."""
+"""Settings of MaxFL's experiments: appendix D.1's, its grid, the baselines, and the readings of its tables."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedappeal.settings.config import Scalar
-from fedappeal.studies.experiment import Arm, Claim, Number, Numbers, Results, Unmeasured
-from fedappeal.studies.plots import draw
-from fedappeal.views.comparison.figures import new_figure, save
-from fedappeal.views.comparison.measures import Measure
+from fedappeal.studies.experiment import Arm, Claim, Number, Numbers, Unmeasured
+from fedappeal.studies.plots import Panel
+from fedappeal.views.comparison.measures import (
+    GM_APPEAL,
+    GM_APPEAL_LATE,
+    PREFERRED,
+    PREFERRED_LATE,
+    UNSEEN_GM_APPEAL,
+    UNSEEN_GM_APPEAL_LATE,
+    UNSEEN_PREFERRED,
+    UNSEEN_PREFERRED_LATE,
+    Measure,
+)
 
 FMNIST: Mapping[str, Any] = {
     "task": "fmnist",
@@ -163,32 +172,40 @@ Table = Mapping[str, Mapping[str, Number]]
 """The paper's numbers by row and measure."""
 
 
+Readings = Sequence[tuple[Reading, Table]]
+"""A table's rows, with the paper's numbers, in each reading."""
+
+
+def printed(*keys: str) -> Callable[..., Mapping[str, Number]]:
+    """Return what puts the numbers of a row under the keys of their measures; a row may end early."""
+    return lambda *numbers: dict(zip(keys, numbers, strict=False))
+
+
 def rows(
-    reading: Reading, table: Table, *, own: Mapping[str, Mapping[str, Any]] | None = None, runs_in: str = ""
+    readings: Readings,
+    own: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    runs_in: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Arm, ...]:
-    """Return a table's rows in one reading.
+    """Return a table's rows, reading after reading.
 
     Args:
-        reading: what it means.
-        table: the rows, with the paper's numbers.
+        readings: the rows, with the paper's numbers.
         own: settings of rows that are no algorithm of `STRATEGY`.
-        runs_in: see `Arm`.
+        runs_in: see `Arm`; by row.
     """
     return tuple(
         Arm(
             name + reading.suffix,
-            {**((own or {}).get(name) or {"strategy": STRATEGY[name]}), **reading.settings},
+            {**(own.get(name) or {"strategy": STRATEGY[name]}), **reading.settings},
             numbers,
             reading.group,
-            runs_in,
+            runs_in.get(name, ""),
             label=name,
         )
+        for reading, table in readings
         for name, numbers in table.items()
     )
 
-
-Panel = tuple[str, str, bool]
-"""One panel of a figure: key of the history, label of the axis, whether in per cent."""
 
 SEEN: tuple[Panel, ...] = (("gm_appeal", "GM-Appeal", False), ("accuracy", "test accuracy %", True))
 SEEN_AND_UNSEEN: tuple[Panel, ...] = (
@@ -200,27 +217,18 @@ PREFERRED_TOO: tuple[Panel, ...] = (
     ("gm_appeal", "GM-Appeal", False),
     ("preferred_accuracy", "preferred-model accuracy %", True),
 )
+JUDGED = (GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE)
+UNSEEN_JUDGED = (UNSEEN_GM_APPEAL, UNSEEN_GM_APPEAL_LATE, UNSEEN_PREFERRED, UNSEEN_PREFERRED_LATE)
+"""Columns: GM-Appeal and preferred-model accuracy, at the end and over the last rounds."""
+
+ORDER = ("FedAvg", "MaxFL", "FedProx", "Scaffold", "PerFedAvg", "qFFL", "MW-Fed")
+"""The algorithms in the order of their colours in all figures."""
 
 
-_ORDER = ("FedAvg", "MaxFL", "FedProx", "Scaffold", "PerFedAvg", "qFFL", "MW-Fed")
-_COLOURS = {name: n for n, name in enumerate(_ORDER)}
-"""One colour an algorithm, the same in all figures, by the row's label."""
-
-
-def curves(panels: Sequence[Panel]) -> Callable[[Results, Path], None]:
-    """Return a figure: a row of panels over the rounds for each group of arms."""
-
-    def figure(results: Results, stem: Path) -> None:
-        groups = list(dict.fromkeys(arm.group for arm in results.arms))
-        picture = new_figure(4.2 * len(panels), 3.0 * len(groups) + 0.3)
-        grid = picture.subplots(len(groups), len(panels), squeeze=False)
-        for row, group in zip(grid, groups, strict=True):
-            names = [arm.name for arm in results.arms if arm.group == group]
-            for axes, (key, label, percent) in zip(row, panels, strict=True):
-                draw(axes, results, key, names, percent, _COLOURS)
-                axes.set_ylabel(label)
-            row[0].set_title(group, loc="left", fontsize=10)
-            row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        save(picture, stem)
-
-    return figure
+def firsts(readings: Readings, measures: Sequence[Measure]) -> tuple[Claim, ...]:
+    """Return the claims that MaxFL is first, of the rows that have the paper's number, in each reading."""
+    return tuple(
+        first(measure, reading, [name for name, numbers in table.items() if measure.beside in numbers] or list(table))
+        for reading, table in readings
+        for measure in measures
+    )

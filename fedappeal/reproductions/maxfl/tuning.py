@@ -1,38 +1,25 @@
 """MaxFL, tables 4 and 6: clients tune the model for five local steps before they judge it."""
 
-from collections.abc import Mapping
-
 from fedappeal.reproductions.maxfl.settings import (
     CLUSTERS,
     GRID,
+    JUDGED,
+    ORDER,
     PREFERRED_TOO,
     QUICK,
     READINGS,
     SENT140,
     TWINS,
+    UNSEEN_JUDGED,
     Table,
-    curves,
-    first,
+    firsts,
+    printed,
     rows,
 )
-from fedappeal.studies.experiment import Experiment, Number, Quick
-from fedappeal.views.comparison.measures import (
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    PREFERRED,
-    PREFERRED_LATE,
-    UNSEEN_GM_APPEAL,
-    UNSEEN_GM_APPEAL_LATE,
-    UNSEEN_PREFERRED,
-    UNSEEN_PREFERRED_LATE,
-)
+from fedappeal.studies.experiment import Experiment, Quick
+from fedappeal.studies.plots import curves
 
-_COLUMNS = ("gm-appeal", "unseen-gm-appeal", "preferred", "unseen-preferred")
-
-
-def _row(*numbers: Number) -> Mapping[str, Number]:
-    return dict(zip(_COLUMNS, numbers, strict=False))
-
+_row = printed("gm-appeal", "unseen-gm-appeal", "preferred", "unseen-preferred")
 
 _TABLES_4_AND_6: Table = {
     "FedAvg": _row((0.38, 0.06), (0.39, 0.06), (99.37, 0.24), (99.50, 0.02)),
@@ -63,24 +50,11 @@ EXPERIMENTS = (
         claim="Where each client tunes the global model for 5 local steps before it judges it, MaxFL's appeals "
         "to more clients than that of any baseline (0.55 against at most 0.45), PerFedAvg's included.",
         settings={**CLUSTERS, "tuning-steps": 5},
-        arms=tuple(arm for reading, table in _READINGS for arm in rows(reading, table)),
-        measures=(
-            GM_APPEAL,
-            GM_APPEAL_LATE,
-            UNSEEN_GM_APPEAL,
-            UNSEEN_GM_APPEAL_LATE,
-            PREFERRED,
-            PREFERRED_LATE,
-            UNSEEN_PREFERRED,
-            UNSEEN_PREFERRED_LATE,
-        ),
+        arms=rows(_READINGS),
+        measures=(*JUDGED[:2], *UNSEEN_JUDGED[:2], *JUDGED[2:], *UNSEEN_JUDGED[2:]),
         quick=Quick(QUICK, ("FedAvg", "PerFedAvg", "MaxFL")),
-        claims=tuple(
-            first(measure, reading, [name for name, row in table.items() if measure.beside in row])
-            for reading, table in _READINGS
-            for measure in (GM_APPEAL_LATE, UNSEEN_GM_APPEAL_LATE, PREFERRED_LATE)
-        ),
-        figure=curves(PREFERRED_TOO),
+        claims=firsts(_READINGS, (JUDGED[1], UNSEEN_JUDGED[1], JUDGED[3])),
+        figure=curves(PREFERRED_TOO, ORDER),
         notes="""\
 - All rows are judged after 5 steps of the run's local SGD (`tuning-steps = 5`); MaxFL also computes its weights
   so. The preferred model is the tuned global one where it appeals, else the client's own.
@@ -90,6 +64,6 @@ EXPERIMENTS = (
 """,
         twins=TWINS,
         grid=GRID,
-        criterion=PREFERRED_LATE.key,
+        criterion=JUDGED[-1].key,
     ),
 )

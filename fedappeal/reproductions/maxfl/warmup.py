@@ -1,39 +1,41 @@
 """MaxFL, table 5: a client's requirement by the number of steps that it trains alone."""
 
-from collections.abc import Mapping
-
 from fedappeal.reproductions.maxfl.settings import (
     CLUSTERS,
+    JUDGED,
+    ORDER,
     PREFERRED_TOO,
     QUICK,
-    STRATEGY,
     TWINS,
     Reading,
-    curves,
-    first,
+    Table,
+    firsts,
+    printed,
+    rows,
 )
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Number, Numbers, Quick
-from fedappeal.views.comparison.measures import GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE
+from fedappeal.studies.experiment import Claim, Experiment, Numbers, Quick
+from fedappeal.studies.plots import curves
 
-_TABLE_5: Mapping[str, Mapping[int, tuple[Number, Number]]] = {
-    "FedAvg": {
-        50: ((0.01, 0.01), (98.56, 0.08)),
-        100: ((0.01, 0.0), (98.72, 1.02)),
-        150: ((0.01, 0.0), (98.75, 1.28)),
+_row = printed("gm-appeal", "preferred")
+
+_TABLE_5: dict[int, Table] = {
+    50: {
+        "FedAvg": _row((0.01, 0.01), (98.56, 0.08)),
+        "FedProx": _row((0.01, 0.0), (98.56, 1.15)),
+        "MaxFL": _row((0.55, 0.0), (98.64, 1.03)),
     },
-    "FedProx": {
-        50: ((0.01, 0.0), (98.56, 1.15)),
-        100: ((0.01, 0.0), (98.72, 1.08)),
-        150: ((0.01, 0.01), (98.75, 1.05)),
+    100: {
+        "FedAvg": _row((0.01, 0.0), (98.72, 1.02)),
+        "FedProx": _row((0.01, 0.0), (98.72, 1.08)),
+        "MaxFL": _row((0.55, 0.0), (98.77, 1.01)),
     },
-    "MaxFL": {
-        50: ((0.55, 0.0), (98.64, 1.03)),
-        100: ((0.55, 0.0), (98.77, 1.01)),
-        150: ((0.55, 0.0), (98.77, 1.01)),
+    150: {
+        "FedAvg": _row((0.01, 0.0), (98.75, 1.28)),
+        "FedProx": _row((0.01, 0.01), (98.75, 1.05)),
+        "MaxFL": _row((0.55, 0.0), (98.77, 1.01)),
     },
 }
-
-_STEPS = (50, 100, 150)
+"""By the number of steps."""
 
 
 def _reading(steps: int) -> Reading:
@@ -42,15 +44,15 @@ def _reading(steps: int) -> Reading:
     return Reading(f"{steps} steps alone", suffix, {"solo.steps": steps})
 
 
-_READINGS = tuple(map(_reading, _STEPS))
+_READINGS = tuple((_reading(steps), table) for steps, table in _TABLE_5.items())
 
 
 def _steady(name: str) -> Claim:
     def margin(number: Numbers) -> float:
-        found = [number(name + reading.suffix, GM_APPEAL_LATE.key) for reading in _READINGS]
-        return 0.05 - (max(found) - min(found))
+        appeals = [number(name + reading.suffix, JUDGED[1].key) for reading, _ in _READINGS]
+        return 0.05 - (max(appeals) - min(appeals))
 
-    text = f"{name}'s GM-Appeal differs by at most 0.05 between {_STEPS[0]} and {_STEPS[-1]} steps"
+    text = f"{name}'s GM-Appeal differs by at most 0.05 between {min(_TABLE_5)} and {max(_TABLE_5)} steps"
     return Claim(text, margin, inclusive=True)
 
 
@@ -62,30 +64,16 @@ EXPERIMENTS = (
         claim="However many steps a client trains alone for what it requires, GM-Appeal hardly changes, and "
         "MaxFL's is far the highest (0.55 against 0.01).",
         settings=CLUSTERS,
-        arms=tuple(
-            Arm(
-                name + reading.suffix,
-                {"strategy": STRATEGY[name], **reading.settings},
-                dict(zip(("gm-appeal", "preferred"), numbers[steps], strict=True)),
-                reading.group,
-                "maxfl-table3" if steps == 100 else "",
-                label=name,
-            )
-            for steps, reading in zip(_STEPS, _READINGS, strict=True)
-            for name, numbers in _TABLE_5.items()
+        arms=(
+            *rows(_READINGS[:1]),
+            *rows(_READINGS[1:2], runs_in=dict.fromkeys(_TABLE_5[100], "maxfl-table3")),
+            *rows(_READINGS[2:]),
         ),
-        measures=(GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE),
+        measures=JUDGED,
         quick=Quick({**QUICK, "rounds": 10}, ("FedAvg, 50 steps", "MaxFL, 50 steps", "MaxFL")),
-        claims=(
-            *(
-                first(measure, reading, tuple(_TABLE_5))
-                for reading in _READINGS
-                for measure in (GM_APPEAL_LATE, PREFERRED_LATE)
-            ),
-            *map(_steady, _TABLE_5),
-        ),
+        claims=(*firsts(_READINGS, JUDGED[1::2]), *map(_steady, _TABLE_5[100])),
         twins=TWINS,
-        figure=curves(PREFERRED_TOO),
+        figure=curves(PREFERRED_TOO, ORDER),
         notes="""\
 - Read as table 3's setting: five clusters of two labels, 30 % of the clients flipped in train and test labels.
   The paper says only that it is Fashion-MNIST for 200 rounds.
