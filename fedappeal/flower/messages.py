@@ -38,11 +38,6 @@ def error_reply(reason: str, reply_to: Message) -> Message:
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=reply_to)
 
 
-def load_error_reply(reason: str, reply_to: Message) -> Message:
-    """Return the error reply of an app that could not be loaded; arguments as in `error_reply`."""
-    return Message(Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, reason), reply_to=reply_to)
-
-
 def set_message_id(message: Message, message_id: str) -> None:
     """Give a message its id, which Flower sets by hand too: there is no public way."""
     message.metadata.__dict__["_message_id"] = message_id
