@@ -115,9 +115,9 @@ class Deployed:
             RuntimeError: not every client that a round asks joined.
         """
         from fedappeal.federation.submit import build_fab, run_status, submit
-        from fedappeal.record.run_folder import RunFolder
+        from server.new_run import new_run
 
-        RunFolder.create(self.folder, self.config)
+        new_run(self.folder, self.config)
         initial = self.folder.parent / "initial.safetensors"
         given = self.config.model_copy(update={"initial_model": str(initial)} if initial.exists() else {})
         run_id, history = (

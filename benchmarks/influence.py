@@ -179,8 +179,9 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
     """Simulate a run; return the row with the honest clients' mean accuracy in the last round, in per cent."""
     import torch
 
-    from fedappeal.record.run_folder import HISTORY, MEASUREMENTS, RunFolder, read_lines
+    from fedappeal.record.reader import Record
     from fedappeal.simulation.engine import Simulation, simulate
+    from server.new_run import new_run
 
     torch.set_num_threads(1)
     chosen_settings = {**COMMON, **DATA[row["data"]], **STRATEGIES[row["strategy"]]}
@@ -198,8 +199,8 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "run"
-            simulate(config, RunFolder.create(path, config), Simulation(threads=1, resumable=False))
-            history, measured = read_lines(path / HISTORY), read_lines(path / MEASUREMENTS)
+            simulate(config, new_run(path, config), Simulation(threads=1, resumable=False))
+            history, measured = Record(path).history, Record(path).measurements
     finally:
         RoundSteps.open_round = open_round  # type: ignore[method-assign]
     last = dict(zip(measured[-1]["client-ids"], measured[-1]["accuracy"], strict=True))

@@ -54,12 +54,12 @@ def simulated(settings: Mapping[str, Any], clients: int, rounds: int) -> Figures
     """Simulate a run; return the CPU seconds of its start and rounds, what of them is training, and memory."""
     import torch
 
-    from fedappeal.record.run_folder import RunFolder
     from fedappeal.settings.config import RunConfig
     from fedappeal.simulation.engine import Simulation, simulate
     from fedappeal.simulation.forms.scheduler import BatchScheduler
     from fedappeal.tasks import partitioned
     from fedappeal.tasks.datasets.synth import Synth
+    from server.new_run import new_run
     from strategies.rounds.sums.weighted_sum import WeightedSum
 
     torch.set_num_threads(1)
@@ -72,7 +72,7 @@ def simulated(settings: Mapping[str, Any], clients: int, rounds: int) -> Figures
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # the partition is drawn
-        run = RunFolder.create(Path(folder) / "run", config)
+        run = new_run(Path(folder) / "run", config)
         with (
             spent(BatchScheduler, "_batch", batches),
             spent(WeightedSum, "add", sums),

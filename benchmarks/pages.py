@@ -142,10 +142,11 @@ def looked_on(options: Sequence[str], looker: str, rounds: int) -> Figures:
 def large_run(folder: Path) -> None:
     """Write the folder of a large run as a run writes it: some sit out, all are evaluated in every round."""
     from fedappeal.record.decisions import packed
-    from fedappeal.record.run_folder import HISTORY, MEASUREMENTS, PARTICIPATION, RunFolder
+    from fedappeal.record.files import HISTORY, MEASUREMENTS, PARTICIPATION
     from fedappeal.settings.config import RunConfig
+    from server.new_run import new_run
 
-    run = RunFolder.create(folder, RunConfig.parse({"task": "fmnist", "clients": CLIENTS, "rounds": ROUNDS}))
+    run = new_run(folder, RunConfig.parse({"task": "fmnist", "clients": CLIENTS, "rounds": ROUNDS}))
     ids = [f"client-{number:04d}" for number in range(CLIENTS)]
     joins = {n: {k: "joined" if i % 7 != n else "sat-out" for i, k in enumerate(ids)} for n in range(7)}
     run.append(PARTICIPATION, *(packed(number, joins[number % 7]) for number in range(1, ROUNDS + 1)))

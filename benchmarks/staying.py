@@ -66,15 +66,15 @@ def report_rows() -> Iterator[dict[str, Any]]:
 
 def run(row: dict[str, Any]) -> dict[str, Any]:
     """Simulate a run; return the row with what came out."""
-    from fedappeal.record.run_folder import RunFolder
     from fedappeal.simulation.engine import Simulation, simulate
     from server.build import check_settings
+    from server.new_run import new_run
 
     config = RunConfig.parse(row["settings"])
     check_settings(config)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        simulate(config, RunFolder.create(path, config), Simulation(threads=1, resumable=False))
+        simulate(config, new_run(path, config), Simulation(threads=1, resumable=False))
         who = WhoStayed.of(path)
     figures = {name: getattr(who, name) for name in ("willing", "served", "score", "used", "asked")}
     return {**row, **figures, "versions": recorded_versions()}

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 
 from fedappeal.protocol.metric import column
-from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.record.columns import CARD, shown_in
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.tasks.share import ALL, share_of
 from fedappeal.tasks.task import Task
@@ -21,9 +23,9 @@ def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int
         server_round: the last round.
         held: names of the arrays that the file holds.
     """
-    metrics = map(column, (task.metric.name, *task.other_metrics))
-    wanted = ["gm_appeal", *metrics, f"preferred_{task.metric.column}", "loss"]
-    lines = {line["round"]: line for line in read_lines(folder.path / HISTORY)}
+    first, primary, *others = (column.key for column in shown_in(CARD, task.metric))
+    wanted = [first, primary, *map(column, task.other_metrics), *others]
+    lines = {line["round"]: line for line in Record(folder.path).history}
     last = lines.get(server_round, {})
     if ROLLED_BACK_TO in last:
         server_round = int(last[ROLLED_BACK_TO])

@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, RecordDict
 
 from fedappeal.protocol.packing import content_hash
-from fedappeal.record.run_folder import checkpoint_round
+from fedappeal.record.folder import checkpoint_round
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.files import read_safetensors, write_safetensors
 from server.initial_files import read_initial, write_initial

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedappeal.record.run_folder import CHECKPOINT, Usable, checkpoint_round, without_memory
+from fedappeal.record.files import CHECKPOINT
+from fedappeal.record.folder import Usable, checkpoint_round, without_memory
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import read_values, set_aside
 from server.checkpoint import Checkpoint

@@ -11,15 +11,10 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.decisions import packed
+from fedappeal.record.files import HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.record.resumption import is_local
-from fedappeal.record.run_folder import (
-    HISTORY,
-    MEASUREMENTS,
-    PARTICIPATION,
-    POLICIES,
-    RunFolder,
-    read_lines,
-)
 from server.build import Chosen
 from server.checkpoint import Checkpoint
 from server.checkpoints import write_checkpoint
@@ -90,7 +85,7 @@ class Recorder(Hooks):
     memory: ClientMemory | None = None
 
     def __post_init__(self) -> None:
-        self._policies = {str(line["client-id"]) for line in read_lines(self.folder.path / POLICIES)}
+        self._policies = {str(line["client-id"]) for line in Record(self.folder.path).policies}
         self._due = 0.0
         self._unsaved: tuple[int, ArrayRecord] | None = None
         self._begun = False

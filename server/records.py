@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.packing import array_record, view
 
-Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
+FlowerRecord: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 Arrays: TypeAlias = dict[str, NDArray[np.generic]]
 
 
-def flattened(records: Mapping[str, Record]) -> tuple[Arrays, str]:
+def flattened(records: Mapping[str, FlowerRecord]) -> tuple[Arrays, str]:
     """Return the arrays of records as ``NAME/KEY``, and a text that says what the records are and holds the rest."""
     arrays: Arrays = {}
     described: dict[str, dict[str, object]] = {}
@@ -28,13 +28,13 @@ def flattened(records: Mapping[str, Record]) -> tuple[Arrays, str]:
     return arrays, json.dumps(described)
 
 
-def restored(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, Record]:
+def restored(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, FlowerRecord]:
     """Return the records that `flattened` was given, all in the same order.
 
     Raises:
         ValueError: it is damaged, or another version wrote it.
     """
-    records: dict[str, Record] = {}
+    records: dict[str, FlowerRecord] = {}
     try:
         for name, described in parse_json(text).items():
             if described["kind"] == "ArrayRecord":

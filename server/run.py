@@ -13,9 +13,9 @@ from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.record.mending import mended
+from fedappeal.record.files import MODEL
+from fedappeal.record.folder import RunFolder, new_path, without_memory
 from fedappeal.record.resumption import KIND, SUBMITTED, schedule_rounds
-from fedappeal.record.run_folder import MODEL, RunFolder, new_path, without_memory
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import CARD, read_safetensors, write_safetensors
 from fedappeal.tasks import load_task
@@ -24,8 +24,10 @@ from fedappeal.tasks.task import Task
 from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_settings
 from server.card import run_card
 from server.checkpoint import Checkpoint
+from server.continuation import mended
 from server.given import NOTHING_GIVEN, Given
 from server.identities import identities_of
+from server.new_run import new_run
 from server.recorder import ClientMemory, Recorder
 from strategies.rounds.hooks import Hooks
 from strategies.rounds.strategy import Strategy
@@ -99,7 +101,7 @@ def run(
     """
     given = Given(task, strategy)
     path = Path(config.out or new_path(config)).absolute()
-    folder = RunFolder.open(path) if config.resume else RunFolder.create(path, config, {KIND: SUBMITTED}, given)
+    folder = RunFolder.open(path) if config.resume else new_run(path, config, {KIND: SUBMITTED}, given)
     with folder.alone():
         if runtime:
             folder.record(runtime=dict(runtime))

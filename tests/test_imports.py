@@ -130,7 +130,8 @@ import server.app
 from fedappeal.system.files import write_safetensors
 from fedappeal.settings.config import RunConfig
 from server.run import run
-from fedappeal.record.run_folder import CHECKPOINT, HISTORY, MODEL, read_lines
+from fedappeal.record.files import CHECKPOINT, MODEL
+from fedappeal.record.reader import Record
 from strategies.maxfl import APPEAL_WEIGHT
 from tests.grid import MemoryGrid, Volunteer, time_of
 
@@ -141,7 +142,7 @@ for resume, rounds in ((False, 2), (True, 3)):
     config = RunConfig(clients=2, rounds=rounds, out="run", initial_model="initial.safetensors", resume=resume)
     with time_of(grid):
         run(grid, config)
-assert [line["joined"] for line in read_lines(Path("run", HISTORY))] == [2, 2, 2]
+assert [line["joined"] for line in Record(Path("run")).history] == [2, 2, 2]
 assert Path("run", MODEL).exists() and Path("run", CHECKPOINT).exists()
 """
 
@@ -199,8 +200,6 @@ RANKS = (
 RANK = {package: rank for rank, packages in enumerate(RANKS) for package in packages}
 UPWARD_YET: set[tuple[str, str]] = {
     ("fedappeal.federation", "server"),
-    ("fedappeal.record", "server"),
-    ("fedappeal.views", "fedappeal.cli"),
 }
 """Pairs of packages whose arrows point upwards, to be turned."""
 RULES = ["fedappeal.core", "client.training", "client.participation", "client.requirement"]

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.record.lines import REQUIREMENTS
-from fedappeal.record.run_folder import HISTORY, MEASUREMENTS, PARTICIPATION, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.system.natural_order import natural_order
 from fedappeal.views.comparison.frames import pandas
 
@@ -24,7 +23,7 @@ def history(path: Path) -> "pd.DataFrame":
     Raises:
         ConfigError: pandas is not installed.
     """
-    frame = pandas().DataFrame(read_lines(path / HISTORY))
+    frame = pandas().DataFrame(Record(path).history)
     return frame.drop(columns=[name for name in _NOT_NUMBERS if name in frame])
 
 
@@ -43,15 +42,15 @@ def clients(path: Path) -> "pd.DataFrame":
         ConfigError: pandas is not installed.
     """
     pd = pandas()
-    decided = {(line["round"], line["client-id"]): line["decision"] for line in read_lines(path / PARTICIPATION)}
+    decided = {(line["round"], line["client-id"]): line["decision"] for line in Record(path).decisions}
     measured: dict[tuple[int, str], Mapping[str, Any]] = {}
     columns: list[str] = []
-    for line in read_lines(path / MEASUREMENTS):
+    for line in Record(path).measurements:
         keys = [key for key in line if key not in ("round", "client-ids")]
         columns = columns or keys
         for place, client in enumerate(line["client-ids"]):
             measured[line["round"], client] = {key: line[key][place] for key in keys}
-    required = {line["client-id"]: line["requirement"] for line in read_lines(path / REQUIREMENTS)}
+    required = {line["client-id"]: line["requirement"] for line in Record(path).requirements}
     rows = [
         {
             "round": server_round,

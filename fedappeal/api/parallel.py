@@ -11,7 +11,7 @@ from typing import overload
 from fedappeal.api.plan import Plan
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, started
-from fedappeal.record.run_folder import CONFIG
+from fedappeal.record.files import CONFIG
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.engine import Simulation, quiet
 from fedappeal.simulation.jobs import run_in_parallel

@@ -19,17 +19,11 @@ from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.record.resumption import settings_to_resume
-from fedappeal.record.run_folder import (
-    CHECKPOINT,
-    GIVEN,
-    HISTORY,
-    MODEL,
-    RunFolder,
-    how_it_ended,
-    read_config,
-    read_lines,
-)
+from fedappeal.record.columns import CARD, HEADLINE, SUMMARY, shown_in, templates
+from fedappeal.record.files import CHECKPOINT, MODEL
+from fedappeal.record.folder import GIVEN, RunFolder
+from fedappeal.record.reader import Record
+from fedappeal.record.snapshot import Snapshot
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation.engine import Simulation
@@ -42,12 +36,18 @@ from fedappeal.views.tracking.following import tracked
 from fedappeal.views.tracking.registry import MakeTracker
 from server.build import check_allowed
 from server.checkpoint import Checkpoint
+from server.continuation import settings_to_resume
 from server.given import Given
+from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
+
+
+FIGURES = {column.key for column in templates(CARD)}
+"""Columns that a line about a run holds, besides the primary metric."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Run:
     @property
     def config(self) -> RunConfig:
         """The run's settings."""
-        return RunConfig.parse_recorded(read_config(self.path)["settings"])
+        return RunConfig.parse_recorded(Record(self.path).config["settings"])
 
     @property
     def history(self) -> "pd.DataFrame":
@@ -134,33 +134,29 @@ class Run:
     @property
     def rounds(self) -> int:
         """Number of rounds that are over."""
-        lines = read_lines(self.path / HISTORY)
-        return int(lines[-1]["round"]) if lines else 0
+        return Record(self.path).snapshot.last_round
 
     @property
     def finished(self) -> bool:
         """Whether the run is over: all rounds are, or its strategy ended it."""
-        ended = how_it_ended(self.path)
+        ended = Record(self.path).standing.end
         return ended is not None and (bool(ended["reason"]) or self.rounds >= self.config.rounds)
 
     @property
     def metric(self) -> Metric:
         """The task's primary metric."""
-        return Metric.of_record(read_config(self.path).get("metric"))
+        return Metric.of_record(Record(self.path).config.get("metric"))
 
     def summary(self) -> dict[str, Any]:
         """Return what the latest evaluated round says, and totals over all rounds."""
-        lines, config = read_lines(self.path / HISTORY), self.config
-        found: dict[str, Any] = {"strategy": config.strategy, "task": config.task, "seed": config.seed}
-        found |= {"rounds": self.rounds, "of": config.rounds, "finished": self.finished}
+        lines, config = Record(self.path).history, self.config
+        summary: dict[str, Any] = {"strategy": config.strategy, "task": config.task, "seed": config.seed}
+        summary |= {"rounds": self.rounds, "of": config.rounds, "finished": self.finished}
         evaluated: dict[str, Any] = next((line for line in reversed(lines) if line["evaluated"]), {})
-        metric = self.metric.column
-        for column in ("gm_appeal", metric, f"worst_decile_{metric}", "loss", "central_loss", f"central_{metric}"):
-            if column in evaluated:
-                found[column] = evaluated[column]
-        for column in ("asked", "joined", "bytes_up", "bytes_down", "seconds"):
-            found[column] = sum(line[column] for line in lines)
-        return found
+        columns = (column.key for column in shown_in(SUMMARY, self.metric))
+        summary |= {key: evaluated[key] for key in columns if key in evaluated}
+        totals = Snapshot(rounds=lines).totals
+        return summary | {key: totals[key] for key in ("asked", "joined", "bytes_up", "bytes_down", "seconds")}
 
     def model(self) -> "nn.Module":
         """Return the trained model in evaluation mode, on the CPU; of an unfinished run, as its checkpoint has it.
@@ -201,11 +197,11 @@ class Run:
         return f"<table>{rows}<tr><th>path</th><td>{html.escape(_near(self.path))}</td></tr></table>"
 
     def _line(self) -> str:
-        found = self.summary()
-        parts = [f"{found['strategy']} on {found['task']}", f"seed {found['seed']}"]
-        parts.append(f"{found['rounds']} of {found['of']} rounds")
-        named = [key for key in found if key in ("gm_appeal", "loss") or key == self.metric.column]
-        parts += [f"{key.replace('_', ' ')} {shown_value(found[key])}" for key in named]
+        summary = self.summary()
+        parts = [f"{summary['strategy']} on {summary['task']}", f"seed {summary['seed']}"]
+        parts.append(f"{summary['rounds']} of {summary['of']} rounds")
+        named = [key for key in summary if key in FIGURES or key == self.metric.column]
+        parts += [f"{key.replace('_', ' ')} {shown_value(summary[key])}" for key in named]
         return printable(", ".join([*parts, _near(self.path)]))
 
     def _arrays(self, names: Sequence[str]) -> Arrays:
@@ -226,7 +222,7 @@ class Run:
         """
         if (given := self._given().task) is not None:
             return given
-        recorded = read_config(self.path).get(GIVEN, {}).get("task", {})
+        recorded = Record(self.path).config.get(GIVEN, {}).get("task", {})
         if recorded:
             needed = ", ".join(f"{name}=..." for part in recorded for name in part.split(" and "))
             raise ConfigError(
@@ -243,20 +239,20 @@ class Run:
             ConfigError: names those that are not.
         """
         self._task()
-        if "strategy" in read_config(self.path).get(GIVEN, {}) and self._given().strategy is None:
+        if "strategy" in Record(self.path).config.get(GIVEN, {}) and self._given().strategy is None:
             raise ConfigError(
                 f"'{self.path}' holds a run of a program's own: fedappeal.load(path, strategy=...) takes it"
             )
 
     def _go(self, config: RunConfig, folder: RunFolder, show: Shown, name: str) -> None:
         """Run, or continue, the run; Ctrl-C leaves it to be continued."""
-        given, how = self._given(), self._how or Simulation.of_runtime(read_config(self.path)["runtime"])
+        given, how = self._given(), self._how or Simulation.of_runtime(Record(self.path).config["runtime"])
         evaluate = None
         if self._watching.evaluate is not None:
             device = pick_device(how.device)
             evaluate = central_evaluation(self._watching.evaluate, self._task(), config.seed, device)
         self.interrupted = False
-        columns = ("gm_appeal", self._task().metric.column)
+        columns = [column.key for column in shown_in(HEADLINE, self._task().metric)]
 
         def on_round(record: RoundRecord) -> None:
             row = dict(record.as_line())
@@ -292,7 +288,7 @@ def started(make: Callable[[], Plan], path: Path, how: Simulation, watching: Wat
         ConfigError: a folder that holds a run, or cannot be made.
     """
     plan = make()
-    folder = RunFolder.create(path, plan.config, how.runtime(), plan.given)
+    folder = new_run(path, plan.config, how.runtime(), plan.given)
     folder.record(**{GIVEN: plan.facts()})
     run = Run(path, lambda: make().given, how, watching)
     run._go(plan.config, folder, show, name)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from fedappeal.api.picture import Picture
-from fedappeal.api.run import Run, shown_value
+from fedappeal.api.run import FIGURES, Run, shown_value
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.views.comparison.frames import pandas
 
@@ -83,7 +83,7 @@ class Runs(Sequence[Run]):
 
     def _table(self) -> list[list[str]]:
         summaries = [run.summary() for run in self]
-        columns = list(dict.fromkeys(key for found in summaries for key in found if key in ("gm_appeal", "loss")))
+        columns = list(dict.fromkeys(key for found in summaries for key in found if key in FIGURES))
         metrics = list(dict.fromkeys(run.metric.column for run in self))
         columns = [*metrics, *columns]
         settings = list(self.varied[0]) if self.varied else []

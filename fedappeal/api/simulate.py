@@ -12,8 +12,9 @@ from fedappeal.api.own import Own
 from fedappeal.api.plan import planned, planned_again
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
+from fedappeal.record.folder import GIVEN, check_new
+from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, SIMULATION
-from fedappeal.record.run_folder import GIVEN, check_new, read_config
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.engine import Simulation
 from fedappeal.views.tracking.registry import chosen_trackers, several
@@ -124,7 +125,7 @@ def load(
     if others:
         raise ConfigError(f"set = '{next(iter(others))}' is not allowed: settings of the trackers in track alone")
     folder = Path(path).absolute()
-    recorded = read_config(folder)
+    recorded = Record(folder).config
     if recorded.get("runtime", {}).get(KIND) != SIMULATION:
         return Run(folder, allow=allow)
     how = Simulation.of_runtime(recorded["runtime"])

@@ -16,7 +16,7 @@ from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
 from fedappeal.api.runs import Runs
 from fedappeal.api.simulate import warn_of
-from fedappeal.record.run_folder import check_new
+from fedappeal.record.folder import check_new
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.engine import Simulation
 from fedappeal.simulation.jobs import check_at_once, share_threads

@@ -7,7 +7,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.record.run_folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.settings.participation import AUTO
 from fedappeal.simulation.engine import Simulation, simulate
@@ -15,6 +14,7 @@ from fedappeal.views.comparison.figures import save
 from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings
 from fedappeal.views.terminal.shown import as_json, complain, line_of, say
 from server.build import check_settings, chosen
+from server.new_run import new_run
 
 PICTURE = "stayed"
 """The picture's files in the run's folder, without their endings."""
@@ -52,7 +52,7 @@ def show_against(path: Path, config: RunConfig, how: Mapping[str, Any]) -> None:
     console, folder = Console(highlight=False), path / f"against-{config.strategy.replace(':', '.')}"
     simulation = Simulation(resumable=False, **how)
     with console.status(f"the same clients under {config.strategy}"):
-        simulate(config, RunFolder.create(folder, config, simulation.runtime()), simulation)
+        simulate(config, new_run(folder, config, simulation.runtime()), simulation)
     runs = [WhoStayed.of(each) for each in (path, folder)]
     names = headings(runs[0].metric)
     if as_json():

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from client.settings import NodeSettings
-from fedappeal.record.run_folder import check_new
+from fedappeal.record.folder import check_new
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import ALL, AUTO, parts_of

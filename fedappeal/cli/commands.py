@@ -322,6 +322,14 @@ def compare(
     show_comparison(runs, options)
 
 
+@cli.command("verify")
+def verify(run: Annotated[Path, typer.Argument(help="the run's folder")]) -> None:
+    """Check a run's folder: which file is damaged, and in which line; exit code 1 where one is."""
+    from fedappeal.cli.verify import verify_run
+
+    verify_run(run)
+
+
 @cli.command("report")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")],
@@ -386,7 +394,7 @@ def predict(
 
 @cli.command("list")
 def list_names(
-    name: Annotated[str, typer.Argument(help="one of them, or package.module:Name: show its settings")] = "",
+    name: Annotated[str, typer.Argument(help="one of them, package.module:Name, or columns (of a history)")] = "",
 ) -> None:
     """List what a run can name: strategies, policies, local rules, requirements, tasks; and the experiments."""
     from fedappeal.cli.listing import all_names, description

@@ -126,11 +126,12 @@ def _examples(folder: Path) -> dict[str, int]:
     Raises:
         ConfigError: if the folder holds no run.
     """
-    from fedappeal.record.run_folder import EVENTS, read_config, read_lines
+    from fedappeal.record.reader import Record
 
-    read_config(folder)
-    told = (line for line in read_lines(folder / EVENTS) if isinstance(line.get("examples"), int))
-    return {str(line.get("client")): line["examples"] for line in told}
+    record = Record(folder)
+    record.check()
+    lines = (line for line in record.events if isinstance(line.get("examples"), int))
+    return {str(line.get("client")): line["examples"] for line in lines}
 
 
 def _minute(moment: str) -> str:

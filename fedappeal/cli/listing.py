@@ -13,6 +13,7 @@ from fedappeal.core.plugins import Plugin, Registry
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.core.requirement import RequirementKind
+from fedappeal.record.columns import described
 from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import TASKS
@@ -72,12 +73,15 @@ def description(name: str) -> Iterator[str]:
     Raises:
         ConfigError: one line: no plug-in is called so.
     """
+    if name == "columns":
+        yield from _in_columns([("column", "unit", "better", "averaged", "what it is"), *described()])
+        return
     for number, (kind, found) in enumerate(_found(name)):
         if number:
             yield ""
         yield f"{kind} {name}"
         yield f"  {_first_line(found)}"
-        yield from _columns(_attributes(found))
+        yield from _in_columns(_attributes(found))
         yield from _settings(found)
 
 
@@ -173,8 +177,7 @@ def _settings(found: Any) -> Iterator[str]:
         default = "required" if field.is_required() else default_of(field.default)
         allowed = f" ({choices(field.annotation)})" if choices(field.annotation) else ""
         rows.append((f"  {name}.{key}", default, f"{field.description or ''}{allowed}"))
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    yield from (f"  {key:<{widths[0]}}  {default:<{widths[1]}}  {text}".rstrip() for key, default, text in rows)
+    yield from _in_columns(rows)
 
 
 def default_of(value: Any) -> str:
@@ -189,7 +192,7 @@ def choices(annotation: Any) -> str:
     return " | ".join(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ""
 
 
-def _columns(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    found = list(rows)
-    width = max((len(label) for label, _ in found), default=0)
-    yield from (f"  {label:<{width}}  {value}" for label, value in found)
+def _in_columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    cells = list(rows)
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) if cells else 0)]
+    yield from ("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.cli.against import config_against, show_against
 from fedappeal.cli.checks import check_device, check_initial_model, check_out, check_share
-from fedappeal.cli.influence import bounded_by_default, check_deployed
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.observers import NONE, Observers, chosen_observers
 from fedappeal.cli.page import NO_PAGE, PageOptions, page_of_local
@@ -15,8 +14,8 @@ from fedappeal.cli.unused import report_unused
 from fedappeal.federation.connected import ConnectedClients
 from fedappeal.federation.local import LocalRunError, check_guarded, check_port, run_local
 from fedappeal.federation.own_superlink import NOT_GUARDED
+from fedappeal.record.folder import COMMAND_LOCK, RunFolder, new_path
 from fedappeal.record.resumption import KIND, LOCAL
-from fedappeal.record.run_folder import COMMAND_LOCK, RunFolder, new_path
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.system.socket_owner import is_told
 from fedappeal.tasks import check_task
@@ -24,6 +23,8 @@ from fedappeal.views.metrics.serving import NOWHERE, MetricsPort
 from fedappeal.views.terminal.shown import complain
 from fedappeal.views.terminal.view import RunView
 from server.build import check_settings, resume_command
+from server.influence import bounded_by_default, check_deployed
+from server.new_run import new_run
 
 if TYPE_CHECKING:
     from fedappeal.web.serving import PagePlace
@@ -59,7 +60,7 @@ def start_local(
     check_out(path)
     other = config_against([config], against) if against else None
     runtime = _runtime(data_dir, device)
-    folder = RunFolder.create(path, config, runtime)
+    folder = new_run(path, config, runtime)
     with folder.alone(COMMAND_LOCK):
         _run(config, folder, port, data_dir, device, observers, place, note)
     if other is not None:

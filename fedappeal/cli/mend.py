@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedappeal.record.run_folder import RunFolder, Usable, without_memory
+from fedappeal.record.folder import RunFolder, Usable, without_memory
 from fedappeal.views.terminal.shown import complain
 
 
@@ -19,7 +19,7 @@ def mended_folder(path: Path, usable: Usable = without_memory) -> Iterator[RunFo
     Raises:
         ConfigError: another process runs the run, or no checkpoint can be used.
     """
-    from fedappeal.record.mending import mended  # Flower, which takes a second
+    from server.continuation import mended  # Flower, which takes a second
 
     folder = RunFolder.open(path)
     with folder.alone():

@@ -18,6 +18,7 @@ from client.settings import Connection, NodeSettings, ProcessSettings
 from fedappeal.cli.config_tables import plugins_with_settings
 from fedappeal.cli.listing import KINDS, choices, default_of, summary
 from fedappeal.core.plugins import Registry
+from fedappeal.record.columns import described
 from fedappeal.settings.config import RunConfig
 from fedappeal.settings.model import fact
 
@@ -39,6 +40,7 @@ def tables() -> dict[str, Iterator[str]]:
         "plug-ins": _settings(plugins),
         "owner": _settings({f"--{key}": field for key, field in owners.items()}),
         "limits": _settings(Limits.by_key()),
+        "columns": _columns(),
     }
 
 
@@ -52,6 +54,12 @@ def _names(option: str, registry: Registry[Any]) -> Iterator[str]:
     yield from (_row(f"`{option}`", ""), _row("---", "---"))
     for name in registry.built_in:
         yield _row(f"`{name}`", summary(registry, name))
+
+
+def _columns() -> Iterator[str]:
+    yield from (_row("column", "unit", "better", "averaged", ""), _row(*["---"] * 5))
+    for key, *facts in described():
+        yield _row(f"`{key}`", *facts)
 
 
 def _settings(fields: Mapping[str, FieldInfo]) -> Iterator[str]:

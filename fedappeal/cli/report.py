@@ -5,10 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedappeal.record.run_folder import HISTORY
+from fedappeal.record.files import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.report.report import ReportOptions, write_report
-from fedappeal.views.terminal.shown import say
+from fedappeal.views.terminal.shown import complain, say
 
 
 def show_report(paths: Sequence[Path], output: Path | None, baseline: str, single_file: bool) -> None:
@@ -17,7 +17,7 @@ def show_report(paths: Sequence[Path], output: Path | None, baseline: str, singl
     Raises:
         ConfigError: see `write_report`.
     """
-    file = write_report(paths, ReportOptions(output, baseline, single_file))
+    file = write_report(paths, ReportOptions(output, baseline, single_file), complain)
     say(Console(highlight=False), "the report: ", (str(file), "bold"))
 
 

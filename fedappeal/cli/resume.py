@@ -8,9 +8,12 @@ from typing import Any
 
 from fedappeal.cli.observers import NONE, Observers
 from fedappeal.core.plugins import HERE, current_folder_unsearched
-from fedappeal.record.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of, settings_to_resume
-from fedappeal.record.run_folder import COMMAND_LOCK, CONFIG, GIVEN, RunFolder, Usable, read_config, without_memory
+from fedappeal.record.files import CONFIG
+from fedappeal.record.folder import COMMAND_LOCK, GIVEN, RunFolder, Usable, without_memory
+from fedappeal.record.reader import Record
+from fedappeal.record.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of
 from fedappeal.settings.config import ConfigError, RunConfig
+from server.continuation import settings_to_resume
 
 _FITTING = {
     LOCAL: ("port", "data-dir", "device"),
@@ -72,7 +75,7 @@ def resume_run(path: Path, options: ResumeOptions, observers: Observers = NONE) 
             f"'{path}' is not the folder of a run: it has no readable {CONFIG}; give the path that the SuperLink "
             f"knows, on a machine that sees it too"
         )
-    if read_config(path).get(GIVEN):
+    if Record(path).config.get(GIVEN):
         raise ConfigError(
             f"'{path}' holds a run of a program's own objects: in Python, fedappeal.load('{path}', ...) takes them "
             "again, and its resume continues the run"

@@ -18,17 +18,10 @@ from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.observers import NONE, Observers
 from fedappeal.cli.page import page_of_local
 from fedappeal.cli.unused import report_unused, without_others
+from fedappeal.record.files import CONFIG
+from fedappeal.record.folder import RunFolder, Usable, check_new, new_path
+from fedappeal.record.reader import Record
 from fedappeal.record.resumption import rounds_done
-from fedappeal.record.run_folder import (
-    CONFIG,
-    HISTORY,
-    RunFolder,
-    Usable,
-    check_new,
-    new_path,
-    read_lines,
-    recorded_metric,
-)
 from fedappeal.settings.config import ConfigError, RunConfig, scalar
 from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job
 from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
@@ -39,6 +32,7 @@ from fedappeal.views.terminal.shown import as_json, complain, say
 from fedappeal.views.terminal.view import RunView
 from fedappeal.views.tracking.sweep import all_tracked
 from server.build import check_settings, chosen, resume_command
+from server.new_run import new_run
 
 if TYPE_CHECKING:
     from fedappeal.web.serving import PagePlace
@@ -271,7 +265,7 @@ def _one(
     if done := rounds_done(job.path):
         say(console, f"continued after round {done}")
     begun = (job.path / CONFIG).exists()
-    folder = RunFolder.open(job.path) if begun else RunFolder.create(job.path, job.config, simulation.runtime())
+    folder = RunFolder.open(job.path) if begun else new_run(job.path, job.config, simulation.runtime())
     with page_of_local(place, job.path, console), observers.watch(job.path):
         with one_run(view, job.name, completed=done) as on_round:
             simulate(
@@ -281,7 +275,7 @@ def _one(
                 lambda record: on_round({**record.as_line(), "decisions": record.decisions}),
             )
         view.stop()
-    view.rounds = read_lines(job.path / HISTORY)
+    view.rounds = Record(job.path).history
     view.summary()
 
 
@@ -316,9 +310,9 @@ def _several(
             run_in_parallel(work, at_once, ended, update)
     if console.is_terminal and not as_json():  # else each line stands above, where its run ended
         for job in jobs:
-            if lines := read_lines(job.path / HISTORY):
+            if lines := Record(job.path).history:
                 name = f"{job.name}: after round {lines[-1]['round']}:"
-                say(console, described(name, lines[-1], recorded_metric(job.path)))
+                say(console, described(name, lines[-1], Record(job.path).metric))
     say(console, "the runs' folders: ", (str(_root(jobs)), "bold"))
     if failed:
         for line in failed:

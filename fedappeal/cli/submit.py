@@ -8,19 +8,18 @@ from typing import Any
 
 from client.process.heartbeat import Heartbeat
 from fedappeal.cli.checks import check_initial_model
-from fedappeal.cli.influence import bounded_by_default
 from fedappeal.cli.mend import mended_folder
 from fedappeal.cli.observers import NONE, Observers, chosen_observers
 from fedappeal.cli.page import NO_PAGE, PageOptions, page_of_submitted
 from fedappeal.cli.unused import report_unused
 from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.federation.connected import ConnectedClients
-from fedappeal.federation.follower import Follower
 from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import CLIENT_APP
 from fedappeal.flower.control import ControlError
-from fedappeal.record.run_folder import check_new, new_path
+from fedappeal.record.folder import check_new, new_path
+from fedappeal.record.follower import WatchedRun
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.process_end import end_as_interrupt
 from fedappeal.tasks import task_fingerprint
@@ -28,6 +27,7 @@ from fedappeal.views.metrics.serving import NOWHERE, MetricsPort
 from fedappeal.views.terminal.shown import complain, say
 from fedappeal.views.terminal.view import RunView
 from server.build import check_settings, resume_command
+from server.influence import bounded_by_default
 
 
 def submit_run(
@@ -165,7 +165,7 @@ def _submit(
     # Some clients play a partition, others bring their own data.
     view = RunView(config, path, data="", name_of=lambda client: registered_name(client, superlink), note=note)
     # A relative path starts at the SuperLink's working folder, wherever that is.
-    follower = Follower(path, view.watch) if path.is_absolute() else None
+    follower = WatchedRun(path, view.watch) if path.is_absolute() else None
     try:
         run_id = superlink.submit(config, clientapp or CLIENT_APP)
     except ControlError as error:

@@ -23,14 +23,14 @@ def watch(run: Path | None, superlink: str, root_certificates: str, options: Pag
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
-    from fedappeal.record.run_folder import read_config
+    from fedappeal.record.reader import Record
 
     if run is None and not superlink:
         raise ConfigError("run is missing: fedappeal watch RUN, or fedappeal watch --superlink HOST:PORT")
     if root_certificates and not superlink:
         raise ConfigError(f"root-certificates = '{root_certificates}' is not allowed without --superlink")
     if run is not None:
-        read_config(run)
+        Record(run).check()
     place = options.place()
     assert place is not None  # the option has a default
 

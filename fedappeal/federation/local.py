@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fedappeal.federation.clients import ClientProcesses, ClientsEnded
-from fedappeal.federation.follower import Follower, Watch
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
-from fedappeal.record.run_folder import INITIAL, RunFolder
+from fedappeal.record.files import INITIAL
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.follower import Watch, WatchedRun
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.process_end import end_as_interrupt
 from fedappeal.system.socket_owner import NotTold, is_told
@@ -63,7 +64,7 @@ def run_local(
     settings = config.model_copy(
         update={"out": str(path), "resume": True, "initial_model": str((path / INITIAL).absolute())}
     )
-    follower = Follower(path, watch)
+    follower = WatchedRun(path, watch)
     with ExitStack() as stack:
         stack.enter_context(end_as_interrupt())
         # Ended in the opposite order: the clients say goodbye to a SuperLink that still runs.
@@ -86,7 +87,7 @@ def _submit_and_follow(
     superlink: SuperLink,
     clients: ClientProcesses,
     settings: RunConfig,
-    follower: Follower,
+    follower: WatchedRun,
     begun: Callable[[str], None],
 ) -> None:
     # Importing Flower takes a second, in which the processes above are already starting.

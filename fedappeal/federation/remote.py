@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedappeal.federation.follower import Follower
 from fedappeal.federation.runs import told
 from fedappeal.federation.submit import CLIENT_APP, build_fab, run_status, submit
 from fedappeal.flower.control import ControlError, RunStatus
+from fedappeal.record.follower import WatchedRun
 from fedappeal.settings.config import RunConfig
 
 _POLL = 0.2
@@ -58,7 +58,7 @@ class RemoteSuperLink:
         self,
         run_id: int,
         on_status: Callable[[str], None],
-        follower: Follower | None = None,
+        follower: WatchedRun | None = None,
         patience: float = PATIENCE,
         on_answer: Callable[[float], None] = lambda seconds: None,
     ) -> Ended:

@@ -6,6 +6,7 @@ that clients 0 to 98 joined, and that client 99 and anna sat out. The texts of `
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
 from string import ascii_letters
@@ -95,12 +96,23 @@ def unpacked(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         ValueError: the line is damaged.
     """
-    found = RoundDecisions.of(line)
-    decisions = chain.from_iterable(repeat(word, count) for word, count in found.runs)
+    round_decisions = RoundDecisions.of(line)
+    decisions = chain.from_iterable(repeat(word, count) for word, count in round_decisions.runs)
     return [
-        {"round": found.server_round, "client-id": client, "decision": decision}
-        for client, decision in zip(clients_of(found.asked), decisions, strict=True)
+        {"round": round_decisions.server_round, "client-id": client, "decision": decision}
+        for client, decision in zip(clients_of(round_decisions.asked), decisions, strict=True)
     ]
+
+
+def decisions_of(lines: Iterable[Mapping[str, Any]], server_round: int) -> dict[str, str]:
+    """Return a round's decisions by client-id, from lines of the participation; damaged lines are left out."""
+    decided: dict[str, str] = {}
+    for line in lines:
+        if line.get("round") == server_round:
+            with suppress(ValueError):
+                each = unpacked(line) if is_packed(line) else [line]
+                decided |= {str(one.get("client-id", "")): str(one.get("decision", "")) for one in each}
+    return decided
 
 
 def _texts(line: Mapping[str, Any], key: str) -> list[str]:
@@ -158,11 +170,11 @@ def _run(letter: str, count: int) -> str:
 
 def _words(runs: str, legend: Mapping[str, str]) -> list[tuple[str, int]]:
     """Return each decision, and how often it follows itself."""
-    found = _RUN.findall(runs)  # all at once: a large run has millions
-    read = sum(len(letter) + len(count) for letter, count in found)
-    if read < len(runs) or {letter for letter, _ in found} - set(legend):
+    words = _RUN.findall(runs)  # all at once: a large run has millions
+    read = sum(len(letter) + len(count) for letter, count in words)
+    if read < len(runs) or {letter for letter, _ in words} - set(legend):
         end = 0
         while (run := _RUN.match(runs, end)) and run[1] in legend:
             end = run.end()
         raise ValueError(f"{runs[end : end + 20]!r} is no decision")
-    return [(legend[letter], int(count or 1)) for letter, count in found]
+    return [(legend[letter], int(count or 1)) for letter, count in words]

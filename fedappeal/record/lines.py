@@ -1,174 +1,145 @@
-"""The JSON lines of a run's folder: reading them, and putting damaged ones aside before a run continues."""
+"""JSON lines with chained checksums: how they are written, read, checked and rewritten.
 
+The last key of a line, ``check``, holds the first 16 hexadecimal digits of the SHA-256 of the check of the line
+before (nothing for a first one) followed by the line without that key. Lines of earlier versions have none.
+"""
+
+import hashlib
 import json
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedappeal.protocol.foreign_text import all_printable, parse_json, printable
-from fedappeal.record.decisions import is_packed, unpacked
-from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import aside_name, replace_file
+from fedappeal.system.files import replace_file
 
-HISTORY = "history.jsonl"
-PARTICIPATION = "participation.jsonl"
-MEASUREMENTS = "measurements.jsonl"
-POLICIES = "policies.jsonl"
-EVENTS = "events.jsonl"
-REQUIREMENTS = "requirements.jsonl"
-"""Each client's rho_k, which a simulated run alone knows."""
 MOST_ROUNDS = 2**63
-_BLOCK = 1 << 20
-"""Bytes that are read at once from a file's end."""
 LONGEST_TEXT = 500
 """Characters that are kept of a text in these files: clients and other parties wrote some of them."""
-
-_NUMBERS = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
-_NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
-    HISTORY: {"round": int, **dict.fromkeys(_NUMBERS, (int, float))},
-    PARTICIPATION: {"round": int, "client-id": str, "decision": str},
-    MEASUREMENTS: {"round": int, "client-ids": list},
-    POLICIES: {"client-id": str, "policy": str},
-    EVENTS: {"event": str},
-}
-"""Keys of each file's lines on which a run that continues relies."""
+_BLOCK = 1 << 20
+"""Bytes that are read at once from a file's end."""
+_CHECK = re.compile(rb'(?:, )?"check": "([0-9a-f]{16})"}\Z')
+_LONGEST_CHECK = 32
+"""Bytes of a line's check, with the end of line."""
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a JSON-lines file without one cut short by a kill; texts without control characters.
+@dataclass(frozen=True, slots=True)
+class WrittenLine:
+    """A line of a file, as it is written.
 
-    Of a round's decisions, one line in the file, it returns one line each.
+    Attributes:
+        number: counted from 1.
+        text: the line without its end.
+        body: the text without its check.
+        check: the check that it states; empty: none.
+        problem: how the check is wrong; empty: it fits, or an earlier version wrote the line.
+    """
+
+    number: int
+    text: bytes
+    body: bytes
+    check: bytes
+    problem: str
+
+    def parsed(self) -> dict[str, Any]:
+        """Return what the line says; errors as `parsed_line`."""
+        return parsed_line(self.body)
+
+
+def parsed_line(body: bytes) -> dict[str, Any]:
+    """Return what a line without check says: texts bounded, and without control characters.
 
     Raises:
-        ConfigError: the file is damaged: one line that names it.
+        ValueError: no JSON object, or a round that is none.
     """
-    return list(_read(path, lambda line: unpacked(line) if is_packed(line) else [line]))
+    # Bytes that are no UTF-8 are damage of their line alone: no JSON has these characters outside a string.
+    line = parse_json(body.decode(errors="backslashreplace"))
+    if not isinstance(line, dict):
+        raise ValueError("it is no JSON object")
+    server_round = line.get("round", 0)
+    if type(server_round) is not int or not 0 <= server_round < MOST_ROUNDS:
+        raise ValueError(f"round = {printable(server_round, 40)} is not a number of a round")
+    cleaned: dict[str, Any] = all_printable(line, LONGEST_TEXT)
+    return cleaned
 
 
-def decisions_of(path: Path, server_round: int) -> dict[str, str]:
-    """Return a round's decisions by client-id, from a run's folder; errors as `read_lines`."""
-
-    def of_round(line: dict[str, Any]) -> list[dict[str, Any]]:
-        if line.get("round") != server_round:
-            return []
-        if is_packed(line):
-            return unpacked(line)
-        _check_keys(line, _NEEDED[PARTICIPATION])
-        return [line]
-
-    return {str(line["client-id"]): str(line["decision"]) for line in _read(path / PARTICIPATION, of_round)}
+def without_check(text: bytes) -> bytes:
+    """Return a line's text without its check."""
+    return _CHECK.sub(b"}", text)
 
 
-def written_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a JSON-lines file as they are written; errors as `read_lines`."""
-    return list(_read(path, lambda line: [line]))
+def written_lines(path: Path, unended: bool = False) -> Iterator[WrittenLine]:
+    """Yield a file's lines, checked against each other; a line that a crash has cut short is none.
 
-
-def last_line(path: Path) -> dict[str, Any] | None:
-    """Return the last line of a JSON-lines file; the others are not read. None: it has no whole line.
+    Args:
+        path: the file.
+        unended: whether a last line that has lost its end alone is one.
 
     Raises:
-        ConfigError: the line is damaged, or the file cannot be read; one line that names it.
+        OSError, ValueError: the file cannot be read.
     """
-    if not path.exists():
-        return None
-    try:
-        text = _last_text(path)
-        return None if text is None else _line(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"file '{path}' cannot be read: last line: {error}") from None
-
-
-def _last_text(path: Path) -> str | None:
-    """Return what stands before a file's last end of line, back to the one before that."""
-    if not path.is_file():
-        raise ValueError("it is no file")
-    found = b""
-    with open(path, "rb") as lines:
-        start = lines.seek(0, os.SEEK_END)
-        while start and found.count(b"\n") < 2:
-            start, size = max(0, start - _BLOCK), min(_BLOCK, start)
-            lines.seek(start)
-            found = lines.read(size) + found
-    *whole, _ = found.split(b"\n")
-    return whole[-1].decode(errors="backslashreplace") if whole else None
-
-
-def _read(path: Path, of: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Yield what is made of each line."""
     if not path.exists():
         return
-    number = 0
-    try:
-        for text in _texts(path)[:-1]:
-            number += 1
-            yield from of(_line(text))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"file '{path}' cannot be read: {f'line {number}: ' if number else ''}{error}") from None
-
-
-def usable_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the lines of a run's file that can be used, and what is wrong with each of the others.
-
-    Raises:
-        ConfigError: the file cannot be opened.
-    """
-    if not path.exists():
-        return [], []
-    found: list[dict[str, Any]] = []
-    problems: list[str] = []
-    try:
-        *texts, last = _texts(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"file '{path}' cannot be read: {error}") from None
-    with suppress(ValueError):  # a kill cuts a line short; one that has lost its end of line alone is whole
-        texts += [last] if isinstance(parse_json(last), dict) else []
+    if not path.is_file():
+        raise ValueError("it is no file")
+    *texts, last = path.read_bytes().split(b"\n")
+    if unended and _is_object(last):
+        texts.append(last)
+    before: tuple[bytes, ...] = (b"",)
+    checked = False
     for number, text in enumerate(texts, 1):
-        try:
-            line = _line(text)
-            if is_packed(line):
-                unpacked(line)
-            else:
-                _check_keys(line, _NEEDED.get(path.name, {}))
-        except ValueError as error:
-            problems.append(f"line {number}: {error}")
-        else:
-            found.append(line)
-    return found, problems
+        stated = _stated(text)
+        body = without_check(text)
+        checks = {_check(previous, body): previous for previous in before}
+        problem = ""
+        if stated and before and stated not in checks:
+            problem = "it does not match its checksum"
+        elif not stated and checked:
+            problem = "it has no checksum"
+        yield WrittenLine(number, text, body, stated, problem)
+        # Of a changed line, the next one still fits what it was or what it states; of one without, nothing is known.
+        before = (stated, *checks) if stated else () if checked else (b"",)
+        checked = checked or bool(stated)
 
 
-def mend_lines(path: Path) -> tuple[Path, str] | None:
-    """Leave a file's usable lines, and keep the damaged file beside it; return its path and what is wrong with it.
+def sealed(lines: Iterable[Mapping[str, object]], previous: bytes = b"") -> Iterator[bytes]:
+    """Yield the texts of lines, each with its check.
 
-    None: no line was damaged.
-
-    Raises:
-        ConfigError: the file cannot be opened.
+    Args:
+        lines: what they say.
+        previous: the check of the line before.
     """
-    found, problems = usable_lines(path)
-    if not problems:
-        return None
-    aside = aside_name(path)
-    shutil.copy2(path, aside)  # a kill from here on leaves the damaged file in its place
-    rewrite(path, found)
-    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return aside, problems[0] + more
+    for line in lines:
+        text = _seal(_json(line).encode(), previous)
+        previous = _stated(text)
+        yield text
 
 
-def rewrite(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
+def resealed(lines: Iterable[WrittenLine]) -> Iterator[bytes]:
+    """Yield the texts of lines between which others are left out: checks that fitted fit again, others stay wrong."""
+    previous = b""
+    for line in lines:
+        text = _seal(line.body, previous) if line.check and not line.problem else line.text
+        previous = _stated(text)
+        yield text
+
+
+def rewrite(path: Path, texts: Iterable[bytes]) -> None:
     """Replace a file's lines."""
-    replace_file(path, "".join(_json(line) + "\n" for line in lines).encode())
+    replace_file(path, b"".join(text + b"\n" for text in texts))
 
 
 def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
     """Append lines to a file, all or none: a full disk leaves no part of one, which the next line would join."""
-    text = "".join(_json(line) + "\n" for line in lines).encode()
-    with open(path, "ab", buffering=0) as out:
-        end = out.seek(0, 2)
+    with open(path, "a+b", buffering=0) as out:
+        end = out.seek(0, os.SEEK_END)
+        out.seek(max(0, end - _LONGEST_CHECK))
+        previous = _stated(out.read(_LONGEST_CHECK).removesuffix(b"\n"))
+        text = b"".join(text + b"\n" for text in sealed(lines, previous))
         try:
             written = 0
             while written < len(text):
@@ -176,6 +147,46 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
         except OSError:
             out.truncate(end)
             raise
+
+
+def last_text(path: Path) -> bytes | None:
+    """Return a file's last whole line; the others are not read. None: it has none.
+
+    Raises:
+        OSError, ValueError: the file cannot be read.
+    """
+    if not path.is_file():
+        raise ValueError("it is no file")
+    tail = b""
+    with open(path, "rb") as lines:
+        start = lines.seek(0, os.SEEK_END)
+        while start and tail.count(b"\n") < 2:
+            start, size = max(0, start - _BLOCK), min(_BLOCK, start)
+            lines.seek(start)
+            tail = lines.read(size) + tail
+    *whole, _ = tail.split(b"\n")
+    return whole[-1] if whole else None
+
+
+def _check(previous: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(previous + body).hexdigest()[:16].encode()
+
+
+def _seal(body: bytes, previous: bytes) -> bytes:
+    comma = b"" if body == b"{}" else b", "
+    return body.removesuffix(b"}") + comma + b'"check": "' + _check(previous, body) + b'"}'
+
+
+def _stated(text: bytes) -> bytes:
+    match = _CHECK.search(text, max(0, len(text) - _LONGEST_CHECK))
+    return match[1] if match else b""
+
+
+def _is_object(text: bytes) -> bool:
+    try:
+        return isinstance(parse_json(text), dict)
+    except ValueError:
+        return False
 
 
 def _json(line: Mapping[str, object]) -> str:
@@ -192,30 +203,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _texts(path: Path) -> list[str]:
-    """Return the texts between a file's ends of lines; the last one is empty, or cut short."""
-    if not path.is_file():
-        raise ValueError("it is no file")
-    # Bytes that are no UTF-8 are damage of their line alone: no JSON has these characters outside a string.
-    return path.read_text(errors="backslashreplace").split("\n")
-
-
-def _line(text: str) -> dict[str, Any]:
-    line = parse_json(text)
-    if not isinstance(line, dict):
-        raise ValueError("it is no JSON object")
-    server_round = line.get("round", 0)
-    if type(server_round) is not int or not 0 <= server_round < MOST_ROUNDS:
-        raise ValueError(f"round = {printable(server_round, 40)} is not a number of a round")
-    cleaned: dict[str, Any] = all_printable(line, LONGEST_TEXT)
-    return cleaned
-
-
-def _check_keys(line: Mapping[str, Any], needed: Mapping[str, type | tuple[type, ...]]) -> None:
-    for key, kind in needed.items():
-        if key not in line:
-            raise ValueError(f"it has no '{key}'")
-        if not isinstance(line[key], kind):
-            raise ValueError(f"{key} = {printable(line[key], 40)} is not allowed")

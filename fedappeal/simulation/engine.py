@@ -13,8 +13,8 @@ from client.participant import Participant
 from client.participants import Participants
 from client.training.precision import BFLOAT16, FLOAT32, PRECISIONS
 from fedappeal.core.plugins import Allowed
+from fedappeal.record.folder import RunFolder
 from fedappeal.record.resumption import KIND, SIMULATION
-from fedappeal.record.run_folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.simulation.clients import Contexts, clients_here
 from fedappeal.simulation.forms.choice import AUTO, MODES, Choice, Problem, choose

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedappeal.record.run_folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig
+from server.new_run import new_run
 
 POLL = 0.25
 """Seconds between two looks at the processes."""
@@ -51,7 +51,7 @@ def run_job(job: SimulationJob, how: Mapping[str, Any]) -> None:
     quiet()
     simulation = Simulation(**how)
     try:
-        simulate(job.config, RunFolder.create(job.path, job.config, simulation.runtime()), simulation)
+        simulate(job.config, new_run(job.path, job.config, simulation.runtime()), simulation)
     finally:
         # What a run leaves is in cycles: few objects, by whose number Python looks for them, and 100 MB each.
         gc.collect()

@@ -24,12 +24,13 @@ from client.state.memory import RunMemory, client_of_partition
 from client.state.store import ContextStore
 from fedappeal.core.measured import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
-from fedappeal.record.lines import REQUIREMENTS
-from fedappeal.record.run_folder import RunFolder, read_config
+from fedappeal.record.files import REQUIREMENTS
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.system.files import read_safetensors, replace_file, set_aside, write_safetensors
-from server.records import Record, flattened, restored
+from server.records import FlowerRecord, flattened, restored
 
 log = logging.getLogger("fedappeal")
 
@@ -49,7 +50,7 @@ def _values(evaluations: Mapping[str, Evaluation]) -> Mapping[str, Sequence[Any]
 class _Remembered:
     """A round's file: records by client and name, and what clients had measured of the last model."""
 
-    records: Mapping[str, Record]
+    records: Mapping[str, FlowerRecord]
     judged: list[Any]
 
 
@@ -146,7 +147,7 @@ class SavedMemory:
 
     def save(self, server_round: int) -> None:
         """Write what the clients remember after a round."""
-        held: dict[str, Record] = {}
+        held: dict[str, FlowerRecord] = {}
         alike: dict[tuple[str, int], list[int]] = {}
         for node, context in self._grid.contexts.items():
             known, place = self._first.get(node, {}), node - FIRST_NODE
@@ -179,7 +180,7 @@ class SavedMemory:
 
     def _measured_as_last(self, server_round: int) -> bool:
         """Whether clients measured a round's model only because the run was to end with it."""
-        every, last = self._every, read_config(self._folder.path)["settings"]["rounds"]
+        every, last = self._every, Record(self._folder.path).config["settings"]["rounds"]
         return server_round == last and not (every and server_round % every == 0)
 
     def _read(self, server_round: int) -> list[Any]:

@@ -9,7 +9,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from fedappeal.record.run_folder import CONFIG, HISTORY, how_it_ended, read_config, read_lines
+from fedappeal.record.files import CONFIG, HISTORY
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.studies.experiment import Arm, Experiment, RunResult
 from fedappeal.tasks import TASKS, check_task
@@ -54,7 +55,7 @@ class Run:
         """Whether it was run to its end."""
         if self.config is None:
             return (self.path / RESULT).exists()
-        return how_it_ended(self.path) is not None
+        return Record(self.path).standing.end is not None
 
     def rounds_done(self) -> int:
         """Rounds that are done."""
@@ -65,17 +66,15 @@ class Run:
 
     def result(self) -> RunResult:
         """Return what came out; it must be finished."""
-        if self.config:
-            lines = read_lines(self.path / HISTORY)
-        else:
-            lines = [json.loads((self.path / RESULT).read_text())["result"]]
+        computed = [] if self.config else [json.loads((self.path / RESULT).read_text())["result"]]
+        lines = computed or Record(self.path).history
         return RunResult(self.arm, self.seed, self.settings, lines, self.path)
 
     def recorded(self) -> dict[str, Any]:
         """Return what its folder records: settings and versions; empty where there is no folder yet."""
         if self.config is None:
             return dict(json.loads((self.path / RESULT).read_text())) if (self.path / RESULT).exists() else {}
-        return read_config(self.path) if (self.path / CONFIG).exists() else {}
+        return Record(self.path).config if (self.path / CONFIG).exists() else {}
 
     def differing(self) -> list[str]:
         """Return the settings that were recorded otherwise, as ``key = recorded, planned``; empty where none were."""

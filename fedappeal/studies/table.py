@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from fedappeal.record.run_folder import how_it_ended
+from fedappeal.record.reader import Record
 from fedappeal.studies.experiment import Arm, Number, Results
 from fedappeal.studies.verdict import Verdict
 from fedappeal.system.plural import counted
@@ -212,7 +212,7 @@ def diverged_runs(results: Results) -> list[tuple[str, str, str, str]]:
         if "round" not in end:
             continue  # computed, not trained
         measured, expected = end.get("evaluated", 0), end.get("expected", 0)
-        if measured < expected or (how_it_ended(run.path) or {}).get("reason") == DIVERGED:
+        if measured < expected or (Record(run.path).standing.end or {}).get("reason") == DIVERGED:
             name = f"{run.arm.shown}, seed {run.seed}"
             rows.append((run.arm.group, name, str(end["round"]), f"{measured} of {expected}"))
     return rows

@@ -20,12 +20,13 @@ from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.core.policy import Policy, Situation
 from fedappeal.core.requirement import Requirement, RequirementKind, WarmUp
 from fedappeal.protocol.keys import Decision
-from fedappeal.record.run_folder import HISTORY, RunFolder, read_config, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.engine import Simulation
 from fedappeal.simulation.engine import simulate as simulate_folder
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.task import Task
+from server.new_run import new_run
 from strategies import FedAvg, MaxFL
 from strategies.fedalign import FedALIGN
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs, side
@@ -39,9 +40,9 @@ def test_a_run_is_what_the_command_line_runs() -> None:
     config = RunConfig.parse(
         {"strategy": "maxfl", "clients": 4, "rounds": 3, "local-steps": 2, "batch-size": 8, "solo.steps": 3}
     )
-    folder = RunFolder.create(Path("other"), config)
+    folder = new_run(Path("other"), config)
     simulate_folder(config, folder, Simulation())
-    assert losses(run) == [line["loss"] for line in read_lines(folder.path / HISTORY)]
+    assert losses(run) == [line["loss"] for line in Record(folder.path).history]
     assert run.config.section("solo")["steps"] == 3
     assert run.path.parent == Path("runs").absolute()
     assert re.fullmatch(r"\d{8}-\d{6}-maxfl-digits", run.path.name)
@@ -462,7 +463,7 @@ def test_runs_in_threads_at_once_give_what_each_gives_alone() -> None:
         assert list(threads.map(run, range(4))) == alone
     folders = list(Path("runs").iterdir())
     assert len(folders) == 8, "runs that begin in the same second have folders of their own"
-    assert {read_config(folder)["settings"]["seed"] for folder in folders} == {0, 1, 2, 3}
+    assert {Record(folder).config["settings"]["seed"] for folder in folders} == {0, 1, 2, 3}
 
 
 def test_the_command_says_that_python_continues_a_run_of_own_objects(tmp_path: Path) -> None:

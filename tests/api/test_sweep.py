@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import fedappeal
-from fedappeal.record.run_folder import read_config
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, MaxFL
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs
@@ -132,7 +132,7 @@ def test_processes_give_what_this_one_gives() -> None:
     there = fedappeal.sweep(MaxFL(server_lr=0.5), jobs=2, **common)
     assert [losses(run) for run in there] == [losses(run) for run in here]
     assert isinstance(there[1].model(), Net)
-    assert [read_config(run.path)["given"] for run in there] == [read_config(run.path)["given"] for run in here]
+    assert [Record(run.path).config["given"] for run in there] == [Record(run.path).config["given"] for run in here]
 
 
 def test_what_a_notebook_defines_cannot_be_sent() -> None:

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from fedappeal.cli.against import config_against
 from fedappeal.cli.commands import cli
-from fedappeal.record.run_folder import HISTORY, MODEL, read_config, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 
 SMALL = ["--model", "logistic", "--clients", "3", "--rounds", "3", "--local-steps", "2", "--set", "solo.steps=4"]
@@ -23,10 +24,10 @@ def test_the_other_run_is_what_the_same_command_with_that_strategy_is(tmp_path: 
     assert (ours / "stayed.png").exists()
     CliRunner().invoke(cli, ["simulate", *SMALL, "--strategy", "fedavg", "--out", str(plain)], catch_exceptions=False)
     other = ours / "against-fedavg"
-    untimed = [[{**line, "seconds": 0} for line in read_lines(path / HISTORY)] for path in (other, plain)]
+    untimed = [[{**line, "seconds": 0} for line in Record(path).history] for path in (other, plain)]
     assert untimed[0] == untimed[1]
     assert (other / MODEL).read_bytes() != (ours / MODEL).read_bytes()
-    assert read_config(other)["settings"]["seed"] == read_config(ours)["settings"]["seed"]
+    assert Record(other).config["settings"]["seed"] == Record(ours).config["settings"]["seed"]
 
 
 def test_clients_keep_the_policy_of_the_first_strategy() -> None:
@@ -55,6 +56,6 @@ def test_mandatory_rounds_are_a_number_or_auto(given: str, settled: object, tmp_
     options = [*SMALL, "--mandatory-rounds", given, "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(cli, ["simulate", *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    assert read_config(tmp_path / "run")["settings"]["mandatory-rounds"] == settled
+    assert Record(tmp_path / "run").config["settings"]["mandatory-rounds"] == settled
     with pytest.raises(ConfigError, match=r"^mandatory-rounds = 'soon' is not allowed: auto, or a whole number"):
         RunConfig.parse({"mandatory-rounds": "soon"})

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedappeal.cli.influence import bounded_by_default, check_deployed, influence_line
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from server.influence import bounded_by_default, check_deployed, influence_line
 from tests.views.terminal.test_view import printed
 
 

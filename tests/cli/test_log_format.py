@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from client.process.serve import Event, _log
 from fedappeal.cli.commands import cli
-from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.json_log import FIELDS, LOG_FORMAT, JsonLines, chosen_formatter, json_line
 from fedappeal.views.terminal.shown import complain, use_format
@@ -49,7 +49,7 @@ def test_a_simulation_prints_an_event_a_round(tmp_path: Path, capfd: pytest.Capt
     found = events(printed.out)
     rounds = [each for each in found if each["event"] == "round-finished"]
     assert [each["round"] for each in rounds] == [1, 2, 3]
-    for each, line in zip(rounds, read_lines(tmp_path / "run" / HISTORY), strict=True):
+    for each, line in zip(rounds, Record(tmp_path / "run").history, strict=True):
         assert (each["logger"], each["level"], each["run"], each["client"]) == ("fedappeal.run", "info", "run", None)
         assert f"joined={line['joined']} " in each["message"]
         assert f"loss={line['loss']} " in each["message"]

@@ -8,7 +8,7 @@ import pytest
 
 from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.cli.simulate import plan, start_simulations
-from fedappeal.record.run_folder import HISTORY, read_config, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation.engine import Simulation
@@ -126,14 +126,14 @@ def test_resume_continues_a_simulation_as_one(tmp_path: Path, capsys: pytest.Cap
     assert "3 clients, 4 rounds (up to 1 mandatory)" in " ".join(shown.split())
     assert "continued after round 2" in shown
     assert "after round 4" in shown
-    assert [line["round"] for line in read_lines(path / HISTORY)] == [1, 2, 3, 4]
+    assert [line["round"] for line in Record(path).history] == [1, 2, 3, 4]
     how = {"mode": "sequential", "device": "cpu", "data-dir": "", "threads": 1, "resumable": True, "why": ""}
-    assert read_config(path)["runtime"] == {"kind": "simulation", **how, "evaluation-precision": "float32"}
+    assert Record(path).config["runtime"] == {"kind": "simulation", **how, "evaluation-precision": "float32"}
     assert "clients" not in {file.name for file in path.iterdir()}, "no process of a client was started"
-    before, _ = read_config(path), capsys.readouterr()
+    before, _ = Record(path).config, capsys.readouterr()
     with pytest.raises(ConfigError, match="device = 'tpu' is not allowed"):
         resume_run(path, ResumeOptions(rounds=5, device="tpu"))
-    assert (read_config(path), capsys.readouterr().out) == (before, "")
+    assert (Record(path).config, capsys.readouterr().out) == (before, "")
 
 
 def test_ctrl_c_says_how_to_continue(
@@ -185,7 +185,7 @@ def test_how_clients_train_is_asked_once_for_runs_that_train_alike_and_each_keep
 def test_several_runs_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = plan(SMALL, ["seed=0,1"], str(tmp_path))
     start_simulations(jobs, 2, "auto", "cpu", "", 1)
-    lines = [read_lines(job.path / HISTORY) for job in jobs]
+    lines = [Record(job.path).history for job in jobs]
     assert [len(of_run) for of_run in lines] == [2, 2]
     assert lines[0] != lines[1]
     shown = capsys.readouterr().out

@@ -13,7 +13,7 @@ from fedappeal.cli.main import main
 from fedappeal.cli.observers import Observers
 from fedappeal.cli.page import ADDRESS
 from fedappeal.cli.simulate import plan, start_simulations
-from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 from fedappeal.web.serving import PagePlace
@@ -54,7 +54,7 @@ def test_a_simulation_has_a_page_while_it_runs(tmp_path: Path, capsys: pytest.Ca
     Visiting.told.clear()
     jobs = plan(SMALL, [], str(tmp_path / "run"))
     start_simulations(jobs, 1, "auto", "cpu", "", 1, observers=Observers((Visiting,)), place=PagePlace(0))
-    history = read_lines(tmp_path / "run" / HISTORY)
+    history = Record(tmp_path / "run").history
     shown = Visiting.told["rounds"]
     assert [(each["round"], each["accuracy"]) for each in shown] == [
         (each["round"], each["accuracy"]) for each in history

@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 
 from fedappeal.cli.main import main
-from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks import load_task
 from fedappeal.trained import read_card
+from server.new_run import new_run
 
 CONFIG = RunConfig.parse(
     {"clients": 3, "rounds": 2, "local-steps": 40, "solo.steps": 5, "strategy": "fedavg", "partition": "iid"}
@@ -26,7 +27,7 @@ CONFIG = RunConfig.parse(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a short run."""
     path = tmp_path_factory.mktemp("runs") / "first"
-    simulate(CONFIG, RunFolder.create(path, CONFIG), Simulation(mode="sequential"))
+    simulate(CONFIG, new_run(path, CONFIG), Simulation(mode="sequential"))
     return path
 
 
@@ -56,7 +57,7 @@ Command = Callable[..., list[str]]
 
 
 def test_a_runs_model_has_a_card_with_the_runs_figures(run: Path) -> None:
-    card, last = read_card(run / "model.safetensors"), read_lines(run / HISTORY)[-1]
+    card, last = read_card(run / "model.safetensors"), Record(run).history[-1]
     assert (card.task, card.model, card.strategy, card.round) == ("digits", "mlp", "fedavg", 2)
     assert card.run_key == json.loads((run / "config.json").read_text())["run-key"]
     assert card.figures == {name: last[name] for name in ("gm_appeal", "accuracy", "preferred_accuracy", "loss")}
@@ -87,7 +88,7 @@ def test_predictions_of_the_clients_test_images_have_the_runs_own_accuracy(
             f"accuracy    {100 * accuracies[-1]:.1f} %",
             f"predictions {client}.csv",
         ]
-    assert np.mean(accuracies) == pytest.approx(read_lines(run / HISTORY)[-1]["accuracy"], abs=0.005)
+    assert np.mean(accuracies) == pytest.approx(Record(run).history[-1]["accuracy"], abs=0.005)
 
 
 def test_predictions_are_printed_or_written_as_json_lines(run: Path, tmp_path: Path, command: Command) -> None:

@@ -12,7 +12,8 @@ from client.training.models import arrays_of, load_arrays
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays
-from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors
@@ -20,6 +21,7 @@ from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.share import parts_of
+from server.new_run import new_run
 from tests.node import Node, changed, run_config
 from tests.normed import Normed
 
@@ -157,7 +159,7 @@ class Frozen(Normed):
 
 
 def run(tmp_path: Path, config: RunConfig) -> Path:
-    simulate(config, RunFolder.create(tmp_path, config), Simulation(threads=1))
+    simulate(config, new_run(tmp_path, config), Simulation(threads=1))
     return tmp_path
 
 
@@ -186,12 +188,12 @@ def test_a_run_leaves_what_travels_and_equals_a_loop_by_hand(tmp_path: Path) -> 
     for name in shared:
         np.testing.assert_allclose(found[name], mean[name].numpy(), rtol=1e-4, atol=1e-6)  # type: ignore[union-attr]
     losses = [task.loss(c.eval()(d.test.x), d.test.y).item() for c, d in zip(clients, data, strict=True)]
-    assert read_lines(folder / HISTORY)[-1]["loss"] == pytest.approx(sum(losses) / 3, rel=1e-4)
+    assert Record(folder).history[-1]["loss"] == pytest.approx(sum(losses) / 3, rel=1e-4)
 
 
 def test_a_head_alone_needs_few_bytes(tmp_path: Path) -> None:
-    whole = read_lines(run(tmp_path / "whole", changed(CONFIG, share="all")) / HISTORY)[-1]
-    head = read_lines(run(tmp_path / "head", changed(CONFIG, share="3.*")) / HISTORY)[-1]
+    whole = Record(run(tmp_path / "whole", changed(CONFIG, share="all"))).history[-1]
+    head = Record(run(tmp_path / "head", changed(CONFIG, share="3.*"))).history[-1]
     assert head["bytes_up"] < 0.5 * whole["bytes_up"]
 
 
@@ -221,7 +223,7 @@ def test_side_by_side_a_fixed_part_is_the_tasks_own(tmp_path: Path) -> None:
     config = changed(CONFIG, task="tests.client.test_share:Adapted", share="auto", participation="always")
     models = []
     for mode in ("vmap", "sequential"):
-        simulate(config, RunFolder.create(tmp_path / mode, config), Simulation(mode, threads=1))
+        simulate(config, new_run(tmp_path / mode, config), Simulation(mode, threads=1))
         models.append(read_safetensors(tmp_path / mode / MODEL)[0])
     assert set(models[0]) == {"2.weight", "2.bias", "4.weight", "4.bias"}
     for name, array in models[0].items():

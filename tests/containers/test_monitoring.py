@@ -26,8 +26,8 @@ def names(tmp_path: Path) -> set[str]:
     from prometheus_client.parser import text_string_to_metric_families
 
     from client.state.activity import Activity
+    from fedappeal.record.files import CONFIG, HISTORY
     from fedappeal.record.lines import append_lines
-    from fedappeal.record.run_folder import CONFIG, HISTORY
     from fedappeal.views.metrics.client_metrics import ClientMetrics
     from fedappeal.views.metrics.folder import FolderMetrics
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.federation.nodes import PublicKey
-from fedappeal.record.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.record.files import CHECKPOINT, MODEL
+from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,15 +52,15 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        return read_lines(self.folder / HISTORY)
+        return Record(self.folder).history
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        return read_lines(self.folder / EVENTS)
+        return Record(self.folder).events
 
     @property
     def participation(self) -> list[dict[str, Any]]:
-        return read_lines(self.folder / PARTICIPATION)
+        return Record(self.folder).decisions
 
     def decisions(self, client_id: str) -> dict[int, str]:
         """Return a client's decisions by round."""

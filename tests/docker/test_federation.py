@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.run_folder import HISTORY, read_config, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.views.report.report import REPORT
 from tests.docker.federation import ROOT, Federation, Run, docker
 
@@ -43,7 +43,7 @@ def test_a_fresh_start_makes_everything_and_runs_to_the_end(fresh: Federation, f
     assert "after round 3" in said
     assert [(line["asked"], line["joined"]) for line in run.history] == [(5, 5)] * 3
     assert len({p["client-id"] for p in run.participation}) == 5
-    settings = read_config(run.folder)["settings"]
+    settings = Record(run.folder).config["settings"]
     assert (settings["task"], settings["strategy"], settings["clients"]) == ("digits", "maxfl", 5)
     assert "the report: /runs/" in said
     report = (run.folder / REPORT).read_text()
@@ -68,9 +68,9 @@ def test_a_second_start_is_another_run_of_the_same_clients_and_more(
     now = {p["client-id"] for p in second.participation}
     assert before < now
     assert len(now) == 7
-    assert read_config(second.folder)["settings"]["clients"] == 7
+    assert Record(second.folder).config["settings"]["clients"] == 7
     assert [line["joined"] for line in second.history] == [7, 7, 7]
-    assert len(read_lines(first.folder / HISTORY)) == 3
+    assert len(Record(first.folder).history) == 3
 
 
 @pytest.mark.core

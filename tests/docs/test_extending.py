@@ -27,11 +27,13 @@ from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEG
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
-from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, plugin_settings
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.tasks import TASKS, load_task
+from server.new_run import new_run
 from strategies.rounds.exchange.members import Members
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.round import Round
@@ -255,9 +257,9 @@ def test_fedyogi_is_the_same_in_both_modes(tmp_path: Path) -> None:
     config = RunConfig.parse(settings)
     accuracy = []
     for mode in ("batched", "sequential"):
-        run = RunFolder.create(tmp_path / mode, config)
+        run = new_run(tmp_path / mode, config)
         simulate(config, run, Simulation(mode, threads=1))
-        accuracy.append([line["loss"] for line in read_lines(run.path / HISTORY)])
+        accuracy.append([line["loss"] for line in Record(run.path).history])
     assert accuracy[0] == pytest.approx(accuracy[1], rel=1e-4)
 
 
@@ -283,7 +285,7 @@ def test_all_five_together_on_the_command_line(folder: Path, tmp_path: Path) -> 
     options += "--set fedyogi.server-lr=0.05 --set sam.rho=0.1 --clients 4 --rounds 3 --mandatory-rounds 0"
     out = tmp_path / "run"
     run_in(folder, str(Path(sys.executable).parent / "fedappeal"), "simulate", *options.split(), "--out", str(out))
-    rounds = read_lines(out / HISTORY)
+    rounds = Record(out).history
     assert len(rounds) == 3
     assert rounds[0]["joined"] == 4
     assert not any("failures" in line for line in rounds)

@@ -10,7 +10,7 @@ import pytest
 from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.record.run_folder import HISTORY, read_config, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.docs.pages import write_files
 from tests.e2e.conftest import BIN, ROOT, Marked, each
@@ -56,7 +56,7 @@ def test_stock_supernodes_and_a_long_lived_client_in_one_run(marked: Marked, tmp
         stock.wait(20)
         psutil.wait_procs(executors, timeout=20)
         assert status.completed, status
-    rounds = read_lines(folder / HISTORY)
+    rounds = Record(folder).history
     # The server asks beyond their goodwill: both clients join once, and no more.
     assert [(r["mandatory"], r["joined"], r["evaluated"]) for r in rounds] == [(True, 2, 2), (True, 0, 2)]
     assert "goodwill: 1 of 1 round spent" in (tmp_path / "client.log").read_text()
@@ -86,7 +86,7 @@ def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> N
         while any("ray" in p.info["name"] or "simulation" in p.info["name"] for p in marked.alive()):
             assert time.monotonic() < deadline, marked.alive()
             time.sleep(0.5)
-    rounds = read_lines(folder / HISTORY)
+    rounds = Record(folder).history
     assert [(r["joined"], r["evaluated"]) for r in rounds] == [(3, 3), (3, 3)], done.stdout[-3000:]
-    settings = read_config(folder)["settings"]
+    settings = Record(folder).config["settings"]
     assert (settings["fedprox.proximal-mu"], settings["solo.steps"], settings["fedyogi.server-lr"]) == (0.5, 7, 0.05)

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors, write_safetensors
 from tests.e2e.conftest import BIN, Marked, each
 from tests.e2e.test_flower_runtimes import free_port
@@ -77,13 +78,13 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
             node.wait(20)
         psutil.wait_procs(executors, timeout=20)
         assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "supernode0.log").read_text()[-2000:]
-    rounds = read_lines(folder / HISTORY)
+    rounds = Record(folder).history
     assert [(r["joined"], r["failed"], r["evaluated"], r["accuracy"]) for r in rounds] == [(2, 0, 2, 0.5)]
     # They are known by their node ids.
-    enrolled = {e["client"] for e in read_lines(folder / EVENTS) if e["event"] == "enrolled"}
+    enrolled = {e["client"] for e in Record(folder).events if e["event"] == "enrolled"}
     assert len(enrolled) == 2
     assert all(client.isdigit() for client in enrolled)
-    assert {line["client-id"] for line in read_lines(folder / PARTICIPATION)} == enrolled
+    assert {line["client-id"] for line in Record(folder).decisions} == enrolled
     # Weighted by examples, a round moves every value by (10 * 1 + 20 * 2) / 30.
     model, _ = read_safetensors(folder / MODEL)
     for name, start in arrays.items():

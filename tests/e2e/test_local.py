@@ -11,7 +11,11 @@ import psutil
 import pytest
 
 from client.state.store import DiskStore
-from fedappeal.record.run_folder import EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, read_config, read_lines
+from fedappeal.record.files import EVENTS
+from fedappeal.record.files import HISTORY
+from fedappeal.record.files import MEASUREMENTS
+from fedappeal.record.files import PARTICIPATION
+from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from tests.e2e.conftest import BIN, Marked, each
 
@@ -21,7 +25,7 @@ FEDAPPEAL = str(BIN / "fedappeal")
 
 def wait_for_rounds(folder: Path, rounds: int, timeout: float = 120) -> None:
     deadline = time.monotonic() + timeout
-    while len(read_lines(folder / HISTORY)) < rounds:
+    while len(Record(folder).history) < rounds:
         assert time.monotonic() < deadline, "the run did not get that far"
         time.sleep(0.05)
 
@@ -40,7 +44,7 @@ def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path) ->
     done = marked.run(FEDAPPEAL, "local", *options.split(), "--out", str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
 
-    rounds = read_lines(folder / HISTORY)
+    rounds = Record(folder).history
     assert [r["round"] for r in rounds] == [1, 2, 3]
     assert rounds[0]["joined"] == 3
     # One round is not enough to appeal to anyone: all sit out, and what they upload is small.
@@ -54,7 +58,7 @@ def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path) ->
     assert 3 * model_bytes < rounds[0]["bytes_up"] < 3 * model_bytes + 7 * 2048
     assert rounds[1]["accuracy"] == rounds[0]["accuracy"], "no client joined: the model stays"
 
-    config = read_config(folder)
+    config = Record(folder).config
     assert config["settings"]["seed"] == 0
     assert {"flwr", "torch", "python"} <= set(config["versions"])
     arrays, _ = read_safetensors(folder / "model.safetensors")
@@ -80,12 +84,12 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
     marked.start(FEDAPPEAL, "local", *options, "--rounds", "10", "--out", str(killed), log=tmp_path / "killed.log")
     wait_for_rounds(killed, 6)
     end_all(marked)
-    assert 6 <= len(read_lines(killed / HISTORY)) < 10
+    assert 6 <= len(Record(killed).history) < 10
     done = marked.run(FEDAPPEAL, "resume", str(killed), "--rounds", "12")
     assert done.returncode == 0, done.stdout + done.stderr
 
-    assert read_lines(killed / PARTICIPATION) == read_lines(whole / PARTICIPATION)
-    assert [r["round"] for r in read_lines(killed / HISTORY)] == list(range(1, 13))
+    assert Record(killed).decisions == Record(whole).decisions
+    assert [r["round"] for r in Record(killed).history] == list(range(1, 13))
     ours, _ = read_safetensors(killed / "model.safetensors")
     theirs, _ = read_safetensors(whole / "model.safetensors")
     for name in theirs:
@@ -94,11 +98,11 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
     shown = [line.split()[1] for line in done.stdout.splitlines() if line[:1] in ("●", "○", "·")]
     after = int(re.findall("continued after round ([0-9]+)", done.stdout)[0])
     assert [int(number.rstrip("*")) for number in shown] == list(range(after + 1, 13)), "only rounds that exist"
-    began = [e["round"] for e in read_lines(killed / EVENTS) if e["event"] == "round"]
+    began = [e["round"] for e in Record(killed).events if e["event"] == "round"]
     assert began == list(range(1, 13))
-    assert [line["round"] for line in read_lines(killed / MEASUREMENTS)] == list(range(1, 13))
+    assert [line["round"] for line in Record(killed).measurements] == list(range(1, 13))
     assert not (killed / "requirements.jsonl").exists(), "a deployed server does not know any requirement"
-    record = read_config(killed)
+    record = Record(killed).config
     assert (record["settings"]["rounds"], record["settings"]["schedule-rounds"]) == (12, 10)
     assert record["runtime"] == {"kind": "local", "data-dir": "", "device": "auto"}
 
@@ -119,7 +123,7 @@ def test_a_killed_serverapp_ends_the_command_with_the_command_that_continues(mar
     [line] = [line for line in log.read_text().splitlines() if "the run failed" in line]
     assert line.startswith("fedappeal: the run failed: its process (ServerApp) was killed by signal 9 (logs: ")
     assert line.endswith(f"; continue with: fedappeal resume {folder} --allow mine --allow .")
-    done = len(read_lines(folder / HISTORY))
+    done = len(Record(folder).history)
     command = line.partition("continue with: ")[2].split()[1:]
     again = marked.run(FEDAPPEAL, *command, "--rounds", str(done + 1), cwd=code)
     assert again.returncode == 0, again.stdout + again.stderr
@@ -141,5 +145,5 @@ def test_ctrl_c_ends_every_process_and_leaves_a_readable_folder(marked: Marked, 
     assert run.wait(30) == 130
     assert not marked.alive()
     assert json.loads((folder / "config.json").read_text())["settings"]["clients"] == 2
-    read_lines(folder / HISTORY)
+    Record(folder).history
     assert f"fedappeal resume {folder}" in (tmp_path / "log").read_text().replace("\n", "")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.record.files import HISTORY
+from fedappeal.record.reader import Record
 from tests.e2e.conftest import BIN, Marked
 
 pytestmark = pytest.mark.e2e
@@ -44,7 +45,7 @@ def run(marked: Marked, folder: Path, *command: str) -> "subprocess.CompletedPro
 
 
 def rounds(folder: Path) -> int:
-    return len(read_lines(folder / HISTORY))
+    return len(Record(folder).history)
 
 
 def test_a_sweep_in_processes_of_their_own_runs(marked: Marked, folder: Path) -> None:

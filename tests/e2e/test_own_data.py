@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.e2e.conftest import BIN, Marked
 
@@ -94,13 +94,13 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
         for process in ours.values():
             process.terminate()
         assert [process.wait(20) for process in ours.values()] == [0] * 7
-    rounds = read_lines(folder / HISTORY)
+    rounds = Record(folder).history
     assert [(r["asked"], r["joined"], r["evaluated"]) for r in rounds] == [(4, 4, 5)] * 2
     assert min(rounds[-1]["accuracy"], rounds[-1]["unseen_accuracy"]) > 0.9, rounds[-1]
     assert "of 5 of the 10 labels, 36 to train on and 24 to test with" in (tmp_path / "a.npz.log").read_text()
     assert "40 of 40 images are resized to 8x8" in (tmp_path / "images.log").read_text()
     assert "x has shape (20, 9, 9)" in (tmp_path / "wrong.npz.log").read_text()
-    told = [line for line in read_lines(folder / EVENTS) if line["event"] == "refused"]
+    told = [line for line in Record(folder).events if line["event"] == "refused"]
     found = {line["client"]: (line["problem"], line["reason"]) for line in told}
     assert found.pop("anna") == ("labels", "data is refused: labels out of range")
     assert list(found.values()) == [("shape", "data is refused: shapes or lengths do not fit")]

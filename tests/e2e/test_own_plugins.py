@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.run_folder import HISTORY, POLICIES, read_config, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.docs.pages import write_files
 from tests.e2e.conftest import BIN, Marked
@@ -22,15 +22,15 @@ OWN = (
 
 def check(folder: Path) -> list[tuple[int, int]]:
     """Check what a run left behind; return how many joined and sat out, round by round."""
-    rounds = read_lines(folder / HISTORY)
+    rounds = Record(folder).history
     assert [line["round"] for line in rounds] == [1, 2, 3, 4]
     assert all(line["failed"] == 0 and line["evaluated"] == 3 for line in rounds), rounds
-    settings = read_config(folder)["settings"]
+    settings = Record(folder).config["settings"]
     assert settings["fedyogi.server-lr"] == 0.05
     assert settings["fedyogi.beta2"] == 0.99  # a default is recorded too
     assert settings["sam.rho"] == 0.1
     assert RunConfig.parse(settings).section("moons")["angle"] == 0.2
-    policies = {line["client-id"]: line["policy"] for line in read_lines(folder / POLICIES)}
+    policies = {line["client-id"]: line["policy"] for line in Record(folder).policies}
     assert len(policies) == 3
     assert set(policies.values()) <= {"mine.stubborn:Stubborn", "always"}
     return [(line["joined"], line["sat_out"]) for line in rounds]

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedappeal.record.run_folder import HISTORY, MODEL, PARTICIPATION, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from tests.e2e.conftest import BIN, Marked
 
@@ -19,9 +20,9 @@ def test_a_deployed_run_and_a_simulated_one_agree(marked: Marked, tmp_path: Path
         done = marked.run(str(BIN / "fedappeal"), command, *options.split(), "--out", str(tmp_path / command))
         assert done.returncode == 0, done.stdout + done.stderr
     local, simulated = tmp_path / "local", tmp_path / "simulate"
-    assert len(read_lines(local / HISTORY)) == 5
-    assert read_lines(local / PARTICIPATION) == read_lines(simulated / PARTICIPATION)
-    for deployed, in_process in zip(read_lines(local / HISTORY), read_lines(simulated / HISTORY), strict=True):
+    assert len(Record(local).history) == 5
+    assert Record(local).decisions == Record(simulated).decisions
+    for deployed, in_process in zip(Record(local).history, Record(simulated).history, strict=True):
         for key, value in deployed.items():
             if key != "seconds":
                 assert in_process[key] == pytest.approx(value, rel=1e-4, abs=1e-5), key

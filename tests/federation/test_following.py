@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from fedappeal.federation import remote
-from fedappeal.federation.follower import Follower
 from fedappeal.federation.remote import Ended, RemoteSuperLink
 from fedappeal.flower.control import ControlError, RunStatus
-from fedappeal.record.run_folder import EVENTS, HISTORY, PARTICIPATION, RunFolder
+from fedappeal.record.files import EVENTS, HISTORY, PARTICIPATION
+from fedappeal.record.follower import WatchedRun
 from fedappeal.settings.config import RunConfig
+from server.new_run import new_run
 
 GONE = ControlError("the SuperLink at h:1 is not reachable: refused", unreachable=True)
 RUNNING = RunStatus("running", "", "")
@@ -77,7 +78,7 @@ def test_the_folder_says_more_than_flower_about_a_failure(
     answers: list[RunStatus | ControlError], tmp_path: Path
 ) -> None:
     seen: list[tuple[str, Any]] = []
-    follower = Follower(tmp_path, lambda kind, line: seen.append((kind, line.get("event", line.get("round")))))
+    follower = WatchedRun(tmp_path, lambda kind, line: seen.append((kind, line.get("event", line.get("round")))))
 
     def write(file: str, *lines: dict[str, Any]) -> None:
         with (tmp_path / file).open("a") as out:
@@ -97,14 +98,14 @@ def test_the_folder_says_more_than_flower_about_a_failure(
 
 def test_a_run_that_continues_is_shown_from_where_it_continues(tmp_path: Path) -> None:
     """Rounds 3 and 4 were run before, and are dropped and run again; a round that was kept is not shown twice."""
-    run = RunFolder.create(tmp_path / "run", RunConfig(rounds=6))
+    run = new_run(tmp_path / "run", RunConfig(rounds=6))
     run.event("enrolled", client="a", enrolled=1)
     for number in (1, 2, 3, 4):
         run.event("round", round=number)
         run.append(HISTORY, {"round": number})
     run.event("interrupted")
     seen: list[tuple[str, Any]] = []
-    follower = Follower(run.path, lambda kind, line: seen.append((kind, line.get("round", line.get("event")))))
+    follower = WatchedRun(run.path, lambda kind, line: seen.append((kind, line.get("round", line.get("event")))))
     follower.read()
     assert seen == []
     run.forget_after(2)
@@ -121,11 +122,11 @@ def test_a_run_that_continues_is_shown_from_where_it_continues(tmp_path: Path) -
 
 
 def test_a_run_that_fails_before_it_continues_is_heard(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path / "run", RunConfig(rounds=6))
+    run = new_run(tmp_path / "run", RunConfig(rounds=6))
     run.event("enrolled", client="a", enrolled=1)
     run.event("round", round=1)
     run.event("finished", round=1, reason="")
-    follower = Follower(run.path, lambda kind, line: None)
+    follower = WatchedRun(run.path, lambda kind, line: None)
     run.event("failed", reason="out of memory")
     follower.read()
     assert (follower.finished, follower.failed) == (False, "out of memory")

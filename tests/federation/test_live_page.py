@@ -12,7 +12,7 @@ import pytest
 
 from fedappeal.federation.address import read_root_certificates
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.views.live.actions import SubmittedRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
@@ -98,10 +98,10 @@ def test_the_superlinks_latest_run_is_shown_stopped_and_resumed(
     stopped = reader.client.post("/stop", json={"run": run["run-id"]})
     assert stopped.json() == {"said": f"run {run['run-id']} was stopped"}
     wait_until(lambda: reader.state() == "stopped" and reader.shown["actions"]["resume"])
-    rounds = len(read_lines(folder / HISTORY))
+    rounds = len(Record(folder).history)
     resumed = reader.client.post("/resume")
     assert resumed.status_code == 200, resumed.text
-    wait_until(lambda: len(read_lines(folder / HISTORY)) > rounds + 1)
+    wait_until(lambda: len(Record(folder).history) > rounds + 1)
     wait_until(lambda: reader.state() == "running" and not reader.shown["actions"]["resume"])
     again = reader.client.post("/stop", json={})
     assert again.json()["said"].endswith("was stopped")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.core.plugins import PLUGIN_PATH
-from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.reader import Record
 from tests.docs.pages import write_files
 from tests.federation.conftest import Federation
 
@@ -44,7 +44,7 @@ def test_clients_run_code_that_their_owners_allow(own: Federation, tmp_path: Pat
     )  # fmt: skip
     done = subprocess.run(submit, env=own.environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    rounds = read_lines(folder / HISTORY)
+    rounds = Record(folder).history
     assert [line["round"] for line in rounds] == [1, 2, 3]
     assert rounds[0]["joined"] == 2
     assert all(line["evaluated"] == 2 and line["failed"] == 0 for line in rounds)
@@ -52,7 +52,7 @@ def test_clients_run_code_that_their_owners_allow(own: Federation, tmp_path: Pat
         "ConfigError: strategy = 'mine.fedyogi:FedYogi' is not allowed: this client's owner has not allowed the "
         "package 'mine' (--allow mine)"
     )
-    refused = [event["reason"] for event in read_lines(folder / EVENTS) if event["event"] == "refused"]
+    refused = [event["reason"] for event in Record(folder).events if event["event"] == "refused"]
     assert refused
     assert set(refused) == {why}
     assert why in closed.wait_for("not allowed")

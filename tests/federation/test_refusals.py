@@ -13,7 +13,7 @@ from fedappeal.federation.certificates import make_key, write_certificates
 from fedappeal.federation.nodes import PublicKey
 from fedappeal.flower.node import signing
 from fedappeal.protocol.keys import PROTOCOL
-from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.reader import Record
 from tests.federation.conftest import FEDAPPEAL, Client, Federation
 
 pytestmark = pytest.mark.e2e
@@ -129,7 +129,7 @@ def test_a_client_of_another_protocol_is_refused_with_a_line_on_both_sides(
     told = f"this client speaks protocol 999 (fedappeal {__version__}), the run {PROTOCOL}"
     client.wait_for(told)
     assert told in done.err
-    [reason] = [line["reason"] for line in read_lines(folder / EVENTS) if line["event"] == "refused"]
+    [reason] = [line["reason"] for line in Record(folder).events if line["event"] == "refused"]
     assert told in reason
     assert client.end() == 0
 
@@ -143,7 +143,7 @@ def test_a_client_of_another_version_joins_where_it_speaks_the_same_protocol(
     options = ["--clients", "1", "--rounds", "1", "--local-steps", "1", "--set", "solo.steps=1", "--out", str(folder)]
     done = registered.fedappeal("submit", *options)
     assert done.code == 0, done.out + done.err
-    assert [line["joined"] for line in read_lines(folder / HISTORY)] == [1]
+    assert [line["joined"] for line in Record(folder).history] == [1]
     assert client.end() == 0
 
 
@@ -166,8 +166,8 @@ def test_a_client_whose_data_do_not_fit_is_named_and_does_not_end_the_run(
     assert done.code == 0, done.out + done.err
     key = PublicKey.read(registered.key("2").with_suffix(".pub")).client_id
     assert f"client 2 ({key}): data is refused: labels out of range\n" in done.out
-    assert [line["joined"] for line in read_lines(folder / HISTORY)] == [1]
-    (event,) = [line for line in read_lines(folder / EVENTS) if line["event"] == "refused"]
+    assert [line["joined"] for line in Record(folder).history] == [1]
+    (event,) = [line for line in Record(folder).events if line["event"] == "refused"]
     assert (event["client"], event["problem"]) == (key, "labels")
     assert "patients" not in done.out + str(event)
     clients[1].wait_for("patients.csv' is not allowed: row 1 (line 2), column digit: label '77': 0 to 9")

@@ -15,7 +15,7 @@ import pytest
 from client.process.owner import PAUSED
 from client.state.store import DiskStore
 from fedappeal.federation.nodes import PublicKey
-from fedappeal.record.run_folder import EVENTS, HISTORY, PARTICIPATION, read_config, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from tests.federation.conftest import ENVIRONMENT, Client, Federation
 
@@ -79,11 +79,11 @@ def run_id(log: Path) -> str:
 
 def test_the_run_folder_calls_clients_by_the_keys_that_were_registered(federation: Federation, whole: Path) -> None:
     ids = {PublicKey.read(federation.key(name).with_suffix(".pub")).client_id for name in "01"}
-    assert {line["client-id"] for line in read_lines(whole / PARTICIPATION)} == ids
+    assert {line["client-id"] for line in Record(whole).decisions} == ids
     listed = json.loads(federation.fedappeal("federation", "list", "--json").out)
     assert {node["client-id"]: node["status"] for node in listed} == dict.fromkeys(ids, "online")
     assert all(node["last-seen"] >= node["since"] for node in listed)
-    held = {line["client"]: line["examples"] for line in read_lines(whole / EVENTS) if line["event"] == "enrolled"}
+    held = {line["client"]: line["examples"] for line in Record(whole).events if line["event"] == "enrolled"}
     assert set(held) == ids
     assert min(held.values()) >= 5
     listed = json.loads(federation.fedappeal("federation", "list", "--run", str(whole), "--json").out)
@@ -117,7 +117,7 @@ def test_a_run_with_enough_clients_does_not_wait_for_a_paused_one(
         (state / PAUSED).unlink()
     assert done.code == 0, done.out + done.err
     assert "1 of 2 clients enrolled: the run begins with them" in done.out
-    assert [line["joined"] for line in read_lines(folder / HISTORY)] == [1]
+    assert [line["joined"] for line in Record(folder).history] == [1]
 
 
 def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened(
@@ -125,9 +125,9 @@ def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened
 ) -> None:
     folder, log = federation.folder / "runs" / "killed", federation.folder / "killed.log"
     submit = waiting(federation, log, "--rounds", "8", "--seed", "3", "--out", str(folder))
-    wait_until(lambda: len(read_lines(folder / HISTORY)) >= 2, 120)
+    wait_until(lambda: len(Record(folder).history) >= 2, 120)
     server_app(federation).send_signal(signal.SIGKILL)
-    assert 2 <= len(read_lines(folder / HISTORY)) < 8
+    assert 2 <= len(Record(folder).history) < 8
     assert submit.wait(30) == 1, "the promise is 10 s; Flower alone finds out after a minute"
     [line] = [line for line in log.read_text().splitlines() if "the run failed" in line]
     assert line.startswith(
@@ -139,7 +139,7 @@ def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened
     done = federation.fedappeal("resume", str(folder))
     assert done.code == 0, done.out + done.err
     assert "continued after round" in done.out
-    assert read_lines(folder / PARTICIPATION) == read_lines(whole / PARTICIPATION)
+    assert Record(folder).decisions == Record(whole).decisions
     ours, theirs = (read_safetensors(each / "model.safetensors")[0] for each in (folder, whole))
     for name in theirs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
@@ -149,8 +149,8 @@ def test_a_run_whose_server_app_was_killed_is_resumed_as_if_nothing_had_happened
     longer = federation.fedappeal("resume", str(folder), "--rounds", "9")
     assert longer.code == 0, longer.out + longer.err
     assert "continued after round 8" in longer.out
-    assert [line["round"] for line in read_lines(folder / HISTORY)] == list(range(1, 10))
-    record = read_config(folder)
+    assert [line["round"] for line in Record(folder).history] == list(range(1, 10))
+    record = Record(folder).config
     assert (record["runtime"], record["settings"]["schedule-rounds"]) == ({"kind": "submitted"}, 8)
 
 
@@ -159,13 +159,13 @@ def test_interrupting_the_wait_leaves_the_run_and_says_how_to_stop_it(
 ) -> None:
     folder, log = federation.folder / "runs" / "long", federation.folder / "long.log"
     submit = waiting(federation, log, "--rounds", "500", "--out", str(folder))
-    wait_until(lambda: read_lines(folder / HISTORY), 120)
+    wait_until(lambda: Record(folder).history, 120)
     submit.send_signal(signal.SIGTERM)
     assert submit.wait(20) == 130
     number = run_id(log)
     assert f"run {number} continues; to stop it: fedappeal federation stop {number} --superlink" in log.read_text()
-    rounds = len(read_lines(folder / HISTORY))
-    wait_until(lambda: len(read_lines(folder / HISTORY)) > rounds)
+    rounds = len(Record(folder).history)
+    wait_until(lambda: len(Record(folder).history) > rounds)
     for told in ("was stopped", "had already ended"):
         stop = federation.fedappeal("federation", "stop", number)
         assert stop.out == f"run {number} {told}\n", stop.err
@@ -187,7 +187,7 @@ def test_a_superlink_that_was_killed_and_restarted_keeps_its_nodes(
     assert detached.code == 0, detached.err
     assert detached.out.strip().isdigit()
     wait_until(lambda: (folder / "model.safetensors").exists(), 120)
-    assert [line["joined"] for line in read_lines(folder / HISTORY)] == [2, 2]
+    assert [line["joined"] for line in Record(folder).history] == [2, 2]
 
 
 def test_a_run_that_fails_ends_the_wait_with_its_reason(federation: Federation, whole: Path) -> None:
@@ -214,13 +214,13 @@ def test_a_client_gets_a_new_key_and_stays_who_it_is(federation: Federation, who
     done = federation.fedappeal("submit", *options, "--rounds", "3", "--out", str(folder))
     assert done.code == 0, done.out + done.err
     old = PublicKey.read(federation.key("0").with_suffix(".pub")).client_id
-    left = [line["client-id"] for line in read_lines(folder / PARTICIPATION) if line["decision"] == "left"]
+    left = [line["client-id"] for line in Record(folder).decisions if line["decision"] == "left"]
     assert old in left
 
     state = federation.folder / "clients" / "0"
     remembered = {name: DiskStore(state).read(name) for name in DiskStore(state).names()}
     runs = {name: r.values for name, r in remembered.items() if name.startswith(("run-", "requirement-"))}
-    key = read_config(folder)["run-key"]
+    key = Record(folder).config["run-key"]
     assert runs[f"run-{key}"]["left-round"] > 0
 
     next(c for c in federation._clients if c.log.parent == state).end()
@@ -236,7 +236,7 @@ def test_a_client_gets_a_new_key_and_stays_who_it_is(federation: Federation, who
     again = federation.folder / "runs" / "rotated"
     done = federation.fedappeal("submit", *options, "--rounds", "3", "--out", str(again))
     assert done.code == 0, done.out + done.err
-    assert read_lines(again / PARTICIPATION) == read_lines(folder / PARTICIPATION)
+    assert Record(again).decisions == Record(folder).decisions
     store = DiskStore(state)
     for name, values in runs.items():
         record = store.read(name)

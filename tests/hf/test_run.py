@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.files.data_files import DATA_DIR
 from fedappeal.trained.model import load_model
+from server.new_run import new_run
 from tests.hf.tiny import save_model, save_texts
 
 ROUNDS = 2
@@ -26,8 +28,8 @@ def history(folder: Path, data: Path, **more: object) -> list[dict[str, float]]:
         **{f"hf-text.{key}": value for key, value in own.items()},
     }
     config = RunConfig.parse(settings)
-    simulate(config, RunFolder.create(folder, config), Simulation(mode="sequential", data_dir=str(data), threads=1))
-    return list(read_lines(folder / HISTORY))
+    simulate(config, new_run(folder, config), Simulation(mode="sequential", data_dir=str(data), threads=1))
+    return list(Record(folder).history)
 
 
 def test_adapters_are_under_a_twentieth_of_the_bytes_and_learn(tmp_path: Path) -> None:
@@ -62,8 +64,8 @@ def test_a_language_models_tied_layers_travel_once_and_are_tied_in_the_trained_m
         **{f"hf-lm.{key}": value for key, value in own.items()},
     }
     config, folder = RunConfig.parse(settings), tmp_path / "run"
-    simulate(config, RunFolder.create(folder, config), Simulation(mode="sequential", data_dir=str(data), threads=1))
-    first, last = read_lines(folder / HISTORY)
+    simulate(config, new_run(folder, config), Simulation(mode="sequential", data_dir=str(data), threads=1))
+    first, last = Record(folder).history
     assert last["loss"] < first["loss"]
     assert 0 < last["token_accuracy"] < 1
 

@@ -17,15 +17,17 @@ from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDic
 
 from client.fleet.connection import FleetConnection
 from fedappeal.federation.clients import ClientProcesses
-from fedappeal.federation.follower import Follower
 from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
 from fedappeal.flower.node.transport import open_fleet
 from fedappeal.protocol import keys, proof
+from fedappeal.record.files import INITIAL
+from fedappeal.record.follower import WatchedRun
+from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL
-from fedappeal.record.run_folder import EVENTS, HISTORY, INITIAL, RunFolder, read_lines
 from fedappeal.settings.config import RunConfig
+from server.new_run import new_run
 
 _ONE_AT_A_TIME = threading.Lock()
 """Flower gives new messages one identity for the whole process: attackers take turns."""
@@ -161,7 +163,7 @@ class Federation:
 
     def follow(self, seconds: float = 120.0) -> None:
         """Wait until the run has finished, and fail the test where it has not."""
-        follower = Follower(self.path, lambda kind, line: None)
+        follower = WatchedRun(self.path, lambda kind, line: None)
         until = time.monotonic() + seconds
         while not follower.finished:
             follower.read()
@@ -184,12 +186,12 @@ class Federation:
     @property
     def history(self) -> list[dict[str, Any]]:
         """A line a round so far."""
-        return read_lines(self.path / HISTORY)
+        return Record(self.path).history
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """What else the run's folder says happened."""
-        return read_lines(self.path / EVENTS)
+        return Record(self.path).events
 
     @property
     def log(self) -> str:
@@ -216,7 +218,7 @@ def federation(folder: Path, *, attackers: int = 1, **settings: Any) -> Iterator
     chosen = {"task": "digits", "strategy": "fedavg", "clients": 3, "rounds": 3, "local_steps": 5} | settings
     config = RunConfig.parse_recorded({key.replace("_", "-"): value for key, value in chosen.items()})
     path = folder / "run"
-    RunFolder.create(path, config, {KIND: LOCAL})
+    new_run(path, config, {KIND: LOCAL})
     superlink = SuperLink(path / "logs")
     clients = ClientProcesses(config, initial=path / INITIAL, states=path / "clients", logs=path / "logs")
     clients._plan["clients"] = clients._plan["clients"][: config.clients - attackers]  # type: ignore[index]

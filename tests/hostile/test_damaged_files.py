@@ -23,16 +23,19 @@ from fedappeal.cli.main import main
 from fedappeal.core.requirement import Requirement
 from fedappeal.core.store import Record
 from fedappeal.protocol.packing import content_hash
-from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION, POLICIES, read_lines, usable_lines
-from fedappeal.record.mending import mended
-from fedappeal.record.resumption import rounds_done, settings_to_resume
-from fedappeal.record.run_folder import CHECKPOINT, RunFolder
+from fedappeal.record.files import CHECKPOINT, EVENTS, HISTORY, PARTICIPATION, POLICIES
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record as RunRecord
+from fedappeal.record.reader import usable_lines
+from fedappeal.record.resumption import rounds_done
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors, write_safetensors
 from server.checkpoint import Checkpoint
 from server.checkpoints import checkpoint_files, newest_usable, write_checkpoint
+from server.continuation import mended, settings_to_resume
 from server.initial_files import damaged_initials, initial_files
+from server.new_run import new_run
 from server.records import flattened
 
 KEEP = {"identity", "noise-key"}
@@ -165,7 +168,7 @@ def test_a_kill_between_any_two_steps_leaves_the_newest_or_the_one_before(
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     """A run after round 6."""
-    made = RunFolder.create(tmp_path / "run", RunConfig(rounds=9), {"kind": "submitted"})
+    made = new_run(tmp_path / "run", RunConfig(rounds=9), {"kind": "submitted"})
     for server_round in range(1, 7):
         made.event("round", round=server_round)
         numbers = dict.fromkeys(("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down"), 1)
@@ -186,7 +189,7 @@ def test_the_one_before_is_used_and_named_and_the_damaged_one_is_kept(folder: Ru
     (line,) = said
     assert "its arrays do not match their checksum: the run continues after round 5, from 'checkpoint-5." in line
     assert (folder.path / f"{CHECKPOINT}.damaged").read_bytes() == bytes_of_it
-    event = read_lines(folder.path / EVENTS)[-1]
+    event = RunRecord(folder.path).events[-1]
     assert (event["event"], event["file"], event["aside"], event["round"]) == (
         *("damaged", CHECKPOINT, f"{CHECKPOINT}.damaged", 5),
     )
@@ -208,7 +211,7 @@ def test_a_damaged_initial_model_has_a_copy_and_comes_back_with_the_next_checkpo
         (line,) = said
         assert file.name in line
         assert (folder.path / f"{file.name}.damaged").read_bytes() == damaged
-        assert read_lines(folder.path / EVENTS)[-1]["file"] == file.name
+        assert RunRecord(folder.path).events[-1]["file"] == file.name
         assert not file.exists()
         assert found.checkpoint is not None
         found.checkpoint.write(folder.path / CHECKPOINT)
@@ -267,7 +270,7 @@ def test_a_short_simulation_has_a_predecessor_from_the_second_round_on(
         {"clients": 2, "rounds": rounds, "local-steps": 2, "strategy": "scaffold", "solo.steps": 1}
     )
     for folder in ("whole", "damaged"):
-        simulate(config, RunFolder.create(tmp_path / folder, config), Simulation(mode="sequential"))
+        simulate(config, new_run(tmp_path / folder, config), Simulation(mode="sequential"))
     file = tmp_path / "damaged" / name.replace("2", str(rounds))
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -276,7 +279,7 @@ def test_a_short_simulation_has_a_predecessor_from_the_second_round_on(
     models = [(tmp_path / folder / "model.safetensors") for folder in ("whole", "damaged")]
     arrays = [read_safetensors(path)[0] for path in models]
     assert all(np.array_equal(arrays[0][key], arrays[1][key]) for key in arrays[0])
-    assert [line["round"] for line in read_lines(tmp_path / "damaged" / HISTORY)] == [*range(1, rounds + 2)]
+    assert [line["round"] for line in RunRecord(tmp_path / "damaged").history] == [*range(1, rounds + 2)]
 
 
 def test_a_checkpoint_of_an_earlier_version_still_continues(
@@ -320,7 +323,7 @@ def test_lines_that_cannot_be_used_are_left_out_and_named(
     assert f"'{path}' is damaged ({reason}" in line
     assert path.with_name(f"{file}.damaged").read_bytes() == damaged
     assert path.read_bytes().startswith(good)
-    assert read_lines(folder.path / EVENTS)[-1]["file"] == file
+    assert RunRecord(folder.path).events[-1]["file"] == file
     folder.forget_after(6)
 
 
@@ -334,7 +337,7 @@ def test_each_byte_of_a_line_that_is_another_leaves_a_run_that_continues(folder:
             path.write_bytes(content[:position] + byte + content[position + 1 :])
             mended(folder, lambda line: None)
             folder.forget_after(6)
-            assert {line["round"] for line in read_lines(path)} >= set(range(1, 7)) - {
+            assert {line["round"] for line in RunRecord(path.parent).lines(path.name)} >= set(range(1, 7)) - {
                 content[:position].count(b"\n") + 1,
                 content[:position].count(b"\n") + 2,
             }
@@ -346,7 +349,7 @@ def test_a_last_line_that_has_lost_its_end_is_whole(folder: RunFolder) -> None:
     assert mended(folder, pytest.fail).server_round == 6
     path.write_bytes(path.read_bytes() + b'{"round": 7, "as')
     folder.forget_after(6)
-    assert [line["round"] for line in read_lines(path)] == list(range(1, 6))
+    assert [line["round"] for line in RunRecord(path.parent).lines(path.name)] == list(range(1, 6))
 
 
 # -- a client's state ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
 
 from fedappeal.flower.node.signing import Signer
-from fedappeal.record.lines import PARTICIPATION, read_lines
+from fedappeal.record.reader import Record
 from tests.hostile.federation import Federation, federation
 
 NODES, POLLS, AT_ONCE = 200, 10_000, 32
@@ -87,7 +87,7 @@ def test_rounds_go_on_in_a_flood_of_nodes_and_polls(tmp_path: Path) -> None:
     assert during or flood.answers["OK"] >= POLLS, "the run did not go on during the flood"
     assert [(line["joined"], line["failed"]) for line in run.history] == [(CLIENTS, 0)] * ROUNDS
     assert all(line["seconds"] < settings["round_timeout"] for line in run.history)
-    ids = {line["client-id"] for line in read_lines(run.path / PARTICIPATION)}
+    ids = {line["client-id"] for line in Record(run.path).decisions}
     assert ids == {f"client-{number:04d}" for number in range(CLIENTS)}
 
 

@@ -23,8 +23,9 @@ from client.state.memory import RunMemory
 from client.state.store import DiskStore
 from fedappeal.cli.main import main
 from fedappeal.core.store import Record
-from fedappeal.record.lines import append_lines, read_lines
-from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, PARTICIPATION, how_it_ended
+from fedappeal.record.files import HISTORY, MODEL
+from fedappeal.record.lines import append_lines
+from fedappeal.record.reader import Record as RunRecord
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.files import write_safetensors
 from fedappeal.system.locks import only_process
@@ -58,7 +59,7 @@ def fill(monkeypatch: pytest.MonkeyPatch, number: int) -> Disk:
         append(*given)
 
     monkeypatch.setattr("os.fsync", full_fsync)
-    monkeypatch.setattr("fedappeal.record.run_folder.append_lines", full_append)
+    monkeypatch.setattr("fedappeal.record.folder.append_lines", full_append)
     return disk
 
 
@@ -90,11 +91,11 @@ def test_a_disk_that_is_full_at_any_write_costs_no_finished_round(
         if not (out / "config.json").exists():
             continue  # before there was a run
         federate(config.model_copy(update={"resume": True}))
-        assert [line["round"] for line in read_lines(out / HISTORY)] == [1, 2, 3]
-        assert len(read_lines(out / PARTICIPATION)) == 6
-        assert how_it_ended(out) is not None
+        assert [line["round"] for line in RunRecord(out).history] == [1, 2, 3]
+        assert len(RunRecord(out).decisions) == 6
+        assert RunRecord(out).standing.end is not None
         assert (out / MODEL).exists()
-        read_lines(out / EVENTS)
+        assert RunRecord(out).events
     assert number > 20
 
 
@@ -119,7 +120,7 @@ def test_a_line_that_does_not_fit_leaves_no_part_of_it(tmp_path: Path) -> None:
             append_lines(path, [{"round": 2, "more": "x" * 20}])
         assert path.stat().st_size == size
     append_lines(path, [{"round": 2}])
-    assert [line["round"] for line in read_lines(path)] == [1, 2]
+    assert [line["round"] for line in RunRecord(path.parent).lines(path.name)] == [1, 2]
 
 
 def test_a_record_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None:

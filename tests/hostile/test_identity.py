@@ -20,7 +20,7 @@ from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
 from fedappeal.flower.node.transport import open_fleet
 from fedappeal.protocol import keys
-from fedappeal.record.run_folder import PARTICIPATION, read_lines
+from fedappeal.record.reader import Record
 from server.identities import FILE, IdentityFile
 from tests.hostile.federation import _ONE_AT_A_TIME, Answer, Attacker, Federation, enrolled, federation, is_roll_call
 
@@ -74,7 +74,7 @@ def enrolments(attacked: Federation, client_id: str) -> int:
 
 
 def rounds_of(attacked: Federation, client_id: str, decision: str) -> list[int]:
-    lines = read_lines(attacked.path / PARTICIPATION)
+    lines = Record(attacked.path).decisions
     return [line["round"] for line in lines if line["client-id"] == client_id and line["decision"] == decision]
 
 

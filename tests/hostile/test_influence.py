@@ -5,19 +5,20 @@ from typing import Any
 
 import pytest
 
+from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, SIMULATION
-from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from server.new_run import new_run
 
 
 def history(path: Path, **settings: Any) -> list[dict[str, Any]]:
     """A line a round of a simulated run on digits, spread evenly over six clients."""
     chosen = {"clients": 6, "partition": "iid", "rounds": 8, "strategy": "fedavg", "seed": 2} | settings
     config = RunConfig.parse({key.replace("_", "-"): value for key, value in chosen.items()})
-    folder = RunFolder.create(path, config, {KIND: SIMULATION})
+    folder = new_run(path, config, {KIND: SIMULATION})
     simulate(config, folder, Simulation(threads=1, resumable=False))
-    return read_lines(path / HISTORY)
+    return Record(path).history
 
 
 ONE_ATTACKS = {"byzantine_share": 0.17, "byzantine_inflation": 1.0}

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.files import HISTORY
+from fedappeal.record.reader import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 FEDAPPEAL = [sys.executable, "-m", "fedappeal.cli.main"]
@@ -100,7 +101,7 @@ def commands() -> Iterator[Callable[..., Command]]:
 
 
 def rounds(folder: Path) -> list[int]:
-    return [line["round"] for line in read_lines(folder / HISTORY)]
+    return [line["round"] for line in Record(folder).history]
 
 
 def test_a_local_run_survives_a_closed_terminal_and_kills(commands: Callable[..., Command], tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_local_run_survives_a_closed_terminal_and_kills(commands: Callable[...
     )
     first.close_terminal()
     first.check_gone()
-    assert read_lines(folder / EVENTS)[-1]["event"] == "interrupted"
+    assert Record(folder).events[-1]["event"] == "interrupted"
 
     # At once, and killed at once, while everything is starting.
     starting = commands("resume", str(folder))
@@ -133,7 +134,7 @@ def test_a_local_run_survives_a_closed_terminal_and_kills(commands: Callable[...
     last.wait_for(lambda: last.process.poll() is not None)
     assert last.process.returncode == 0
     last.check_gone()
-    history = read_lines(folder / HISTORY)
+    history = Record(folder).history
     assert [line["round"] for line in history] == list(range(1, 9))
     assert [line["joined"] for line in history] == [CLIENTS] * 8
     assert [line.get("failures", {}) for line in history] == [{}] * 8

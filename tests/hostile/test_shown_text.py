@@ -20,13 +20,15 @@ from client.process.serve import Event, _Client
 from client.settings import NodeSettings
 from fedappeal.api.run import Run
 from fedappeal.cli.main import main
-from fedappeal.federation.follower import Follower
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.record.run_folder import EVENTS, HISTORY, RunFolder, read_lines
+from fedappeal.record.files import EVENTS, HISTORY
+from fedappeal.record.follower import Follower, WatchedRun
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.jobs import SimulationJob
 from fedappeal.views.terminal.progress import several_runs
 from fedappeal.views.terminal.view import RunView
+from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 from tests.hostile.federation import Attacker, enrolled, federation, is_roll_call
 
@@ -114,7 +116,7 @@ def test_a_run_called_so_is_shown_while_it_runs(text: str) -> None:
 
 @pytest.mark.parametrize("text", NASTY)
 def test_what_is_stored_is_clean_and_short(text: str, tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", RunConfig.parse({}))
+    folder = new_run(tmp_path / "run", RunConfig.parse({}))
     folder.event("refused", node="1", client=text, reason=text)
     record = RoundRecord(1)
     record.fail("alice", text)
@@ -123,22 +125,22 @@ def test_what_is_stored_is_clean_and_short(text: str, tmp_path: Path) -> None:
     assert record.failures["alice"].isprintable()
     stored = (folder.path / EVENTS).read_text()
     assert len(stored) < 3 * LONGEST_REASON + 200
-    (event,) = read_lines(folder.path / EVENTS)
+    (event,) = Record(folder.path).events
     assert event["reason"].isprintable()
     assert len(event["reason"]) <= LONGEST_REASON
 
 
 @pytest.mark.parametrize("text", NASTY)
 def test_a_folder_that_others_wrote_is_read_clean(text: str, tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", RunConfig.parse({"clients": 2}))
+    folder = new_run(tmp_path / "run", RunConfig.parse({"clients": 2}))
     raw = {"time": 0, "event": "finished", "round": 1, "reason": text}
     (folder.path / EVENTS).write_text(json.dumps(raw) + "\n")
     line = {"round": 1, "joined": 1, "sat_out": 0, "left": 0, "seconds": 0.1, "asked": 1, "bytes_up": 1}
     line |= {"bytes_down": 1, "evaluated": 1, "failures": {text: text}, "decisions": {}}
     (folder.path / HISTORY).write_text(json.dumps(line) + "\n")
     view, out = view_of(folder.path)
-    follower = Follower(folder.path, view.watch)
-    follower._read = 0
+    follower = WatchedRun(folder.path, view.watch)
+    follower._follower = Follower(folder.path, decisions=True)
     follower.read()
     view.summary()
     check(out.getvalue())
@@ -218,8 +220,8 @@ def test_the_operators_command_lives_with_a_nasty_client(tmp_path: Path) -> None
         attacked.attack(lambda attacker, message: enrolled(message, "[/nope]\x1b[2J" + "y" * 5_000_000))
         attacked.run(300.0)
     view, out = view_of(attacked.path)
-    follower = Follower(attacked.path, view.watch)
-    follower._read = 0
+    follower = WatchedRun(attacked.path, view.watch)
+    follower._follower = Follower(attacked.path, decisions=True)
     follower.read()
     view.summary()
     check(out.getvalue())

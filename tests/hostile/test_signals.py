@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.run_folder import EVENTS, HISTORY, read_config, read_lines
+from fedappeal.record.reader import Record
 from tests.hostile.struck import FOLDER, SITE, STAGES, Strike
 from tests.soak.kills import check_tidy, processes_with
 
@@ -71,17 +71,17 @@ def test_a_signal_ends_the_run_and_resume_goes_on(
         assert (ended.returncode, len(said)) == (1, 1), said
     else:
         assert ended.returncode == (-number if kind == "simulate" else 130)
-        assert read_lines(path / EVENTS)[-1]["event"] == "interrupted"
+        assert Record(path).events[-1]["event"] == "interrupted"
         assert "Traceback" not in ended.stderr
-    recorded = [line["round"] for line in read_lines(path / HISTORY)]
+    recorded = [line["round"] for line in Record(path).history]
     kept = len(recorded) - (kind == "local" and stage == "checkpoint")  # that round's checkpoint was not yet there
     assert kept == {"query": 0, "train": 1, "evaluate": 1, "checkpoint": 1 if kind == "local" else 2}[stage]
 
     again = run(["resume", str(path)], None, tmp_path)
     assert again.returncode == 0, again.stderr
-    (resumption,) = read_config(path).get("resumptions", [{"from-round": 0}])
+    (resumption,) = Record(path).config.get("resumptions", [{"from-round": 0}])
     assert resumption["from-round"] == kept
-    history = read_lines(path / HISTORY)
+    history = Record(path).history
     assert [(line["round"], line["joined"], line["failed"]) for line in history] == [
         (number, CLIENTS, 0) for number in range(1, ROUNDS + 1)
     ]

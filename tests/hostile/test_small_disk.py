@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.lines import last_line
-from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.record.reader import Record
 from tests.soak.full_disk import disk
 from tests.soak.kills import check_tidy, processes_with
 
@@ -59,7 +58,7 @@ def test_a_local_run_on_a_disk_that_another_program_fills(small: Path) -> None:
     )
     try:
         until = time.monotonic() + 120
-        while (last_line(path / HISTORY) or {"round": 0})["round"] < 2:
+        while Record(path).snapshot.last_round < 2:
             assert run.poll() is None
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -79,7 +78,7 @@ def test_a_local_run_on_a_disk_that_another_program_fills(small: Path) -> None:
         time.sleep(0.05)
     assert not [file for file in path.rglob("*") if ".tmp" in file.name]
     filler.unlink()
-    rounds = len(read_lines(path / HISTORY)) + 2
+    rounds = len(Record(path).history) + 2
     again = subprocess.run(
         [*command, "resume", str(path), "--rounds", str(rounds)],
         env=environment,
@@ -89,6 +88,6 @@ def test_a_local_run_on_a_disk_that_another_program_fills(small: Path) -> None:
         **quiet,
     )
     assert again.returncode == 0, again.stderr
-    history = read_lines(path / HISTORY)
+    history = Record(path).history
     assert [line["round"] for line in history] == list(range(1, rounds + 1))
     check_tidy(path)

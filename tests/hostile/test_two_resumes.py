@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.lines import last_line
-from fedappeal.record.run_folder import EVENTS, HISTORY, read_lines
+from fedappeal.record.reader import Record
 from tests.soak.kills import check_tidy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +53,7 @@ def test_one_of_two_goes_on_and_the_other_says_one_line(kind: str, start: Start,
     path = tmp_path / "run"
 
     def rounds() -> int:
-        return int((last_line(path / HISTORY) or {"round": 0})["round"])
+        return Record(path).snapshot.last_round
 
     first = start(kind, *SMALL.split(), "--rounds", "100000", "--page", "0", "--out", str(path))
     wait_for(lambda: rounds() >= 2, "the first two rounds")
@@ -77,9 +76,9 @@ def test_one_of_two_goes_on_and_the_other_says_one_line(kind: str, start: Start,
     last = start("resume", str(path), "--rounds", str(rounds() + 2))
     _, said = last.communicate(timeout=WITHIN)
     assert last.returncode == 0, said
-    history = read_lines(path / HISTORY)
+    history = Record(path).history
     assert [line["round"] for line in history] == list(range(1, len(history) + 1))
     assert [line["joined"] for line in history] == [2] * len(history)
     assert [line.get("failures", {}) for line in history] == [{}] * len(history)
-    assert sum(line["event"] == "resumed" for line in read_lines(path / EVENTS)) == 2
+    assert sum(line["event"] == "resumed" for line in Record(path).events) == 2
     check_tidy(path)

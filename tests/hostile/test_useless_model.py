@@ -8,12 +8,15 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedappeal.protocol.packing import array_record, view
-from fedappeal.record.resumption import settings_to_resume
-from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, RunFolder, how_it_ended, read_lines
+from fedappeal.record.files import EVENTS, MODEL
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors
 from fedappeal.trained import read_card
+from server.continuation import settings_to_resume
+from server.new_run import new_run
 from strategies import FedAvg
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.round import Round
@@ -46,28 +49,28 @@ def settings(**changed: Any) -> RunConfig:
 def attacked(path: Path, rounds: tuple[int, ...], config: RunConfig, **how: Any) -> Path:
     strategy = Replaced()
     strategy.rounds = rounds
-    folder = RunFolder.open(path) if (path / EVENTS).exists() else RunFolder.create(path, config)
+    folder = RunFolder.open(path) if (path / EVENTS).exists() else new_run(path, config)
     simulate(config, folder, Simulation("sequential", threads=1), strategy=strategy, **how)
     return path
 
 
 def backs(path: Path) -> list[tuple[int, int]]:
-    events = [line for line in read_lines(path / EVENTS) if line["event"] == "rolled-back"]
+    events = [line for line in Record(path).events if line["event"] == "rolled-back"]
     assert all((line["finite"], line["answered"]) == (0, 4) for line in events)
     told = [(line["round"], line["to"]) for line in events]
-    lines = [line for line in read_lines(path / HISTORY) if line.get("rolled_back")]
+    lines = [line for line in Record(path).history if line.get("rolled_back")]
     assert [(line["round"], line["rolled_back_to"]) for line in lines] == told
     return told
 
 
 def test_the_run_learns_on_from_the_last_good_model(tmp_path: Path) -> None:
     path = attacked(tmp_path / "run", (3,), settings())
-    lines = {line["round"]: line for line in read_lines(path / HISTORY)}
+    lines = {line["round"]: line for line in Record(path).history}
     assert backs(path) == [(3, 2)]
     assert "loss" not in lines[3]
     assert lines[6]["accuracy"] > lines[2]["accuracy"] - 0.02
     assert lines[4]["loss"] < lines[2]["loss"]
-    assert not (how_it_ended(path) or {})["reason"]
+    assert not (Record(path).standing.end or {})["reason"]
 
 
 @pytest.mark.parametrize("first", [1, 3])
@@ -75,7 +78,7 @@ def test_a_loss_that_is_finite_is_lost_too(tmp_path: Path, first: int, monkeypat
     monkeypatch.setattr(Replaced, "scale", 1e6)
     monkeypatch.setattr(Replaced, "value", 0.0)
     path = attacked(tmp_path / "run", (first,), settings(adaptation_steps=0))
-    lines = {line["round"]: line for line in read_lines(path / HISTORY)}
+    lines = {line["round"]: line for line in Record(path).history}
     assert math.isfinite(lines[first]["loss"])
     assert lines[first]["loss"] > 1e9
     assert [number for number, line in lines.items() if line.get("rolled_back")] == [first]
@@ -105,9 +108,9 @@ def test_a_run_that_is_stopped_and_continued_goes_back_too(tmp_path: Path, monke
 def test_one_that_comes_again_and_again_ends_the_run_with_the_last_good_model(tmp_path: Path) -> None:
     path = attacked(tmp_path / "run", tuple(range(3, 20)), settings(rounds=20))
     assert backs(path) == [(number, 2) for number in range(3, 3 + ROLL_BACKS)]
-    assert (how_it_ended(path) or {})["reason"] == LOST
+    assert (Record(path).standing.end or {})["reason"] == LOST
     arrays, values = read_safetensors(path / MODEL)
     assert all(abs(array).max() < 100 for array in arrays.values())
-    card, second = read_card(path / MODEL), read_lines(path / HISTORY)[1]
+    card, second = read_card(path / MODEL), Record(path).history[1]
     assert card.round == values["round"] == 2
     assert card.figures["accuracy"] == second["accuracy"], "what was measured of this model, not of the useless one"

@@ -11,16 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedappeal.protocol.keys import is_client_id
-from fedappeal.record.decisions import TO, packed, unpacked
-from fedappeal.record.lines import (
-    PARTICIPATION,
-    append_lines,
-    decisions_of,
-    mend_lines,
-    read_lines,
-    usable_lines,
-    written_lines,
-)
+from fedappeal.record.decisions import TO, decisions_of, packed, unpacked
+from fedappeal.record.files import PARTICIPATION
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import append_lines
+from fedappeal.record.reader import Record, usable_lines
 from fedappeal.settings.config import ConfigError
 
 IDS = st.one_of(
@@ -90,20 +85,20 @@ def test_a_damaged_line_is_put_aside_and_the_others_stay(tmp_path: Path, change:
     whole = packed(1, {"c-1": "joined", "c-2": "joined"})
     append_lines(file, [whole, {**whole, "round": 2, **change}, {**whole, "round": 3}])
     with pytest.raises(ConfigError, match="line 2: .*" + reason):
-        read_lines(file)
-    mended = mend_lines(file)
-    assert mended is not None
-    assert re.search(reason, mended[1])
-    assert [line["round"] for line in written_lines(file)] == [1, 3]
-    assert decisions_of(tmp_path, 3) == {"c-1": "joined", "c-2": "joined"}
+        _ = Record(tmp_path).decisions
+    (mended,) = RunFolder(tmp_path, "").mend()
+    assert re.search(reason, mended)
+    participation = Record(tmp_path).participation
+    assert [line["round"] for line in participation] == [1, 3]
+    assert decisions_of(participation, 3) == {"c-1": "joined", "c-2": "joined"}
 
 
 def test_a_run_of_an_earlier_version_is_read_as_well(tmp_path: Path) -> None:
     old = {"round": 1, "client-id": "a", "decision": "joined"}
     append_lines(tmp_path / PARTICIPATION, [old, packed(2, {"a": "left"})])
-    assert read_lines(tmp_path / PARTICIPATION) == [old, {"round": 2, "client-id": "a", "decision": "left"}]
-    assert mend_lines(tmp_path / PARTICIPATION) is None
-    assert decisions_of(tmp_path, 1) == {"a": "joined"}
+    assert Record(tmp_path).decisions == [old, {"round": 2, "client-id": "a", "decision": "left"}]
+    assert list(RunFolder(tmp_path, "").mend()) == []
+    assert decisions_of(Record(tmp_path).participation, 1) == {"a": "joined"}
 
 
 def test_a_line_whose_keys_are_damaged_is_an_error_that_names_the_file(tmp_path: Path) -> None:
@@ -114,5 +109,3 @@ def test_a_line_whose_keys_are_damaged_is_an_error_that_names_the_file(tmp_path:
         file.parent.mkdir()
         append_lines(file, [line])
         assert usable_lines(file) == ([], [f"line 1: {reason}"])
-    with pytest.raises(ConfigError, match=f"{PARTICIPATION}' cannot be read: line 1: it has no 'client-id'"):
-        decisions_of(tmp_path / "legend", 1)

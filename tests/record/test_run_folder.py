@@ -7,45 +7,37 @@ from pathlib import Path
 import pytest
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.resumption import runtime_of, settings_to_resume
-from fedappeal.record.run_folder import (
-    CONFIG,
-    EVENTS,
-    HISTORY,
-    MEASUREMENTS,
-    PARTICIPATION,
-    POLICIES,
-    RunFolder,
-    check_new,
-    how_it_ended,
-    read_config,
-    read_lines,
-)
+from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
+from fedappeal.record.folder import RunFolder, check_new
+from fedappeal.record.reader import Record
+from fedappeal.record.resumption import runtime_of
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_values
 from fedappeal.system.locks import only_process
 from server.build import resolved_settings
+from server.continuation import settings_to_resume
+from server.new_run import new_run
 from tests.node import changed, run_config
 
 SETTINGS = RunConfig(rounds=3, seed=4)
 
 
 def test_a_new_folder_records_settings_versions_and_a_key(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "deep" / "run", SETTINGS)
-    record = read_config(folder.path)
+    folder = new_run(tmp_path / "deep" / "run", SETTINGS)
+    record = Record(folder.path).config
     assert RunConfig.parse(record["settings"]) == RunConfig.parse(resolved_settings(SETTINGS))
     assert {key: value for key, value in record["settings"].items() if "." not in key} == SETTINGS.as_config()
     assert record["run-key"] == folder.run_key
     assert {"fedappeal", "flwr", "torch", "numpy", "python"} <= set(record["versions"])
     assert RunFolder.open(folder.path).run_key == folder.run_key
-    assert RunFolder.create(tmp_path / "other", SETTINGS).run_key != folder.run_key
+    assert new_run(tmp_path / "other", SETTINGS).run_key != folder.run_key
 
 
 def test_it_holds_every_setting_of_the_plug_ins_that_the_run_uses(tmp_path: Path) -> None:
     config = run_config(
         strategy="pfedme", participation="defect=0.5,appeal=0.5", requirement="fixed", pfedme__moreau_lambda=3.0
     )
-    settings = read_config(RunFolder.create(tmp_path, config).path)["settings"]
+    settings = Record(new_run(tmp_path, config).path).config["settings"]
     assert {key: value for key, value in settings.items() if "." in key} == {
         "pfedme.moreau-lambda": 3.0,
         "pfedme.moreau-steps": 5,
@@ -60,10 +52,10 @@ def test_it_holds_every_setting_of_the_plug_ins_that_the_run_uses(tmp_path: Path
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, SETTINGS)
+    new_run(tmp_path, SETTINGS)
     before = (tmp_path / CONFIG).read_bytes()
     with pytest.raises(ConfigError, match="already holds a run"):
-        RunFolder.create(tmp_path, SETTINGS)
+        new_run(tmp_path, SETTINGS)
     assert (tmp_path / CONFIG).read_bytes() == before
 
 
@@ -72,7 +64,7 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"out = .* is not a folder"):
         check_new(tmp_path / "file")
     with pytest.raises(ConfigError, match="out = "):
-        RunFolder.create(tmp_path / "file" / "run", SETTINGS)
+        new_run(tmp_path / "file" / "run", SETTINGS)
     check_new(tmp_path)
 
 
@@ -90,17 +82,17 @@ def cut(path: Path) -> None:
 
 
 def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, SETTINGS)
-    assert read_lines(tmp_path / HISTORY) == []
+    folder = new_run(tmp_path, SETTINGS)
+    assert Record(tmp_path).history == []
     folder.append(HISTORY, {"round": 1}, {"round": 2})
     folder.append(HISTORY, {"round": 3, "loss": 0.25})
-    assert read_lines(tmp_path / HISTORY) == [{"round": 1}, {"round": 2}, {"round": 3, "loss": 0.25}]
+    assert Record(tmp_path).history == [{"round": 1}, {"round": 2}, {"round": 3, "loss": 0.25}]
     cut(tmp_path / HISTORY)
-    assert read_lines(tmp_path / HISTORY) == [{"round": 1}, {"round": 2}]
+    assert Record(tmp_path).history == [{"round": 1}, {"round": 2}]
 
 
 def test_resume_forgets_rounds_after_the_checkpoint_and_lines_cut_short(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder = new_run(tmp_path, SETTINGS)
     for server_round in (1, 2, 3):
         lines = [{"round": server_round, "client-id": c, "decision": "joined"} for c in "ab"]
         folder.append(PARTICIPATION, *lines)
@@ -116,27 +108,27 @@ def test_resume_forgets_rounds_after_the_checkpoint_and_lines_cut_short(tmp_path
     folder.append(HISTORY, {"round": 3})
     folder.append(POLICIES, {"client-id": "b", "policy": "appeal"})
     folder.event("resumed", round=2)
-    assert [line["round"] for line in read_lines(tmp_path / HISTORY)] == [1, 2, 3]
-    assert [line["round"] for line in read_lines(tmp_path / PARTICIPATION)] == [1, 1, 2, 2]
-    assert [line["round"] for line in read_lines(tmp_path / MEASUREMENTS)] == [1, 2]
-    events = [(e["event"], e.get("round")) for e in read_lines(tmp_path / EVENTS)]
+    assert [line["round"] for line in Record(tmp_path).history] == [1, 2, 3]
+    assert [line["round"] for line in Record(tmp_path).decisions] == [1, 1, 2, 2]
+    assert [line["round"] for line in Record(tmp_path).measurements] == [1, 2]
+    events = [(e["event"], e.get("round")) for e in Record(tmp_path).events]
     assert events == [("round", 1), ("round", 2), ("refused", None), ("resumed", 2)], "arrivals were not undone"
     assert all(json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines())
-    assert [line["client-id"] for line in read_lines(tmp_path / POLICIES)] == ["a", "b"]
+    assert [line["client-id"] for line in Record(tmp_path).policies] == ["a", "b"]
     folder.forget_after(0)
-    assert read_lines(tmp_path / HISTORY) == read_lines(tmp_path / PARTICIPATION) == []
-    assert [line["client-id"] for line in read_lines(tmp_path / POLICIES)] == ["a", "b"]
+    assert Record(tmp_path).history == Record(tmp_path).decisions == []
+    assert [line["client-id"] for line in Record(tmp_path).policies] == ["a", "b"]
 
 
 def test_without_a_mixture_no_policies_are_written(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder = new_run(tmp_path, SETTINGS)
     folder.event("round", round=1)
     folder.forget_after(0)
     assert not (tmp_path / POLICIES).exists()
 
 
 def test_a_run_that_goes_on_elsewhere_is_not_gone_on_with(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", RunConfig())
+    folder = new_run(tmp_path / "run", RunConfig())
     with folder.alone():
         other = RunFolder.open(folder.path)
         with pytest.raises(ConfigError, match=f"that process {os.getpid()} is running: wait for it"):
@@ -146,22 +138,22 @@ def test_a_run_that_goes_on_elsewhere_is_not_gone_on_with(tmp_path: Path) -> Non
 
 
 def test_a_run_has_ended_unless_it_continues(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder = new_run(tmp_path, SETTINGS)
     folder.event("round", round=1)
-    assert how_it_ended(tmp_path) is None
+    assert Record(tmp_path).standing.end is None
     folder.event("finished", round=3, reason="")
-    assert (how_it_ended(tmp_path) or {})["round"] == 3
+    assert (Record(tmp_path).standing.end or {})["round"] == 3
     folder.event("resumed", round=3)
-    assert how_it_ended(tmp_path) is None
+    assert Record(tmp_path).standing.end is None
     folder.event("finished", round=5, reason="all have left")
-    assert (how_it_ended(tmp_path) or {})["reason"] == "all have left"
+    assert (Record(tmp_path).standing.end or {})["reason"] == "all have left"
 
 
 def test_a_continuation_changes_the_total_of_rounds_and_nothing_else_of_the_settings(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, changed(SETTINGS, seed=5), {"kind": "local", "device": "cpu"})
-    before = read_config(tmp_path)
+    folder = new_run(tmp_path, changed(SETTINGS, seed=5), {"kind": "local", "device": "cpu"})
+    before = Record(tmp_path).config
     folder.record_resumption(2, RunConfig.parse(before["settings"]).continued(8))
-    after = read_config(tmp_path)
+    after = Record(tmp_path).config
     (resumption,) = after.pop("resumptions")
     assert (resumption["from-round"], resumption["to-round"]) == (2, 8)
     assert set(resumption["versions"]) == set(before["versions"])
@@ -170,14 +162,14 @@ def test_a_continuation_changes_the_total_of_rounds_and_nothing_else_of_the_sett
         key: before[key] for key in before if key != "settings"
     }
     folder.record_resumption(8, RunConfig.parse(after["settings"]).continued(9))
-    assert read_config(tmp_path)["settings"]["schedule-rounds"] == 3, "as it began, not as it last continued"
+    assert Record(tmp_path).config["settings"]["schedule-rounds"] == 3, "as it began, not as it last continued"
 
 
 def test_what_a_run_is_about_is_recorded_once_and_stays(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder = new_run(tmp_path, SETTINGS)
     folder.identify({"layout": "a1"})
     folder.identify({"layout": "a1", "task-fingerprint": "b2"})
-    assert (read_config(tmp_path)["layout"], read_config(tmp_path)["task-fingerprint"]) == ("a1", "b2")
+    assert (Record(tmp_path).config["layout"], Record(tmp_path).config["task-fingerprint"]) == ("a1", "b2")
     with pytest.raises(ConfigError, match=f"layout c3 is not that of the run in '{tmp_path}', a1: a run continues"):
         folder.identify({"layout": "c3"})
 
@@ -186,23 +178,23 @@ def test_what_a_run_is_about_is_recorded_once_and_stays(tmp_path: Path) -> None:
     "line", ["[]", "7", "{bad", "[" * 100_000, '{"round": "x"}', '{"round": -1}', '{"round": NaN}']
 )
 def test_a_damaged_line_is_named_and_settings_can_be_read_beside_it(line: str, tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder = new_run(tmp_path, SETTINGS)
     folder.append(HISTORY, {"round": 1})
     with open(tmp_path / HISTORY, "a") as file:
         file.write(line + "\n")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(ConfigError, match=r"history.jsonl' cannot be read: line 2: ") as error:
-        read_lines(tmp_path / HISTORY)
+        _ = Record(tmp_path).history
     assert len(str(error.value).splitlines()) == 1
     assert settings_to_resume(tmp_path).rounds == SETTINGS.rounds
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_lines_and_ends_hold_no_control_characters(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, SETTINGS)
+    folder = new_run(tmp_path, SETTINGS)
     folder.event("finished", round=2, reason="\x1b[31mred\x07")
-    assert how_it_ended(tmp_path) == read_lines(tmp_path / EVENTS)[0]
-    assert read_lines(tmp_path / EVENTS)[0]["reason"] == "?[31mred?"
+    assert Record(tmp_path).standing.end == Record(tmp_path).events[0]
+    assert Record(tmp_path).events[0]["reason"] == "?[31mred?"
 
 
 @pytest.mark.parametrize(
@@ -218,12 +210,12 @@ def test_lines_and_ends_hold_no_control_characters(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_of_another_party_is_refused_in_one_line(key: str, value: object, line: str, tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, SETTINGS, {"kind": "simulation"}).record(**{key: value})
+    new_run(tmp_path, SETTINGS, {"kind": "simulation"}).record(**{key: value})
 
     def read() -> None:
         settings_to_resume(tmp_path)
         runtime_of(tmp_path)
-        Metric.of_record(read_config(tmp_path).get("metric"))
+        Metric.of_record(Record(tmp_path).config.get("metric"))
 
     with pytest.raises(ConfigError, match=line) as error:
         read()
@@ -234,27 +226,27 @@ def test_a_record_of_another_party_is_refused_in_one_line(key: str, value: objec
 def test_a_config_that_is_no_object_is_no_run(text: str, tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(text)
     with pytest.raises(ConfigError, match=r"it has no readable config\.json"):
-        read_config(tmp_path)
+        _ = Record(tmp_path).config
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     for name in (CONFIG, HISTORY, "model.safetensors"):
         os.mkfifo(tmp_path / name)
     with pytest.raises(ConfigError, match=r"it has no readable config\.json"):
-        read_config(tmp_path)
+        _ = Record(tmp_path).config
     with pytest.raises(ConfigError, match="it is no file"):
-        read_lines(tmp_path / HISTORY)
+        _ = Record(tmp_path).history
     with pytest.raises(ConfigError, match="it is no file"):
         read_values(tmp_path / "model.safetensors")
 
 
 def test_a_new_run_takes_a_folder_in_which_one_was_killed_before_it_began(tmp_path: Path) -> None:
     (tmp_path / f".{CONFIG}.4711.tmp").write_text("{")
-    RunFolder.create(tmp_path, RunConfig())
+    new_run(tmp_path, RunConfig())
     assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", CONFIG]
 
 
 def test_a_folder_in_which_another_process_begins_a_run_is_refused(tmp_path: Path) -> None:
     with only_process(tmp_path, ".lock"), pytest.raises(ConfigError, match=f"process {os.getpid()} is running"):
-        RunFolder.create(tmp_path, RunConfig())
+        new_run(tmp_path, RunConfig())
     assert not (tmp_path / CONFIG).exists()

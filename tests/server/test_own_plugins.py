@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 from client.app import client_app
 from client.participants import Participants
 from fedappeal.core import plugins
-from fedappeal.record.run_folder import EVENTS, HISTORY, POLICIES, read_config, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig, Scalar
 from server.run import run
 from strategies.rounds.exchange.roll_call import RollCallError
@@ -79,16 +79,16 @@ def federate(config: RunConfig, allow: str) -> None:
 
 def test_a_run_of_ones_own_strategy_rule_policy_and_requirement(tmp_path: Path) -> None:
     federate(changed(CONFIG, out=str(tmp_path / "run")), MODULE)
-    lines = read_lines(tmp_path / "run" / HISTORY)
+    lines = Record(tmp_path / "run").history
     assert [(line["joined"], line["failed"]) for line in lines] == [(4, 0)] * 2
-    assert {line["policy"] for line in read_lines(tmp_path / "run" / POLICIES)} == {f"{MODULE}:Willing", "appeal"}
-    assert read_config(tmp_path / "run")["settings"]["slow.step"] == 0.25
+    assert {line["policy"] for line in Record(tmp_path / "run").policies} == {f"{MODULE}:Willing", "appeal"}
+    assert Record(tmp_path / "run").config["settings"]["slow.step"] == 0.25
 
 
 def test_a_run_of_ones_own_rule_and_task(tmp_path: Path) -> None:
     config = run_config(strategy="fedavg", local_rule=f"{MODULE}:Step", task=f"{MODULE}:Line", clients=3, rounds=2)
     federate(changed(config, out=str(tmp_path / "run"), local_steps=1, solo__steps=1), MODULE)
-    assert [line["failed"] for line in read_lines(tmp_path / "run" / HISTORY)] == [0, 0]
+    assert [line["failed"] for line in Record(tmp_path / "run").history] == [0, 0]
 
 
 def test_clients_that_do_not_allow_it_decline_in_one_line_each(tmp_path: Path) -> None:
@@ -98,6 +98,6 @@ def test_clients_that_do_not_allow_it_decline_in_one_line_each(tmp_path: Path) -
     )
     with pytest.raises(RollCallError, match="0 of 4 clients answered"):
         federate(changed(CONFIG, out=str(tmp_path / "run")), "another")
-    refused = [event["reason"] for event in read_lines(tmp_path / "run" / EVENTS) if event["event"] == "refused"]
+    refused = [event["reason"] for event in Record(tmp_path / "run").events if event["event"] == "refused"]
     assert len(refused) == 4
     assert all(line in reason and "\n" not in reason for reason in refused)

@@ -8,11 +8,13 @@ import pytest
 from flwr.app import ArrayRecord
 
 import server.recorder
+from fedappeal.record.files import CHECKPOINT
+from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL, SUBMITTED, rounds_done
-from fedappeal.record.run_folder import CHECKPOINT, EVENTS, MEASUREMENTS, RunFolder, read_lines
 from fedappeal.settings.config import RunConfig
 from server.build import build_strategy, chosen
 from server.checkpoint import Checkpoint
+from server.new_run import new_run
 from server.recorder import Recorder, measurements
 from strategies.rounds.hooks import Hooks, RoundRecord
 from tests.grid import model
@@ -70,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def recorder(path: Path, memory: Memory | None, *, rounds: int = 100, durable: bool = False) -> Recorder:
     config, start = RunConfig(rounds=rounds), model(0, 0)
-    folder = RunFolder.create(path, config)
+    folder = new_run(path, config)
     return Recorder(folder, build_strategy(config), start, rounds, chosen(config), Watch(), durable, memory)
 
 
@@ -134,14 +136,14 @@ def test_a_round_is_a_line_of_columns(tmp_path: Path, clock: Clock) -> None:
     one = recorder(tmp_path, None)
     one.on_round_end(RoundRecord(2), ArrayRecord())
     one.on_round_end(record, ArrayRecord())
-    assert read_lines(tmp_path / MEASUREMENTS) == [{"round": 3, **columns}], "round 2 was not evaluated"
+    assert Record(tmp_path).measurements == [{"round": 3, **columns}], "round 2 was not evaluated"
 
 
 def test_a_node_that_is_called_in_vain_is_recorded_ever_less_often(tmp_path: Path) -> None:
     made = recorder(tmp_path / "run", None)
     for times in range(1, 17):
         made.on_unavailable(7, times, 60.0, "not now")
-    lines = read_lines(tmp_path / "run" / EVENTS)
+    lines = Record(tmp_path / "run").events
     assert [line["times"] for line in lines] == [2, 4, 8, 16]
     assert (lines[0]["node"], lines[0]["reason"], lines[0]["seconds"]) == ("7", "not now", 60)
 
@@ -153,7 +155,7 @@ def test_an_open_federation_is_recorded_unless_all_of_it_is_its_users_own(
     made = recorder(tmp_path / "run", None)
     made.folder.record(runtime={KIND: kind})
     made.on_open_federation()
-    assert [line["event"] for line in read_lines(tmp_path / "run" / EVENTS)] == events
+    assert [line["event"] for line in Record(tmp_path / "run").events] == events
 
 
 def test_what_clients_measured_is_written_more_rarely_in_a_run_of_too_many(
@@ -164,12 +166,12 @@ def test_what_clients_measured_is_written_more_rarely_in_a_run_of_too_many(
 
     def written(name: str, rounds: int, evaluate_every: int = 1) -> list[int]:
         config, start = RunConfig(rounds=rounds, evaluate_every=evaluate_every), model(0, 0)
-        folder = RunFolder.create(tmp_path / name, config)
+        folder = new_run(tmp_path / name, config)
         one = Recorder(folder, build_strategy(config), start, rounds, chosen(config), Hooks(), durable=False)
         for number in range(1, rounds + 1):
             evaluated = number % evaluate_every == 0 or number == rounds
             one.on_round_end(RoundRecord(number, measured=told if evaluated else {}), model(number, 0))
-        return [line["round"] for line in read_lines(tmp_path / name / MEASUREMENTS)]
+        return [line["round"] for line in Record(tmp_path / name).measurements]
 
     assert written("few", 4) == [1, 2, 3, 4], "8 measurements of 8"
     assert written("more", 10) == [1, 4, 7, 10], "20 of 8: every third round"

@@ -12,17 +12,9 @@ from client.app import client_app
 from client.participants import Participants
 from client.participation.mixture import Mixture
 from fedappeal.protocol import keys
-from fedappeal.record.run_folder import (
-    CHECKPOINT,
-    EVENTS,
-    HISTORY,
-    MODEL,
-    PARTICIPATION,
-    POLICIES,
-    RunFolder,
-    read_config,
-    read_lines,
-)
+from fedappeal.record.files import CHECKPOINT, MODEL, POLICIES
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import read_safetensors, write_safetensors
 from fedappeal.trained import read_card
@@ -84,33 +76,33 @@ def test_a_run_stopped_and_resumed_is_the_undisturbed_run(tmp_path: Path, monkey
         patch.setattr(Checkpoint, "write", killed)
         with pytest.raises(RuntimeError, match="killed"):
             federate(halved)
-    assert [line["round"] for line in read_lines(tmp_path / "halved" / HISTORY)] == [1, 2, 3, 4]
+    assert [line["round"] for line in Record(tmp_path / "halved").history] == [1, 2, 3, 4]
     assert Checkpoint.read(tmp_path / "halved" / CHECKPOINT).server_round == 3
     key = RunFolder.open(tmp_path / "halved").run_key
     federate(changed(halved, resume=True))
     assert RunFolder.open(tmp_path / "halved").run_key == key
 
-    one, other = (read_lines(tmp_path / name / PARTICIPATION) for name in ("whole", "halved"))
+    one, other = (Record(tmp_path / name).decisions for name in ("whole", "halved"))
     assert one == other
     assert {line["decision"] for line in one} >= {"joined", "sat-out"}
     for name in ("round", "joined", "sat_out", "gm_appeal", "evaluated", "bytes_down", "bytes_up"):
-        pair = [[line[name] for line in read_lines(tmp_path / run / HISTORY)] for run in ("whole", "halved")]
+        pair = [[line[name] for line in Record(tmp_path / run).history] for run in ("whole", "halved")]
         assert pair[0] == pytest.approx(pair[1])
     models = [read_safetensors(tmp_path / name / MODEL) for name in ("whole", "halved")]
     for name, (_, values) in zip(("whole", "halved"), models, strict=True):
         card = read_card(tmp_path / name / MODEL)
         assert (values["round"], values["task"], card.round, card.task) == (6, "digits", 6, "digits")
-        assert card.figures["gm_appeal"] == read_lines(tmp_path / name / HISTORY)[-1]["gm_appeal"]
+        assert card.figures["gm_appeal"] == Record(tmp_path / name).history[-1]["gm_appeal"]
     for name, array in models[0][0].items():
         np.testing.assert_allclose(models[1][0][name], array, atol=1e-6)
-    kinds = [e["event"] for e in read_lines(tmp_path / "halved" / EVENTS)]
+    kinds = [e["event"] for e in Record(tmp_path / "halved").events]
     assert [k for k in kinds if k in ("failed", "resumed", "finished")] == ["failed", "resumed", "finished"]
 
 
 def test_a_run_learns_and_leaves_its_lines(tmp_path: Path) -> None:
     config = changed(CONFIG, out=str(tmp_path), clients_per_round=0, strategy="fedavg", participation="always")
     federate(changed(config, learning_rate=0.3))
-    lines = read_lines(tmp_path / HISTORY)
+    lines = Record(tmp_path).history
     expected = {"round", "asked", "joined", "sat_out", "left", "failed", "surplus", "gm_appeal", "loss", "accuracy"}
     expected |= {
         "preferred_accuracy",
@@ -125,7 +117,7 @@ def test_a_run_learns_and_leaves_its_lines(tmp_path: Path) -> None:
         assert expected <= set(line)
         assert (line["asked"], line["joined"], line["evaluated"], line["expected"]) == (5, 5, 6, 6)
     assert lines[-1]["loss"] < lines[0]["loss"]
-    assert len(read_lines(tmp_path / PARTICIPATION)) == 6 * 5
+    assert len(Record(tmp_path).decisions) == 6 * 5
 
 
 def test_the_initial_model_may_come_from_a_file(tmp_path: Path) -> None:
@@ -142,7 +134,7 @@ def test_the_initial_model_may_come_from_a_file(tmp_path: Path) -> None:
         out = tmp_path / f"run-{wrong}"
         with pytest.raises((ConfigError, RollCallError), match=reason):
             federate(changed(config, out=str(out), initial_model=str(tmp_path / wrong)))
-        last = read_lines(out / EVENTS)[-1]
+        last = Record(out).events[-1]
         assert last["event"] == "failed"
         assert re.search(reason, last["reason"])
 
@@ -152,7 +144,7 @@ def test_clients_with_another_task_are_refused_with_their_reason(tmp_path: Path)
     grid = MemoryGrid(volunteers(changed(config, seed=9)))
     with time_of(grid), pytest.raises(RollCallError, match=r"0 of 6 clients .*task and partition settings"):
         run(grid, config)
-    events = read_lines(tmp_path / EVENTS)
+    events = Record(tmp_path).events
     assert [e["event"] for e in events if e["event"] != "waiting"] == ["refused"] * 6 + ["failed"]
 
 
@@ -181,7 +173,7 @@ MIXED = "appeal=0.5,defect=0.3,always=0.2"
 def test_a_mixture_says_who_has_which_policy(tmp_path: Path) -> None:
     config = changed(CONFIG, clients=8, min_clients=8, out=str(tmp_path), participation=MIXED, rounds=3)
     federate(changed(config, defect__leave_below=9.0, clients_per_round=0))
-    lines = read_lines(tmp_path / POLICIES)
+    lines = Record(tmp_path).policies
     mixture = Mixture.parse(MIXED)
     assert [set(line) for line in lines] == [{"client-id", "policy"}] * 9
     assert {line["client-id"]: line["policy"] for line in lines} == {
@@ -190,26 +182,26 @@ def test_a_mixture_says_who_has_which_policy(tmp_path: Path) -> None:
     policies = {line["client-id"]: line["policy"] for line in lines}
     assert len(set(policies.values())) > 1
     # The clients do what is written: those that defect leave in round 1, the others are bound by mandatory rounds.
-    first = [line for line in read_lines(tmp_path / PARTICIPATION) if line["round"] == 1]
+    first = [line for line in Record(tmp_path).decisions if line["round"] == 1]
     assert len(first) == 8
     for line in first:
         assert line["decision"] == ("left" if policies[line["client-id"]] == "defect" else "joined")
     # A resumed run does not write them twice.
     federate(changed(config, resume=True, rounds=4, defect__leave_below=9.0, clients_per_round=0))
-    assert read_lines(tmp_path / POLICIES) == lines
-    assert len(read_lines(tmp_path / HISTORY)) == 4
+    assert Record(tmp_path).policies == lines
+    assert len(Record(tmp_path).history) == 4
 
 
 def test_one_policy_for_all_is_in_the_settings_alone(tmp_path: Path) -> None:
     federate(changed(CONFIG, out=str(tmp_path), rounds=1, mandatory_rounds=0, participation="always"))
     assert not (tmp_path / POLICIES).exists()
-    assert read_config(tmp_path)["settings"]["participation"] == "always"
+    assert Record(tmp_path).config["settings"]["participation"] == "always"
 
 
 def test_an_owners_policy_is_in_no_file_of_the_run(tmp_path: Path) -> None:
     config = changed(CONFIG, out=str(tmp_path), rounds=2, mandatory_rounds=1, clients_per_round=0)
     federate(config, participation="defect", set="defect.leave-below=9.87654")
-    first = [line for line in read_lines(tmp_path / PARTICIPATION) if line["round"] == 1]
+    first = [line for line in Record(tmp_path).decisions if line["round"] == 1]
     assert [line["decision"] for line in first] == ["left"] * 5, "they decide as their owners say"
     written = "".join(path.read_text() for path in tmp_path.iterdir() if path.suffix in (".json", ".jsonl"))
     assert "9.87654" not in written
@@ -233,10 +225,10 @@ def test_versions_of_server_and_clients_are_recorded(tmp_path: Path) -> None:
     grid = MemoryGrid(nodes)
     with time_of(grid):
         run(grid, config)
-    enrolled = {e["client"]: e["version"] for e in read_lines(tmp_path / EVENTS) if e["event"] == "enrolled"}
+    enrolled = {e["client"]: e["version"] for e in Record(tmp_path).events if e["event"] == "enrolled"}
     assert enrolled == {f"client-{k:04d}": "99.0" if k == 2 else fedappeal.__version__ for k in range(6)}
-    assert read_config(tmp_path)["versions"]["fedappeal"]
-    assert len(read_lines(tmp_path / PARTICIPATION)) == 5, "it takes part like the others"
+    assert Record(tmp_path).config["versions"]["fedappeal"]
+    assert len(Record(tmp_path).decisions) == 5, "it takes part like the others"
 
 
 def test_another_protocol_is_refused_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +238,7 @@ def test_another_protocol_is_refused_with_both_numbers(tmp_path: Path, monkeypat
     line = rf"this client speaks protocol {keys.PROTOCOL} \(fedappeal .*\), the run 99"
     with time_of(grid), pytest.raises(RollCallError, match=line):
         run(grid, config)
-    events = [e["event"] for e in read_lines(tmp_path / EVENTS)]
+    events = [e["event"] for e in Record(tmp_path).events]
     assert [event for event in events if event != "waiting"] == ["refused"] * 6 + ["failed"]
 
 
@@ -263,9 +255,9 @@ def test_with_pack_false_models_travel_as_named_arrays_and_the_run_is_the_same(s
                 assert set(message.content.array_records[keys.ARRAYS]) == ({"flat"} if pack else names)
         assert len(names) > 2
         models.append(read_safetensors(out / MODEL)[0])
-        assert all(line["failed"] == 0 for line in read_lines(out / HISTORY))
+        assert all(line["failed"] == 0 for line in Record(out).history)
         assert set(Checkpoint.read(out / CHECKPOINT).arrays) == ({"flat"} if pack else names)
     for name, array in models[0].items():
         np.testing.assert_allclose(models[1][name], array, rtol=1e-6, atol=1e-8)
     federate(changed(config, out=str(tmp_path / "False"), pack=False, resume=True, rounds=3))
-    assert len(read_lines(tmp_path / "False" / HISTORY)) == 3
+    assert len(Record(tmp_path / "False").history) == 3

@@ -10,7 +10,9 @@ from flwr.app import ArrayRecord
 
 import server.run
 from fedappeal.cli.main import main
-from fedappeal.record.run_folder import CHECKPOINT, EVENTS, HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.record.files import CHECKPOINT, MODEL
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_safetensors, write_safetensors
 from strategies import FedAvg
@@ -63,7 +65,7 @@ def test_the_strategy_sees_the_models_names_before_anything_starts(
     monkeypatch.setattr(Toy, "start", None)
     with pytest.raises(ConfigError, match=r"^model = 'auto' is not allowed: layer 'layer.bias' cannot be trained$"):
         federate(strategy, other, monkeypatch)
-    (event,) = read_lines(Path(other.out) / EVENTS)
+    (event,) = Record(Path(other.out)).events
     assert (event["event"], event["reason"]) == (
         "failed",
         "model = 'auto' is not allowed: layer 'layer.bias' cannot be trained",
@@ -77,8 +79,8 @@ def test_a_run_that_its_strategy_ends_says_why_and_is_not_started_again(
     strategy = Toy()
     strategy.last = 3
     federate(strategy, config, monkeypatch)
-    assert [line["round"] for line in read_lines(path / HISTORY)] == [1, 2, 3]
-    end = read_lines(path / EVENTS)[-1]
+    assert [line["round"] for line in Record(path).history] == [1, 2, 3]
+    end = Record(path).events[-1]
     assert (end["event"], end["round"], end["reason"]) == ("finished", 3, "all are satisfied")
     arrays, values = read_safetensors(path / MODEL)
     assert values["round"] == 3
@@ -91,10 +93,10 @@ def test_a_run_that_its_strategy_ends_says_why_and_is_not_started_again(
     assert grid.pushed == []
     assert again.finished == "all are satisfied"
     assert read_safetensors(path / MODEL)[0]["layer.bias"].tolist() == [3.0, 3.0]
-    assert len(read_lines(path / HISTORY)) == 3
-    events = [(e["event"], e["round"]) for e in read_lines(path / EVENTS) if e["event"] in ("resumed", "finished")]
+    assert len(Record(path).history) == 3
+    events = [(e["event"], e["round"]) for e in Record(path).events if e["event"] in ("resumed", "finished")]
     assert events == [("finished", 3), ("resumed", 3), ("finished", 3)]
-    assert read_lines(path / EVENTS)[-1]["reason"] == "all are satisfied"
+    assert Record(path).events[-1]["reason"] == "all are satisfied"
 
 
 def test_the_command_does_not_resume_a_run_that_its_strategy_ended(
@@ -114,7 +116,7 @@ def test_the_command_does_not_resume_a_run_that_its_strategy_ended(
 
 def test_an_ordinary_end_has_no_reason(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     federate(Toy(), config, monkeypatch)
-    end = read_lines(Path(config.out) / EVENTS)[-1]
+    end = Record(Path(config.out)).events[-1]
     assert (end["event"], end["round"], end["reason"]) == ("finished", 6, "")
     assert (Path(config.out) / CHECKPOINT).exists()
     assert RunFolder.open(Path(config.out)).run_key

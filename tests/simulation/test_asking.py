@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
+from server.new_run import new_run
 
 NEVER_CONTENT: dict[str, Any] = {
     **{"clients": 4, "model": "logistic", "rounds": 9, "local-steps": 2, "strategy": "fedavg"},
@@ -15,8 +16,8 @@ NEVER_CONTENT: dict[str, Any] = {
 
 def played(folder: Path, **changed: Any) -> list[tuple[bool, int]]:
     config = RunConfig.parse(NEVER_CONTENT | {key.replace("_", "-"): value for key, value in changed.items()})
-    simulate(config, RunFolder.create(folder, config), Simulation("sequential", threads=1))
-    return [(line["mandatory"], line["joined"]) for line in read_lines(folder / HISTORY)]
+    simulate(config, new_run(folder, config), Simulation("sequential", threads=1))
+    return [(line["mandatory"], line["joined"]) for line in Record(folder).history]
 
 
 def test_members_that_no_model_appeals_to_are_asked_in_half_of_the_rounds_at_most(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from client.participation.device import Device
 from client.participation.mixture import Mixture
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.draws import generator
-from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.virtual_clock import VirtualClock
+from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 
 CLIENTS = [f"client-{k:04d}" for k in range(6)]
@@ -33,9 +34,9 @@ def run(folder: Path, **settings: Any) -> list[dict[str, Any]]:
     config = RunConfig.parse(
         {**given, **{key.replace("__", ".").replace("_", "-"): v for key, v in settings.items()}}
     )
-    made = RunFolder.create(folder, config)
+    made = new_run(folder, config)
     simulate(config, made, Simulation("sequential"))
-    return read_lines(made.path / HISTORY)
+    return Record(made.path).history
 
 
 def test_a_run_whose_clients_come_and_go(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_a_trace_of_the_user(tmp_path: Path) -> None:
     trace.write_text("*,1,2\nclient-0003,2,4\n")
     lines = run(tmp_path / "run", participation="always+trace", trace__file=str(trace))
     assert [line["joined"] for line in lines] == [5, 6, 1, 1]
-    first = read_lines(tmp_path / "run" / PARTICIPATION)[:6]
+    first = Record(tmp_path / "run").decisions[:6]
     assert [line["client-id"] for line in first if line["decision"] == "sat-out"] == ["client-0003"]
     trace.write_text("*,1\n")
     with pytest.raises(ConfigError, match="line 1: expected client-id"):

@@ -11,11 +11,14 @@ import torch
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import TrainingJob
 from fedappeal.protocol.packing import Layout
-from fedappeal.record.run_folder import CHECKPOINT, HISTORY, MODEL, PARTICIPATION, RunFolder, read_config, read_lines
+from fedappeal.record.files import CHECKPOINT, HISTORY, MODEL, PARTICIPATION
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from fedappeal.system.files import read_safetensors
 from server.checkpoint import Checkpoint
+from server.new_run import new_run
 from tests.grid import MemoryGrid
 from tests.run_models import learned
 
@@ -42,19 +45,19 @@ def _one_thread() -> None:
 def simulated(folder: Path, mode: str, **settings: Any) -> RunFolder:
     """Run one federation."""
     config = RunConfig.parse(SETTINGS | {k.replace("_", "-"): v for k, v in settings.items()})
-    run = RunFolder.create(folder, config)
+    run = new_run(folder, config)
     simulate(config, run, Simulation(mode))
     return run
 
 
 def told(run: RunFolder) -> list[dict[str, Any]]:
     """The history without what depends on the clock."""
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(run.path / HISTORY)]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in Record(run.path).history]
 
 
 def assert_same_run(a: RunFolder, b: RunFolder, tolerance: float = 1e-5) -> None:
     """Both runs asked the same clients, who decided alike, and ended with the same model to float tolerance."""
-    assert read_lines(a.path / PARTICIPATION) == read_lines(b.path / PARTICIPATION)
+    assert Record(a.path).decisions == Record(b.path).decisions
     for mine, other in zip(told(a), told(b), strict=True):
         assert mine.keys() == other.keys()
         for key, value in mine.items():
@@ -170,7 +173,7 @@ def test_a_run_leaves_the_same_folder_as_a_deployed_one(tmp_path: Path) -> None:
 
 def test_a_run_records_how_its_clients_train(tmp_path: Path) -> None:
     config = RunConfig.parse(SETTINGS | {"rounds": 1, "mandatory-rounds": 1})
-    run = RunFolder.create(tmp_path / "run", config)
+    run = new_run(tmp_path / "run", config)
     simulate(config, run, Simulation("vmap", why="1.7 times as fast as one after another"))
-    recorded = read_config(run.path)["runtime"]
+    recorded = Record(run.path).config["runtime"]
     assert (recorded["mode"], recorded["why"]) == ("vmap", "1.7 times as fast as one after another")

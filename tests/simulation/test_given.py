@@ -9,15 +9,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.record.resumption import settings_to_resume
-from fedappeal.record.run_folder import EVENTS, HISTORY, MODEL, RunFolder, read_config, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.task import Task
+from server.continuation import settings_to_resume
 from server.given import Given
+from server.new_run import new_run
 from strategies import FedAvg, MaxFL, Strategy
 from strategies.rounds.exchange.reply import Reply
 from strategies.rounds.hooks import RoundRecord
@@ -86,7 +89,7 @@ def settings(rounds: int = 4) -> RunConfig:
 
 
 def run(path: Path, config: RunConfig, given: Given, mode: str = "auto", **how: Any) -> RunFolder:
-    folder = RunFolder.create(path, given.named(config), given=given)
+    folder = new_run(path, given.named(config), given=given)
     simulate(config, folder, Simulation(mode, threads=1), task=given.task, strategy=given.strategy, **how)
     return folder
 
@@ -95,14 +98,14 @@ def run(path: Path, config: RunConfig, given: Given, mode: str = "auto", **how: 
 def test_objects_stand_in_for_names_on_the_server_and_with_the_clients(mode: str, tmp_path: Path) -> None:
     given = Given(own_task(), own_strategy(power=2.0, clients_per_round=3))
     run(tmp_path / "run", settings(), given, mode)
-    record = read_config(tmp_path / "run")["settings"]
+    record = Record(tmp_path / "run").config["settings"]
     named = {"task": "blobs", "strategy": "favour", "blobs.noise": 0.1, "favour.power": 2.0}
     assert {key: record[key] for key in named} == named
-    lines = read_lines(tmp_path / "run" / HISTORY)
+    lines = Record(tmp_path / "run").history
     assert [line["evaluated"] for line in lines] == [4] * 4
     assert [line["joined"] for line in lines[:2]] == [4, 4], "the run's shared settings count, not the template's"
     assert set(read_safetensors(tmp_path / "run" / MODEL)[0]) == {"0.weight", "0.bias"}
-    assert not any(event["event"] == "failed" for event in read_lines(tmp_path / "run" / EVENTS))
+    assert not any(event["event"] == "failed" for event in Record(tmp_path / "run").events)
 
 
 def test_a_template_is_copied_and_gives_the_same_run_again(tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ def test_a_template_is_copied_and_gives_the_same_run_again(tmp_path: Path) -> No
 def test_one_of_ours_as_an_object_is_the_run_by_name(tmp_path: Path) -> None:
     config = RunConfig.parse(settings().as_config() | {"model": "logistic", "tuning-steps": 2})
     by_name = RunConfig.parse(config.as_config() | {"strategy": "maxfl", "maxfl.server-lr": 0.5})
-    simulate(by_name, RunFolder.create(tmp_path / "name", by_name), Simulation(threads=1))
+    simulate(by_name, new_run(tmp_path / "name", by_name), Simulation(threads=1))
     given = Given(strategy=MaxFL(server_lr=0.5))
     run(tmp_path / "object", config, given)
     models = [read_safetensors(tmp_path / name / MODEL)[0] for name in ("name", "object")]

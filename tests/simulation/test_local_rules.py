@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from fedappeal.protocol.draws import batch_indices
-from fedappeal.record.run_folder import HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
+from server.new_run import new_run
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic",
@@ -32,7 +35,7 @@ def config_of(**settings: Any) -> RunConfig:
 
 
 def simulated(folder: Path, config: RunConfig, mode: str = "auto") -> RunFolder:
-    run = RunFolder.create(folder, config)
+    run = new_run(folder, config)
     simulate(config, run, Simulation(mode, threads=1))
     return run
 
@@ -40,7 +43,7 @@ def simulated(folder: Path, config: RunConfig, mode: str = "auto") -> RunFolder:
 @pytest.mark.parametrize("strategy", ["fedavg", "maxfl", "fedalign"])
 def test_strategies_that_leave_the_rule_open_learn_by_adamw(tmp_path: Path, strategy: str) -> None:
     run = simulated(tmp_path / "run", config_of(strategy=strategy, weight_decay=0.01, participation="always"))
-    lines = read_lines(run.path / HISTORY)
+    lines = Record(run.path).history
     assert all(line["joined"] > 0 == line["failed"] for line in lines)
     losses = [line["loss"] for line in lines]
     assert losses == sorted(losses, reverse=True)
@@ -54,11 +57,11 @@ def test_a_client_alone_follows_torchs_adamw_at_the_rates_of_the_schedule(tmp_pa
     config = config_of(strategy="fedavg", clients=1, weight_decay=0.05, **schedule, **own)
     run = simulated(tmp_path / "run", config)
     rates = [0.005, 0.01, 0.0055, 0.001]
-    assert [line["learning_rate"] for line in read_lines(run.path / HISTORY)] == pytest.approx(rates, rel=1e-12)
+    assert [line["learning_rate"] for line in Record(run.path).history] == pytest.approx(rates, rel=1e-12)
 
     task = load_task(config.task_settings())
     data, model = task.load(0).train, task.initial_model(0)
-    client = read_lines(run.path / PARTICIPATION)[0]["client-id"]
+    client = Record(run.path).decisions[0]["client-id"]
     for number, rate in enumerate(rates, start=1):
         optimiser = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.05)
         for batch in torch.from_numpy(batch_indices(0, client, number, len(data), 5, 16, "batches")):

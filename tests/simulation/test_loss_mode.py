@@ -9,10 +9,11 @@ import torch
 from torch.nn import functional
 
 from client.training.noise import seeded_noise
-from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks import load_task
+from server.new_run import new_run
 
 SETTINGS: dict[str, Any] = {
     "task": "digits",
@@ -33,10 +34,10 @@ SETTINGS: dict[str, Any] = {
 def run(folder: Path, mode: str, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the history, without what depends on the clock, and the decisions."""
     config = RunConfig.parse_recorded(SETTINGS | {k.replace("_", "-"): v for k, v in settings.items()})
-    made = RunFolder.create(folder, config)
+    made = new_run(folder, config)
     simulate(config, made, Simulation(mode, threads=1))
-    lines = [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(folder / HISTORY)]
-    return lines, read_lines(folder / PARTICIPATION)
+    lines = [{k: v for k, v in line.items() if k != "seconds"} for line in Record(folder).history]
+    return lines, Record(folder).decisions
 
 
 @pytest.mark.parametrize("mode", ["batched", "sequential"])

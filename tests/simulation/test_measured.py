@@ -9,10 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks import load_task
+from server.new_run import new_run
 
 SETTINGS: dict[str, Any] = {
     "task": "digits",
@@ -30,8 +32,8 @@ SETTINGS: dict[str, Any] = {
 
 def last_line(folder: Path, **settings: Any) -> tuple[dict[str, Any], RunConfig]:
     config = RunConfig.parse_recorded({**SETTINGS, **{k.replace("_", "-"): v for k, v in settings.items()}})
-    simulate(config, RunFolder.create(folder, config), Simulation(threads=1))
-    return read_lines(folder / HISTORY)[-1], config
+    simulate(config, new_run(folder, config), Simulation(threads=1))
+    return Record(folder).history[-1], config
 
 
 def by_hand(folder: Path, config: RunConfig) -> tuple[float, float, list[float]]:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from fedappeal.protocol.foreign_text import parse_json
-from fedappeal.record.run_folder import RunFolder, read_lines
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
-from fedappeal.simulation.memory import REQUIREMENTS, read_memory
+from fedappeal.simulation.memory import read_memory
 from fedappeal.system.files import read_safetensors, write_safetensors
+from server.new_run import new_run
 
 CLIENTS = 6
 SETTINGS: dict[str, Any] = {
@@ -23,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 def written(folder: Path, **settings: Any) -> tuple[RunFolder, dict[str, Any]]:
     """Run one round; return the folder, and the text of what clients remembered before it."""
     config = RunConfig.parse({**SETTINGS, **{key.replace("_", "-"): value for key, value in settings.items()}})
-    run = RunFolder.create(folder, config)
+    run = new_run(folder, config)
     simulate(config, run, Simulation("layers"))
     arrays, _ = read_safetensors(run.path / "memory-0.safetensors")
     return run, parse_json(arrays["text"].tobytes())
@@ -38,7 +40,7 @@ def test_what_clients_share_is_written_once_and_read_for_each(tmp_path: Path) ->
     assert len(records) == 2 * CLIENTS
     for name in (path.partition("/")[2] for path in text["alike"]):
         assert len({id(records[f"{k}/{name}"]) for k in range(CLIENTS)}) == 1
-    lines = read_lines(run.path / REQUIREMENTS)
+    lines = Record(run.path).requirements
     assert [(line["client-id"], line["requirement"]) for line in lines] == [
         (f"client-{k:04d}", 0.75) for k in range(CLIENTS)
     ]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from client.training.sgd import SGD
-from fedappeal.record.run_folder import HISTORY, POLICIES, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, choose_mode, simulate
 from server.build import packages_named
+from server.new_run import new_run
 from tests.run_models import learned
 
 MODULE = "simulated_plugins"
@@ -99,13 +100,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, A
 
 def simulated(folder: Path, mode: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
     config = RunConfig.parse(settings)
-    simulate(config, RunFolder.create(folder, config), Simulation(mode, threads=1))
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(folder / HISTORY)]
+    simulate(config, new_run(folder, config), Simulation(mode, threads=1))
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in Record(folder).history]
 
 
 def test_a_run_of_own_plugins_and_a_mixture_of_policies(own: dict[str, Any], tmp_path: Path) -> None:
     lines = simulated(tmp_path / "run", "auto", own)
-    always = sum(line["policy"] == "always" for line in read_lines(tmp_path / "run" / POLICIES))
+    always = sum(line["policy"] == "always" for line in Record(tmp_path / "run").policies)
     assert 0 < always < 6
     assert [line["joined"] for line in lines] == [always, 6]
     assert lines[1]["loss"] < lines[0]["loss"]

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT
-from fedappeal.record.run_folder import HISTORY, MODEL, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation import pool as pools
@@ -19,6 +21,7 @@ from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.synth import Synth
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
+from server.new_run import new_run
 
 CPU = torch.device("cpu")
 FEW: dict[str, Any] = {"clients": 12, "clients-per-round": 3, "evaluate-every": 2, "rounds": 4, "mandatory-rounds": 1}
@@ -31,13 +34,13 @@ def config(**settings: Any) -> RunConfig:
 
 
 def run(folder: Path, mode: str, settings: dict[str, Any]) -> RunFolder:
-    created = RunFolder.create(folder, config(**settings))
+    created = new_run(folder, config(**settings))
     simulate(config(**settings), created, Simulation(mode, threads=1))
     return created
 
 
 def told(of: RunFolder) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(of.path / HISTORY)]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in Record(of.path).history]
 
 
 ALL = {**SYNTH, "strategy": "adagd", "clients-per-round": 0, "adagd.precision": 0.05, "adagd.step-size": 0.5}
@@ -61,7 +64,7 @@ def test_a_run_is_the_same_to_the_bit_when_clients_are_loaded_as_they_are_needed
     lazy = run(tmp_path / "lazy", mode, settings)
     assert len(used) == 1
     assert told(eager) == told(lazy)
-    assert read_lines(eager.path / PARTICIPATION) == read_lines(lazy.path / PARTICIPATION)
+    assert Record(eager.path).decisions == Record(lazy.path).decisions
     models = [read_safetensors(each.path / MODEL)[0] for each in (eager, lazy)]
     for name, values in models[0].items():
         assert np.array_equal(values, models[1][name]), name

@@ -9,7 +9,7 @@ from torch import nn
 
 from client.training.models import arrays_of
 from client.training.precision import BFLOAT16
-from fedappeal.record.run_folder import HISTORY, MEASUREMENTS, RunFolder, read_config, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation import precision
 from fedappeal.simulation.engine import Simulation, simulate
@@ -17,6 +17,7 @@ from fedappeal.simulation.evaluation import ClientsEvaluation
 from fedappeal.simulation.precision import missing_bfloat16
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
+from server.new_run import new_run
 from tests.simulation.test_evaluation import CLIENTS, SPLITS, TASK, examples
 
 FEATURE = (1 + 2**-9, 1.0, 2.0)
@@ -50,10 +51,10 @@ def history(
             **settings,
         }
     )
-    run = RunFolder.create(folder, config)
+    run = new_run(folder, config)
     task = OneFeature(TaskSettings.parse({"clients": 3}))
     simulate(config, run, Simulation(mode, threads=threads, evaluation_precision=how), task=task)
-    return read_lines(folder / HISTORY)
+    return Record(folder).history
 
 
 @pytest.mark.parametrize(("mode", "threads"), [("layers", 1), ("vmap", 1), ("sequential", 1), ("sequential", 2)])
@@ -67,7 +68,7 @@ def test_decisions_that_float32_would_change_are_counted_every_tenth_round(
         counts = line.get("compared_decisions"), line.get("flipped_decisions")
         assert counts == ((3, 1) if line["round"] in (1, 11) else (None, None))
     # All measurements are in bfloat16: the first two clients see the same.
-    losses = read_lines(tmp_path / "run" / MEASUREMENTS)[-1]["loss"]
+    losses = Record(tmp_path / "run").measurements[-1]["loss"]
     assert losses[0] == losses[1] == pytest.approx(0.3132617, rel=1e-6)
 
 
@@ -100,7 +101,7 @@ def test_clients_are_measured_as_in_float32_within_bfloat16s_bits() -> None:
 
 def test_the_runs_folder_records_the_precision_and_a_resumed_run_keeps_it(tmp_path: Path) -> None:
     history(tmp_path / "run", 1, "layers", "bfloat16")
-    runtime = read_config(tmp_path / "run")["runtime"]
+    runtime = Record(tmp_path / "run").config["runtime"]
     assert runtime["evaluation-precision"] == "bfloat16"
     assert Simulation.of_runtime(runtime).evaluation_precision == "bfloat16"
     del runtime["evaluation-precision"]  # a run that began before there was a choice

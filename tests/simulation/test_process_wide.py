@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.process_wide import freeze_more, frozen_objects
+from server.new_run import new_run
 from tests.run_models import learned
 
 T = TypeVar("T")
@@ -59,10 +60,10 @@ def outcome(
 ) -> Outcome:
     """Return the history without what depends on the clock, the decisions, and the final model."""
     config = RunConfig.parse(SHARED | settings)
-    run = RunFolder.create(folder, config)
+    run = new_run(folder, config)
     simulate(config, run, Simulation(mode, threads=threads), on_round)
-    lines = [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(folder / HISTORY)]
-    return lines, read_lines(folder / PARTICIPATION), learned(folder)
+    lines = [{k: v for k, v in line.items() if k != "seconds"} for line in Record(folder).history]
+    return lines, Record(folder).decisions, learned(folder)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

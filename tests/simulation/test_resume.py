@@ -15,23 +15,17 @@ import torch
 
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import TrainingJob
-from fedappeal.record.resumption import rounds_done, runtime_of, settings_to_resume
-from fedappeal.record.run_folder import (
-    CHECKPOINT,
-    EVENTS,
-    HISTORY,
-    MEASUREMENTS,
-    MODEL,
-    PARTICIPATION,
-    RunFolder,
-    read_config,
-    read_lines,
-)
+from fedappeal.record.files import CHECKPOINT, EVENTS, MEASUREMENTS, MODEL, PARTICIPATION
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
+from fedappeal.record.resumption import rounds_done, runtime_of
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.memory import REQUIREMENTS, SavedMemory
 from fedappeal.system.files import read_safetensors, write_safetensors
 from server.checkpoint import Checkpoint
+from server.continuation import settings_to_resume
+from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 
 SETTINGS: dict[str, Any] = {
@@ -79,13 +73,13 @@ def settings(**changed: Any) -> RunConfig:
 
 
 def run(path: Path, config: RunConfig, mode: str = "auto", **how: Any) -> Path:
-    simulate(config, RunFolder.create(path, config), Simulation(mode, threads=1), **how)
+    simulate(config, new_run(path, config), Simulation(mode, threads=1), **how)
     return path
 
 
 def resume(path: Path, rounds: int | None = None, **how: Any) -> None:
     config = settings_to_resume(path, rounds)
-    simulate(config, RunFolder.open(path), Simulation.of_runtime(read_config(path)["runtime"]), **how)
+    simulate(config, RunFolder.open(path), Simulation.of_runtime(Record(path).config["runtime"]), **how)
 
 
 def left_by(path: Path) -> dict[str, Any]:
@@ -98,9 +92,9 @@ def left_by(path: Path) -> dict[str, Any]:
         for key, array in record.items()
     }
     return {
-        "history": [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(path / HISTORY)],
-        **{name: read_lines(path / name) for name in (PARTICIPATION, MEASUREMENTS, REQUIREMENTS)},
-        "rounds": [e["round"] for e in read_lines(path / EVENTS) if e["event"] == "round"],
+        "history": [{k: v for k, v in line.items() if k != "seconds"} for line in Record(path).history],
+        **{name: Record(path).lines(name) for name in (PARTICIPATION, MEASUREMENTS, REQUIREMENTS)},
+        "rounds": [e["round"] for e in Record(path).events if e["event"] == "round"],
         "model": {name: array.tobytes() for name, array in read_safetensors(path / MODEL)[0].items()},
         "state": (state, arrays, checkpoint.server_round),
         "memory": memory(path, checkpoint.server_round),
@@ -144,11 +138,11 @@ def test_a_run_that_was_killed_continues_to_the_bit(
             run(tmp_path / "halved", config)
     halved = tmp_path / "halved"
     assert Checkpoint.read(halved / CHECKPOINT).server_round == 3
-    assert len(read_lines(halved / HISTORY)) == 4
+    assert len(Record(halved).history) == 4
     resume(halved)
     assert left_by(halved) == left_by(whole)
-    assert len(read_lines(whole / HISTORY)) == config.rounds
-    assert sum(line["joined"] for line in read_lines(whole / HISTORY)[3:]) > 0
+    assert len(Record(whole).history) == config.rounds
+    assert sum(line["joined"] for line in Record(whole).history[3:]) > 0
 
 
 @pytest.mark.parametrize("mode", ["batched", "sequential"])
@@ -168,7 +162,7 @@ def test_what_clients_have_measured_comes_back_too(
             run(tmp_path / "halved", config, mode)
     resume(tmp_path / "halved")
     assert left_by(tmp_path / "halved") == left_by(whole)
-    assert read_config(whole)["runtime"]["mode"] == ("layers" if mode == "batched" else mode)
+    assert Record(whole).config["runtime"]["mode"] == ("layers" if mode == "batched" else mode)
 
 
 @pytest.mark.parametrize("step", ["before round 1", "before the checkpoint", "after the checkpoint"])
@@ -208,11 +202,12 @@ from pathlib import Path
 import server.recorder, torch
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
-from fedappeal.record.run_folder import RunFolder, read_config
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 
 server.recorder.SECONDS_APART, server.recorder.LARGEST_SHARE = 0.0, 0
 path = Path(sys.argv[1])
-config = RunConfig.parse(read_config(path)["settings"])
+config = RunConfig.parse(Record(path).config["settings"])
 simulate(config, RunFolder.open(path), Simulation(threads=1), lambda record: time.sleep(0.05))
 """
 
@@ -220,7 +215,7 @@ simulate(config, RunFolder.open(path), Simulation(threads=1), lambda record: tim
 def test_a_process_that_was_killed_leaves_a_run_that_continues(tmp_path: Path) -> None:
     config = settings(strategy="scaffold", rounds=12)
     whole, path = run(tmp_path / "whole", config), tmp_path / "killed"
-    RunFolder.create(path, config)
+    new_run(path, config)
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)])
     deadline = time.monotonic() + 120
     while rounds_done(path) < 4:
@@ -232,7 +227,7 @@ def test_a_process_that_was_killed_leaves_a_run_that_continues(tmp_path: Path) -
     assert 4 <= rounds_done(path) < 12
     resume(path)
     assert left_by(path) == left_by(whole)
-    kinds = [event["event"] for event in read_lines(path / EVENTS)]
+    kinds = [event["event"] for event in Record(path).events]
     assert (kinds[0], kinds.count("resumed"), kinds[-1]) == ("enrolled", 1, "finished")
 
 
@@ -257,7 +252,7 @@ def test_ctrl_c_between_rounds_loses_none(tmp_path: Path, monkeypatch: pytest.Mo
     interrupted(path, config, 3)
     assert signal.getsignal(signal.SIGINT) is before
     assert rounds_done(path) == 3
-    assert read_lines(path / EVENTS)[-1]["event"] == "interrupted"
+    assert Record(path).events[-1]["event"] == "interrupted"
     resume(path)
     assert left_by(path) == left_by(whole)
 
@@ -313,7 +308,7 @@ def test_sigterm_saves_the_run_and_then_does_what_it_would_have_done(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert done == [2]
-    assert read_lines(path / EVENTS)[-1]["event"] == "interrupted"
+    assert Record(path).events[-1]["event"] == "interrupted"
 
 
 # -- more rounds -----------------------------------------------------------------------------------------
@@ -334,17 +329,17 @@ def test_a_finished_run_continues_as_it_began(own: dict[str, Any], tmp_path: Pat
     resume(path, 6)
     resume(path, 7)
     assert left_by(path) == left_by(whole)
-    record = read_config(path)
+    record = Record(path).config
     assert (record["settings"]["rounds"], record["settings"]["schedule-rounds"]) == (7, 4)
     resumptions = [(each["from-round"], each["to-round"]) for each in record["resumptions"]]
     assert resumptions == [(4, 6), (6, 7)]
     assert all(each["date"] and each["versions"]["torch"] for each in record["resumptions"])
-    ends = [e for e in read_lines(path / EVENTS) if e["event"] in ("resumed", "finished")]
+    ends = [e for e in Record(path).events if e["event"] in ("resumed", "finished")]
     assert [(e["event"], e["round"]) for e in ends] == [
         *(("finished", 4), ("resumed", 4), ("finished", 6), ("resumed", 6), ("finished", 7)),
     ]
     if own["strategy"] == "maxfl":
-        mandatory = [line["mandatory"] for line in read_lines(path / HISTORY)]
+        mandatory = [line["mandatory"] for line in Record(path).history]
         assert mandatory[:5] == [True] * 4 + [False]
     # With a total of its own from the start it is another run.
     other = run(tmp_path / "other", settings(**own, rounds=7))
@@ -357,7 +352,7 @@ def test_a_model_that_was_measured_only_at_the_end_is_measured_again(tmp_path: P
     own = ALONE | {"mandatory-rounds": 5, "evaluate-every": 4}
     whole = run(tmp_path / "whole", settings(**own, rounds=10, schedule_rounds=5))
     path = run(tmp_path / "longer", settings(**own, rounds=5))
-    assert "accuracy" in read_lines(path / HISTORY)[4]
+    assert "accuracy" in Record(path).history[4]
     resume(path, 10)
     assert left_by(path)["model"] == left_by(whole)["model"]
 
@@ -381,7 +376,7 @@ def test_another_task_or_model_is_refused_and_nothing_is_lost(tmp_path: Path) ->
 
 def test_a_run_that_keeps_no_memory_says_so(tmp_path: Path) -> None:
     config = settings(rounds=2)
-    simulate(config, RunFolder.create(tmp_path / "run", config), Simulation(threads=1, resumable=False))
+    simulate(config, new_run(tmp_path / "run", config), Simulation(threads=1, resumable=False))
     assert not list((tmp_path / "run").glob("memory-*"))
     with pytest.raises(ConfigError, match="clients' memory was not kept: it cannot continue"):
         runtime_of(tmp_path / "run")
@@ -392,10 +387,10 @@ def test_a_run_that_keeps_no_memory_says_so(tmp_path: Path) -> None:
 
 def test_what_each_client_measured_and_requires_is_in_columns(tmp_path: Path) -> None:
     path = run(tmp_path / "run", settings(evaluate_every=2, adaptation_steps=0))  # each loss is of the model as sent
-    lines, history = read_lines(path / MEASUREMENTS), read_lines(path / HISTORY)
+    lines, history = Record(path).measurements, Record(path).history
     assert [line["round"] for line in lines] == [2, 4, 6]
     ids = [f"client-{k:04d}" for k in range(7)]
-    required = {line["client-id"]: line for line in read_lines(path / REQUIREMENTS)}
+    required = {line["client-id"]: line for line in Record(path).requirements}
     assert list(required) == ids
     assert {line["of"] for line in required.values()} == {"loss"}
     for line in lines:
@@ -419,7 +414,7 @@ def test_requirements_of_a_damaged_memory_are_made_again(text: str, tmp_path: Pa
     write_safetensors(file, arrays | {"text": np.frombuffer(text.encode(), np.uint8)}, values)
     resume(path, 6)
     assert left_by(path)["model"] == left_by(whole)["model"]
-    assert [line["aside"] for line in read_lines(path / EVENTS) if line["event"] == "damaged"] == [
+    assert [line["aside"] for line in Record(path).events if line["event"] == "damaged"] == [
         "memory-0.safetensors.damaged"
     ]
     assert file.exists(), "the clients have made it again"

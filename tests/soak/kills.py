@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from fedappeal.record.lines import MEASUREMENTS, POLICIES, REQUIREMENTS
-from fedappeal.record.run_folder import CONFIG, EVENTS, HISTORY, MODEL, PARTICIPATION, read_config, read_lines
+from fedappeal.record.files import CONFIG, HISTORY, MEASUREMENTS, MODEL, PARTICIPATION, POLICIES, REQUIREMENTS
+from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from tests.hostile.kill_points import COUNTER, KillPoint
 
@@ -42,7 +42,7 @@ install_from(os.environ)
 """
 _LOADED = (
     *("fedappeal.cli.commands", "fedappeal.cli.main", "fedappeal.views.terminal.progress", "fedappeal.cli.resume"),
-    *("fedappeal.cli.simulate", "fedappeal.simulation.engine", "server.card", "fedappeal.record.mending"),
+    *("fedappeal.cli.simulate", "fedappeal.simulation.engine", "server.card", "server.continuation"),
 )
 """Modules that the command would load in each fork anew."""
 EACH_ROUND, SELDOM = 0.0, 1e9
@@ -81,8 +81,8 @@ class Wrong(AssertionError):
 def outcome(path: Path) -> dict[str, Any]:
     """What two runs of the same settings have to agree in."""
     arrays, values = read_safetensors(path / MODEL)
-    kept = {name: read_lines(path / name) for name in (PARTICIPATION, MEASUREMENTS, POLICIES, REQUIREMENTS)}
-    history = [{key: value for key, value in line.items() if key != "seconds"} for line in read_lines(path / HISTORY)]
+    kept = {name: Record(path).lines(name) for name in (PARTICIPATION, MEASUREMENTS, POLICIES, REQUIREMENTS)}
+    history = [{key: value for key, value in line.items() if key != "seconds"} for line in Record(path).history]
     model = {name: array.tobytes() for name, array in arrays.items()}
     return {
         **kept,
@@ -100,19 +100,19 @@ def check_tidy(path: Path) -> None:
         Wrong: names what is left.
     """
     left = [file.name for file in path.rglob("*") if ".tmp" in file.name or "damaged" in file.name]
-    damaged = [line for line in read_lines(path / EVENTS) if line["event"] == "damaged"]
+    damaged = [line for line in Record(path).events if line["event"] == "damaged"]
     if left or damaged:
         raise Wrong(f"left: {left}, damaged: {damaged}")
 
 
 def saved_round(path: Path) -> int:
     """The last round of a killed run whose checkpoint a reader finds; 0: none."""
-    from fedappeal.record.run_folder import how_it_ended
+    from fedappeal.record.reader import Record
     from server.checkpoints import newest_usable
 
     if not (path / CONFIG).exists():
         return 0
-    ended = how_it_ended(path)
+    ended = Record(path).standing.end
     return int(ended["round"]) if ended else newest_usable(path).server_round
 
 
@@ -245,7 +245,7 @@ class Kills:
         self.count += 1
 
     def _continue_and_compare(self, begin: list[str], kind: Kind, expected: dict[str, Any]) -> None:
-        saved, recorded = saved_round(self._path), len(read_lines(self._path / HISTORY))
+        saved, recorded = saved_round(self._path), len(Record(self._path).history)
         if kind.apart == EACH_ROUND and saved < recorded - 1:
             raise Wrong(f"{recorded} rounds are recorded, and {saved} saved")
         begun = (self._path / CONFIG).exists()
@@ -254,7 +254,7 @@ class Kills:
         if code and not over:
             raise Wrong(f"it did not continue, but ended with {code}: {self._forks.said}")
         check_tidy(self._path)
-        resumptions = read_config(self._path).get("resumptions", [])
+        resumptions = Record(self._path).config.get("resumptions", [])
         if begun and not over and resumptions and resumptions[-1]["from-round"] < saved:
             raise Wrong(f"it continued after round {resumptions[-1]['from-round']}, and {saved} was saved")
         ended = outcome(self._path)
@@ -318,10 +318,10 @@ class LocalKills:
         if code and not (code == 2 and "has finished all its" in self._said):
             raise Wrong(f"it did not continue, but ended with {code}: {self._said}")
         check_tidy(self._path)
-        resumptions = read_config(self._path).get("resumptions", [])
+        resumptions = Record(self._path).config.get("resumptions", [])
         if resumptions and resumptions[-1]["from-round"] < saved:
             raise Wrong(f"it continued after round {resumptions[-1]['from-round']}, and {saved} was saved")
-        lines = [(line["round"], line["joined"], line["failed"]) for line in read_lines(self._path / HISTORY)]
+        lines = [(line["round"], line["joined"], line["failed"]) for line in Record(self._path).history]
         if lines != [(number, 2, 0) for number in (1, 2, 3)]:
             raise Wrong(f"its rounds, joined and failed are {lines}")
         model = read_safetensors(self._path / MODEL)[0]

@@ -23,13 +23,15 @@ import numpy as np
 import psutil
 
 from fedappeal.federation.clients import ClientProcesses
-from fedappeal.federation.follower import Follower
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
+from fedappeal.record.files import INITIAL, MODEL
+from fedappeal.record.follower import WatchedRun
+from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL
-from fedappeal.record.run_folder import HISTORY, INITIAL, MODEL, PARTICIPATION, RunFolder, read_lines
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.files import read_safetensors
+from server.new_run import new_run
 from tests.soak.faults import KINDS, Faults
 from tests.soak.fork_server import PORTS, RESTART_AFTER, STARTS
 from tests.soak.lines import Lines
@@ -103,7 +105,7 @@ def clients_of(clients: int) -> dict[str, int]:
 
 def check_rounds(path: Path, config: RunConfig) -> list[str]:
     """Return what is wrong with the lines of a finished run: rounds that miss or come twice, joiners too many."""
-    history, participation = read_lines(path / HISTORY), read_lines(path / PARTICIPATION)
+    history, participation = Record(path).history, Record(path).decisions
     wrong: list[str] = []
     if [line["round"] for line in history] != list(range(1, config.rounds + 1)):
         wrong.append(f"the history has {len(history)} rounds, not 1 to {config.rounds} in order")
@@ -143,7 +145,7 @@ def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
     """Run it; return figures, what was done, and what is wrong (nothing: ``wrong`` is empty)."""
     config = RunConfig.parse_recorded({**SETTINGS, "rounds": rounds, "seed": seed})
     path, starts = folder / "run", folder / "starts.jsonl"
-    RunFolder.create(path, config, {KIND: LOCAL})
+    new_run(path, config, {KIND: LOCAL})
     told = config.model_copy(update={"out": str(path), "resume": True, "initial_model": str(path / INITIAL)})
     superlink = SuperLink(path / "logs")
     clients = SoakedClients(config, initial=path / INITIAL, states=path / "clients", logs=path / "logs")
@@ -162,13 +164,18 @@ def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
         clients.wait_until_loaded()
         run_id = submit(superlink.control_address, build_fab(told.as_config()))
         memory = Memory(superlink.pid)
-        faults = Faults(seed, every, lines, lambda: {line["client"]: line["pid"] for line in read_lines(starts)})
+        faults = Faults(
+            seed,
+            every,
+            lines,
+            lambda: {line["client"]: line["pid"] for line in Record(starts.parent).lines(starts.name)},
+        )
         stack.callback(faults.end)
-        follower = Follower(path, _say)
+        follower = WatchedRun(path, _say)
         sampled = asked = time.monotonic()
         while not follower.finished:
             follower.read()
-            done = len(read_lines(path / HISTORY))
+            done = len(Record(path).history)
             if done and (fault := faults.step()):
                 print(f"round {done + 1}: {fault.kind} of client {fault.client}, {fault.seconds:g} s", flush=True)
             if time.monotonic() >= sampled + _SAMPLE_EVERY:
@@ -185,8 +192,10 @@ def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
             time.sleep(0.2)
         seconds = time.monotonic() - began
         time.sleep(2 * RESTART_AFTER)  # the client that was killed last is started again, too
-    started |= {line["pid"] for line in read_lines(starts)}
-    return _judged(path, config, memory, faults, started, len(read_lines(starts)) - config.clients, seconds)
+    started |= {line["pid"] for line in Record(starts.parent).lines(starts.name)}
+    return _judged(
+        path, config, memory, faults, started, len(Record(starts.parent).lines(starts.name)) - config.clients, seconds
+    )
 
 
 def _judged(
@@ -199,7 +208,7 @@ def _judged(
     seconds: float,
 ) -> dict[str, Any]:
     wrong = check_rounds(path, config)
-    history, joined = read_lines(path / HISTORY), joined_by_round(read_lines(path / PARTICIPATION))
+    history, joined = Record(path).history, joined_by_round(Record(path).decisions)
     off = difference(path, config, joined)
     last = max(joined)
     without = difference(path, config, {**joined, last: joined[last][:-1]})

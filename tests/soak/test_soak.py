@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedappeal.record.run_folder import MODEL, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.files import MODEL, PARTICIPATION
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.initial import initial_arrays
+from server.new_run import new_run
 from tests.soak.faults import drawn
 from tests.soak.lines import Lines
 from tests.soak.replay import joined_by_round, replay
@@ -25,10 +27,10 @@ from tests.soak.soak import SETTINGS, TOLERANCE, check_rounds, clients_of
 
 def test_the_replay_comes_to_the_model_of_the_joiners_and_to_another_one_without_one_of_them(tmp_path: Path) -> None:
     config = RunConfig.parse_recorded({**SETTINGS, "clients": 6, "rounds": 10, "clients-per-round": 3})
-    run = RunFolder.create(tmp_path / "run", config)
+    run = new_run(tmp_path / "run", config)
     simulate(config, run, Simulation("sequential"))
     assert check_rounds(run.path, config) == []
-    joined = joined_by_round(read_lines(run.path / PARTICIPATION))
+    joined = joined_by_round(Record(run.path).decisions)
     assert sum(map(len, joined.values())) == 30
     initial = initial_arrays(load_task(config.task_settings()), config.seed, "")
     found = read_safetensors(run.path / MODEL)[0]
@@ -43,7 +45,7 @@ def test_the_replay_comes_to_the_model_of_the_joiners_and_to_another_one_without
 
 def test_a_round_that_is_missing_or_has_another_joiner_is_found(tmp_path: Path) -> None:
     config = RunConfig.parse_recorded({**SETTINGS, "clients": 6, "rounds": 3, "clients-per-round": 2})
-    run = RunFolder.create(tmp_path / "run", config)
+    run = new_run(tmp_path / "run", config)
     simulate(config, run, Simulation("sequential"))
     history, participation = run.path / "history.jsonl", run.path / PARTICIPATION
     lines, decisions = history.read_text().splitlines(True), participation.read_text().splitlines(True)

@@ -8,11 +8,13 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from client.state.store import DiskStore
 from fedappeal.protocol import keys
-from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors
 from server.build import check_settings
+from server.new_run import new_run
 from strategies import Ditto, FedAvg, Hooks, RoundRecord
 from tests.grid import MemoryGrid, time_of
 from tests.node import Node, changed, run_config
@@ -127,9 +129,9 @@ def test_both_modes_and_sitting_out(tmp_path: Path) -> None:
     run = RunConfig.parse_recorded({**CONFIG.as_config(), **settings, "learning-rate": 0.3})
     lines, models = {}, {}
     for mode, strategy in (("batched", "ditto"), ("sequential", "ditto"), ("batched", "fedavg")):
-        folder = RunFolder.create(tmp_path / f"{mode}-{strategy}", changed(run, strategy=strategy))
+        folder = new_run(tmp_path / f"{mode}-{strategy}", changed(run, strategy=strategy))
         simulate(changed(run, strategy=strategy), folder, Simulation(mode, threads=1))
-        lines[mode, strategy] = list(read_lines(folder.path / HISTORY))
+        lines[mode, strategy] = list(Record(folder.path).history)
         arrays, _ = read_safetensors(folder.path / MODEL)
         models[mode, strategy] = {name: array.tobytes() for name, array in arrays.items()}
     batched, sequential = lines["batched", "ditto"], lines["sequential", "ditto"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedappeal.record.run_folder import EVENTS, read_config, read_lines
+from fedappeal.record.files import EVENTS
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
 from fedappeal.studies.harness import LOCK, Machine, carry_out
@@ -119,14 +120,14 @@ def test_federated_runs_and_one_that_was_interrupted(tmp_path: Path) -> None:
     assert failed == {}
     assert [len(run.lines) for run in results.runs] == [2, 2]
     first, second = plan.runs
-    keys = [read_config(run.path)["run-key"] for run in plan.runs]
-    events = [line for line in read_lines(first.path / EVENTS) if line["event"] != "finished"]
+    keys = [Record(run.path).config["run-key"] for run in plan.runs]
+    events = [line for line in Record(first.path).events if line["event"] != "finished"]
     (first.path / EVENTS).write_text("".join(json.dumps(line) + "\n" for line in events))
 
     again, _, said = carry(plan)
     assert "1 of 2 runs are there already" in said
-    assert read_config(first.path)["run-key"] != keys[0], "clients forget with their process: it begins anew"
-    assert read_config(second.path)["run-key"] == keys[1]
+    assert Record(first.path).config["run-key"] != keys[0], "clients forget with their process: it begins anew"
+    assert Record(second.path).config["run-key"] == keys[1]
     accuracy = FEDERATED.measures[0]
     assert again.numbers("FedAvg", accuracy) == results.numbers("FedAvg", accuracy)
     assert again.numbers("MaxFL", accuracy) != again.numbers("FedAvg", accuracy)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedappeal.record.run_folder import EVENTS
+from fedappeal.record.files import EVENTS
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, RunResult
 from fedappeal.studies.table import (
     Spread,

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.tasks.datasets import cifar10, emnist, sent140
+from server.new_run import new_run
 from tests.tasks.small_data import (
     SmallCIFAR10,
     SmallEMNIST,
@@ -41,9 +42,9 @@ def test_a_run_of_each_task(task: str, data: Path) -> None:
     if task in ("emnist", "cifar10"):
         settings["partition"] = "iid"
     config = RunConfig.parse(settings)
-    run = RunFolder.create(data / "run", config)
+    run = new_run(data / "run", config)
     simulate(config, run, Simulation("batched", data_dir=str(data)))
-    lines = read_lines(run.path / HISTORY)
+    lines = Record(run.path).history
     assert [line["joined"] for line in lines] == [4] * 6
     assert all(line["evaluated"] == 6 for line in lines)
     # Random pixels cannot be learned for others, words and SYNTH's clients can.

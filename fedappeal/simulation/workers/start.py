@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from fedappeal.record.run_folder import RunFolder
+from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.clients import Contexts
 from fedappeal.simulation.workers.cluster import RayOptions, RayWorker, check_workers, ray_cluster, room_for

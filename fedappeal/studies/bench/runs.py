@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.run_folder import read_config
+from fedappeal.record.reader import Record
 from fedappeal.studies.bench.added_rows import joined, missing
 from fedappeal.studies.bench.design import SEEDS, Cell, cells
 from fedappeal.studies.bench.results import RESULTS, BenchResults, BenchRun, bench_run, row_name, titles_of
@@ -112,7 +112,7 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
     metrics: dict[str, dict[str, Any]] = {}
     versions: dict[str, str] = {}
     for result in done.runs:
-        cell, record = rows[result.arm.name], read_config(result.path)
+        cell, record = rows[result.arm.name], Record(result.path).config
         metric = Metric.of_record(record.get("metric"))
         metrics[cell.task] = metric.as_record()
         versions |= {name: str(each) for name, each in record["versions"].items() if name != "platform"}

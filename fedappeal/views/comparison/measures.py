@@ -1,11 +1,13 @@
 """Measures: one number each, read off the lines of a run's history."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from fedappeal.views.comparison.statistics import Better
+from fedappeal.protocol.metric import ACCURACY as BY_ACCURACY
+from fedappeal.protocol.metric import Metric
+from fedappeal.record.columns import BYTES, MEAN, MEASURE, PERCENT, TOTAL, Better, Column, shown_in
 
 Line = Mapping[str, Any]
 """One line of a run's ``history.jsonl``; for a computed experiment, all that its ``compute`` returned."""
@@ -95,12 +97,12 @@ def best(key: str) -> Callable[[Lines], float | None]:
     return of
 
 
-def total(key: str) -> Callable[[Lines], float | None]:
-    """Return a reading: the sum over all rounds."""
+def total(key: str, unit: float = 1.0) -> Callable[[Lines], float | None]:
+    """Return a reading: the sum over all rounds, in units of ``unit``."""
 
     def of(lines: Lines) -> float | None:
         values = [float(line[key]) for line in lines if line.get(key) is not None]
-        return sum(values) if values else None
+        return sum(values) / unit if values else None
 
     return of
 
@@ -145,3 +147,32 @@ UNSEEN_ACCURACY, UNSEEN_ACCURACY_LATE = both("unseen-accuracy", "unseen: accurac
 UNSEEN_PREFERRED, UNSEEN_PREFERRED_LATE = both(
     "unseen-preferred", "unseen: preferred-model accuracy %", "unseen_preferred_accuracy", True
 )
+
+
+def run_measures(metric: Metric = BY_ACCURACY, averaged: bool = True) -> tuple[Measure, ...]:
+    """Return the measures by which runs are compared; not every run has all.
+
+    Args:
+        metric: the task's primary metric.
+        averaged: whether measures over the last `LATE` rounds are among them: runs of no more rounds need none.
+    """
+    measures = [Measure("rounds", "rounds", last("round"), better="", digits=0)]
+
+    def add(name: str, title: str, column: Column, of: Callable[[Lines], float | None], at_end: Any = None) -> None:
+        measure = Measure(name, title, of, column.unit == PERCENT, column.better, column.decimals)
+        measures.append(measure)
+        if averaged and at_end is not None:
+            measures.append(replace(measure, key=f"{name}-late", title=f"{title}, last {LATE} rounds", of=at_end))
+
+    columns = shown_in(MEASURE, metric)
+    for prefix, whose in (("", ""), ("unseen_", "unseen: ")):
+        for column in columns:
+            if column.averaged == MEAN:
+                name = prefix + column.key
+                add(name, whose + column.title, column, last(name), late(name))
+    for column in columns:
+        if column.averaged == TOTAL:
+            add(column.short, column.title, column, total(column.key, 1e6 if column.unit == BYTES else 1.0))
+        elif not column.averaged:
+            add("joined", column.title, column, joined_share(), joined_share(LATE))
+    return tuple(measures)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from fedappeal.protocol.metric import Metric
 from fedappeal.system.plural import counted
 from fedappeal.views.comparison.groups import Group, choose_baseline, group_runs
-from fedappeal.views.comparison.measures import LATE, Measure
-from fedappeal.views.comparison.run_measures import run_measures
+from fedappeal.views.comparison.measures import LATE, Measure, run_measures
 from fedappeal.views.comparison.runs import RecordedRun
 from fedappeal.views.comparison.statistics import Difference, Interval
 
@@ -111,6 +110,7 @@ def _notes(group: Group) -> list[str]:
         rounds = f"round {min(ended)}" if min(ended) == max(ended) else f"rounds {min(ended)} to {max(ended)}"
         notes.append(f"{group.name}: {len(ended)} of {count} ended early, in {rounds}: {reason}")
     for run in group.runs:
+        notes += run.damage
         if run.measured:
             notes.append(f"{group.name}, seed {run.seed}: {run.measured} clients measured the last model")
     if len(group.runs) > len(group.seeds):

@@ -10,15 +10,8 @@ from typing import Any, Protocol
 from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.record.run_folder import (
-    CONFIG,
-    HISTORY,
-    how_it_ended,
-    read_config,
-    read_lines,
-    recorded_metric,
-    recorded_settings,
-)
+from fedappeal.record.files import CONFIG, HISTORY
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.natural_order import natural_order
 from fedappeal.views.comparison.measures import Lines
@@ -54,6 +47,7 @@ class RecordedRun:
         early_end: why it ended before its last round; empty where it did not.
         finished: whether it is over; else it is under way, or was interrupted.
         metric: the task's primary metric.
+        damage: one line for each of its files that does not fit its checksums.
     """
 
     name: str
@@ -62,6 +56,7 @@ class RecordedRun:
     early_end: str = ""
     finished: bool = True
     metric: Metric = ACCURACY
+    damage: tuple[str, ...] = ()
 
     @property
     def task(self) -> str:
@@ -107,9 +102,10 @@ def read_runs(runs: RunLike | Iterable[RunLike]) -> tuple[list[RecordedRun], lis
     found = [path for folder in paths for path in find_runs(folder)]
     read, empty = [], []
     for path, name in zip(found, _names(found), strict=True):
-        settings = _settings(path)
-        if lines := _history(path):
-            read.append(_recorded(path, name, settings, lines))
+        record = Record(path)
+        settings = _settings(record)
+        if lines := _history(record):
+            read.append(_recorded(record, name, settings, lines))
         elif path in paths:
             raise ConfigError(f"'{path}' has no finished round to compare")
         else:
@@ -131,7 +127,7 @@ def find_runs(folder: Path) -> list[Path]:
         raise ConfigError(f"'{folder}' is not the folder of a run: there is no such folder")
     found: list[Path] = []
     for path, folders, files in os.walk(folder):
-        if CONFIG in files and RUN_KEY in read_config(Path(path)):  # models have a config.json too
+        if CONFIG in files and RUN_KEY in Record(Path(path)).config:  # models have a config.json too
             found.append(Path(path))
             folders.clear()  # what a run leaves below its folder is no run
     if not found:
@@ -141,27 +137,31 @@ def find_runs(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: [natural_order(name) for name in path.relative_to(folder).parts])
 
 
-def _settings(path: Path) -> Mapping[str, Any]:
-    settings: dict[str, Any] = all_printable(recorded_settings(path))
+def _settings(record: Record) -> Mapping[str, Any]:
+    settings: dict[str, Any] = all_printable(record.settings)
     for key in ("seed", "rounds"):
         if type(settings[key]) is not int:
-            raise ConfigError(f"'{path}' is not the folder of a run: {key} = {settings[key]!r} in its {CONFIG}")
+            raise ConfigError(
+                f"'{record.path}' is not the folder of a run: {key} = {settings[key]!r} in its {CONFIG}"
+            )
     return settings
 
 
-def _history(path: Path) -> list[dict[str, Any]]:
+def _history(record: Record) -> list[dict[str, Any]]:
     """Return the lines of a run's history.
 
     Raises:
         ConfigError: they are damaged.
     """
-    lines = read_lines(path / HISTORY)
+    lines = record.history
     for number, line in enumerate(lines, start=1):
         missing = [key for key in _COUNTED if not isinstance(line.get(key), int)]
         missing += [key for key in _OTHERS_COUNTED if not isinstance(line.get(key, 0), int)]
         odd = [key for key, value in line.items() if key != "failures" and not _is_figure(value)]
         if told := missing + odd:
-            raise ConfigError(f"file '{path / HISTORY}' cannot be read: line {number}: {told[0]} is no such number")
+            raise ConfigError(
+                f"file '{record.path / HISTORY}' cannot be read: line {number}: {told[0]} is no such number"
+            )
     return lines
 
 
@@ -172,12 +172,12 @@ def _is_figure(value: object) -> bool:
     return value is None or (isinstance(value, int) and abs(value) < 2**63)
 
 
-def _recorded(path: Path, name: str, settings: Mapping[str, Any], lines: Lines) -> RecordedRun:
+def _recorded(record: Record, name: str, settings: Mapping[str, Any], lines: Lines) -> RecordedRun:
     last = int(lines[-1]["round"])
-    end = how_it_ended(path) or {}
+    end = record.standing.end or {}
     reason = str(end.get("reason", "")) if int(end.get("round", 0)) >= last else ""
     finished = bool(reason) or last >= int(settings["rounds"])
-    return RecordedRun(name, settings, lines, reason, finished, recorded_metric(path))
+    return RecordedRun(name, settings, lines, reason, finished, record.metric, tuple(record.damage.values()))
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -7,10 +7,9 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Literal
 
-CONFIDENCE = 0.95
+from fedappeal.record.columns import Better
 
-Better = Literal["higher", "lower", ""]
-"""Which way of a measure is better; empty: neither."""
+CONFIDENCE = 0.95
 
 
 def t_probability(angle: float, degrees: int) -> float:

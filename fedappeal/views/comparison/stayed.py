@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol.metric import Metric, shown
-from fedappeal.record.run_folder import HISTORY, PARTICIPATION, read_lines, recorded_metric, recorded_settings
+from fedappeal.record.reader import Record
 from fedappeal.views.comparison.figures import new_figure
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class WhoStayed:
         Raises:
             ConfigError: it cannot be read.
         """
-        settings, metric = recorded_settings(path), recorded_metric(path)
-        lines = read_lines(path / HISTORY)
-        decided = read_lines(path / PARTICIPATION)
+        settings, metric = Record(path).settings, Record(path).metric
+        lines = Record(path).history
+        decided = Record(path).decisions
         clients = {client: row for row, client in enumerate(sorted({line["client-id"] for line in decided}))}
         columns = {int(line["round"]): column for column, line in enumerate(lines)}
         rounds = np.full((len(clients), len(lines)), _NOT_ASKED, np.int8)

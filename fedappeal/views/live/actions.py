@@ -13,7 +13,7 @@ from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import stop_run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.resumption import SUBMITTED
-from fedappeal.views.live.run_state import FAILED, INTERRUPTED, RUNNING, WAITING
+from fedappeal.record.snapshot import FAILED, INTERRUPTED, RUNNING, WAITING
 
 STOPPED = "stopped"
 _RESUME_WAIT = 300.0

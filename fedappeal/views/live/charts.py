@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedappeal.record.run_folder import HISTORY
+from fedappeal.record.files import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.view import SHARE
 from fedappeal.views.report.chart import check_plotly

@@ -109,13 +109,6 @@ class Clients:
             if (client := self._client(_id(name))) is not None:
                 client.why = server_round, one_line(reason, _REASON)
 
-    def forget_after(self, server_round: int) -> None:
-        """Forget decisions of later rounds, which are run again."""
-        for client in self._known.values():
-            kept = [each for each in client.recent if each[0] <= server_round]
-            client.recent.clear()
-            client.recent.extend(kept)
-
     def section(self) -> dict[str, Any]:
         """Return what the page shows: rows, how many clients there are, and how many in each state."""
         by_node = {str(node.node_id): node for node in self.nodes or ()}

@@ -10,10 +10,11 @@ from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.runs import Run, list_runs
 from fedappeal.flower.control import ControlError
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.record.run_folder import CONFIG
+from fedappeal.record.files import CONFIG
+from fedappeal.record.snapshot import RUNNING, WAITING
 from fedappeal.views.live.actions import STOPPED, Actions, NotDone
 from fedappeal.views.live.clients import STATES, Clients
-from fedappeal.views.live.run_state import RUNNING, WAITING, RunState
+from fedappeal.views.live.run_state import RunState
 
 ASKED_EVERY = 3.0
 """Seconds, at least, between two questions to the SuperLink; `ASKED_WITHIN`: at most."""

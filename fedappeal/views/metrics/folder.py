@@ -8,8 +8,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.metrics_core import Metric as MetricFamily
 
-from fedappeal.federation.tail import Tail
-from fedappeal.record.run_folder import EVENTS, HISTORY, recorded_metric, recorded_settings
+from fedappeal.record.follower import Follower
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.metrics.run_metrics import RunMetrics
 from fedappeal.views.metrics.serving import CountConnected
@@ -30,7 +30,7 @@ class FolderMetrics(CollectorRegistry):
         self._clients: Gauge | None = None
         if connected is not None:
             self._clients = Gauge("fedappeal_clients_connected", "Clients connected to the SuperLink", registry=self)
-        self._history, self._events = Tail(folder / HISTORY), Tail(folder / EVENTS)
+        self._follower = Follower(folder)
         self._run: RunMetrics | None = None
         self._alone = threading.Lock()
 
@@ -47,19 +47,12 @@ class FolderMetrics(CollectorRegistry):
         yield from families
 
     def _read(self) -> None:
-        if self._run is None:
-            self._run = self._fresh()
-        history, events = [*self._history.read()], [*self._events.read()]
-        if self._history.replaced or self._events.replaced:  # a run that continues dropped rounds: count anew
-            self._history, self._events = Tail(self._folder / HISTORY), Tail(self._folder / EVENTS)
-            self._run = self._fresh()
-            history, events = [*self._history.read()], [*self._events.read()]
-        if history:
-            self._run.metric = recorded_metric(self._folder)  # a run records it with its first round
-        for line in history:
+        news = self._follower.read()
+        if self._run is None or news.anew:  # a run that continues dropped rounds: count anew
+            self._run = RunMetrics(Record(self._folder).settings)
+        if news.rounds:
+            self._run.metric = Record(self._folder).metric  # a run records it with its first round
+        for line in news.rounds:
             self._run.round(line)
-        for line in events:
+        for line in news.events:
             self._run.event(line)
-
-    def _fresh(self) -> RunMetrics:
-        return RunMetrics(recorded_settings(self._folder))

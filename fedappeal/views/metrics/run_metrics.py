@@ -7,6 +7,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.record.columns import GAUGE, Column, templates
+from fedappeal.record.snapshot import FAILED, RUNNING, WAITING, Snapshot
 from fedappeal.views.metrics.reasons import KINDS, kind_of
 
 DECISIONS = ("joined", "sat_out", "left", "failed", "surplus")
@@ -24,6 +26,7 @@ class RunMetrics:
     def __init__(self, settings: Mapping[str, Any], metric: Metric = ACCURACY) -> None:
         self.registry = registry = CollectorRegistry()
         self.metric = metric
+        self._snapshot = Snapshot()
         named = {key: str(settings.get(key, ""))[:200] for key in ("strategy", "task", "seed")}
         info = Gauge("fedappeal_run_info", "1; which run this is", list(named), registry=registry)
         info.labels(**named).set(1)
@@ -46,9 +49,7 @@ class RunMetrics:
         self._refused = Counter("fedappeal_refusals", "Clients refused, by kind", ["reason"], registry=registry)
         self._unavailable = Counter("fedappeal_unavailable", "Nodes that were called in vain", registry=registry)
         self._enrolled = Gauge("fedappeal_clients_enrolled", "Clients that answered the roll call", registry=registry)
-        self._loss = Gauge("fedappeal_model_loss", "Mean test loss of the clients", registry=registry)
-        self._appeal = Gauge("fedappeal_model_gm_appeal", "Share of clients the model appeals to", registry=registry)
-        self._quality = Gauge("fedappeal_model_metric", "The task's primary metric", ["metric"], registry=registry)
+        self._figures = {column: self._gauge(column) for column in templates(GAUGE)}
         self._rollbacks = Counter("fedappeal_rollbacks", "Useless models that were taken back", registry=registry)
         self._running = Gauge("fedappeal_run_running", "1 from the first event to the run's end", registry=registry)
         self._failed = Gauge("fedappeal_run_failed", "1 where the run has failed", registry=registry)
@@ -76,11 +77,17 @@ class RunMetrics:
         failures = line.get("failures")
         for reason in failures.values() if isinstance(failures, dict) else ():
             self._failures.labels(kind_of(reason)).inc()
-        for gauge, column in ((self._loss, "loss"), (self._appeal, "gm_appeal")):
-            if line.get(column) is not None:
-                gauge.set(float(line[column]))
-        if line.get(self.metric.column) is not None:
-            self._quality.labels(self.metric.name).set(float(line[self.metric.column]))
+        for column, gauge in self._figures.items():
+            value = line.get(column.of(self.metric).key)
+            if value is not None:
+                (gauge.labels(self.metric.name) if "{" in column.key else gauge).set(float(value))
+
+    def _gauge(self, column: Column) -> Gauge:
+        """Return the gauge of a column; that of the primary metric, whose name a run says later, has a label."""
+        words = column.words[0].upper() + column.words[1:]
+        if "{" in column.key:
+            return Gauge("fedappeal_model_metric", words, ["metric"], registry=self.registry)
+        return Gauge(f"fedappeal_model_{column.key}", words, registry=self.registry)
 
     def event(self, line: Mapping[str, Any]) -> None:
         """Take in a line of the events."""
@@ -93,8 +100,9 @@ class RunMetrics:
             self._unavailable.inc()
         elif kind == "rolled-back":
             self._rollbacks.inc()
-        self._running.set(kind not in ("finished", "failed", "interrupted"))
-        self._failed.set(kind == "failed")
+        self._snapshot.event(line)
+        self._running.set(self._snapshot.state in (WAITING, RUNNING))
+        self._failed.set(self._snapshot.state == FAILED)
 
 
 def _number(value: Any) -> float:

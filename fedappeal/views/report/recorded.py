@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.protocol.foreign_text import all_printable, one_line
-from fedappeal.record.lines import REQUIREMENTS, last_line, written_lines
-from fedappeal.record.run_folder import MEASUREMENTS, PARTICIPATION, read_config, read_lines
+from fedappeal.record.files import PARTICIPATION
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.groups import text_of
 from fedappeal.views.comparison.runs import RecordedRun
@@ -68,17 +68,17 @@ def reported(path: Path, run: RecordedRun) -> ReportedRun:
         ConfigError: a file of it is damaged; one line that names it.
     """
     try:
-        participation = participation_of(written_lines(path / PARTICIPATION))
+        participation = participation_of(Record(path).participation)
     except ValueError as error:
         raise ConfigError(f"file '{path / PARTICIPATION}' cannot be read: {error}") from None
     return ReportedRun(run, participation, _measured(path, run), _failures(run), _facts(path))
 
 
 def _measured(path: Path, run: RecordedRun) -> tuple[int, Sequence[MeasuredClient]]:
-    last = last_line(path / MEASUREMENTS)
+    last = Record(path).last_measurements
     if last is None:
         return 0, ()
-    required = {line.get("client-id"): line for line in read_lines(path / REQUIREMENTS)}
+    required = {line.get("client-id"): line for line in Record(path).requirements}
     clients = [str(client) for client in _list(last, "client-ids")]
     columns = [_list(last, key) for key in ("loss", run.metric.name, "appealed")]
     found = []
@@ -115,7 +115,7 @@ def _failures(run: RecordedRun) -> list[tuple[str, int]]:
 
 
 def _facts(path: Path) -> list[tuple[str, str]]:
-    record: dict[str, Any] = all_printable(read_config(path), 300)
+    record: dict[str, Any] = all_printable(Record(path).config, 300)
     facts = [("started", str(record.get("started", "")))]
     for key in ("runtime", "versions"):
         if isinstance(values := record.get(key), dict):

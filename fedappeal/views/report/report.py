@@ -1,7 +1,7 @@
 """A report of runs, written into a file: of one run in detail, of several by their groups."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,9 @@ class ReportOptions:
     single_file: bool = False
 
 
-def write_report(paths: Sequence[Path], options: ReportOptions = ReportOptions()) -> Path:
+def write_report(
+    paths: Sequence[Path], options: ReportOptions = ReportOptions(), warn: Callable[[str], None] = lambda line: None
+) -> Path:
     """Write a report of runs; return its file.
 
     Nothing is written before all is read and made.
@@ -48,6 +50,7 @@ def write_report(paths: Sequence[Path], options: ReportOptions = ReportOptions()
     Args:
         paths: folders of runs, or folders that hold such folders.
         options: how.
+        warn: told one line of each damaged file.
 
     Raises:
         ConfigError: Plotly is not installed, a folder holds no run with a finished round, a damaged file, or a file
@@ -56,6 +59,8 @@ def write_report(paths: Sequence[Path], options: ReportOptions = ReportOptions()
     check_plotly()
     runs, empty = read_runs(list(paths))
     found = compare_runs(runs, options.baseline)
+    for line in (line for run in runs for line in run.damage):
+        warn(line)
     alone = len(runs) == 1 and not empty
     if alone:
         folder = find_runs(paths[0])[0]

@@ -1,5 +1,6 @@
 """What came out of runs, in a few plain sentences."""
 
+from fedappeal.record.columns import HEADLINE, PERCENT, SHARE, shown_in
 from fedappeal.system.plural import counted
 from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.result import Comparison, Result
@@ -24,12 +25,17 @@ def _rated(run: RecordedRun) -> list[str]:
     line = next((line for line in reversed(run.lines) if line.get(run.metric.column) is not None), None)
     if line is None:
         return ["No model was evaluated."]
-    scale, unit = (100.0, " %") if run.metric.is_share else (1.0, "")
-    said = [f"a test {run.metric.name.replace('-', ' ')} of {scale * float(line[run.metric.column]):.3g}{unit}"]
-    if line.get("gm_appeal") is not None:
-        said.insert(0, f"a GM-Appeal of {float(line['gm_appeal']):.2f}")
+    figures = []
+    for column in shown_in(HEADLINE, run.metric):
+        if (value := line.get(column.key)) is None:
+            continue
+        if column.unit == SHARE:
+            figures.append(f"a {column.title} of {float(value):.2f}")
+        else:
+            unit = " %" if column.unit == PERCENT else ""
+            figures.append(f"a test {column.title.replace('-', ' ')} of {column.scale * float(value):.3g}{unit}")
     evaluated = counted(int(line.get("evaluated", 0)), "client")
-    return [f"After round {int(line['round'])} the model has {' and '.join(said)} over {evaluated}."]
+    return [f"After round {int(line['round'])} the model has {' and '.join(figures)} over {evaluated}."]
 
 
 def _took_part(run: RecordedRun) -> str:
@@ -46,12 +52,10 @@ def _took_part(run: RecordedRun) -> str:
     return f"Of {asked:,} requests to train {joined:,} were joined; {', '.join(others)}.{told}"
 
 
-_TOLD = ("gm_appeal", "joined")
-
-
 def comparison_verdict(found: Comparison) -> list[str]:
     """Return a sentence for each group other than the baseline: in which measures it is better or worse."""
-    measures = [m for m in found.measures if m.key in (*_TOLD, found.metric.column)]
+    keys = ["joined", *(column.key for column in shown_in(HEADLINE, found.metric))]
+    measures = [measure for measure in found.measures if measure.key in keys]
     return [
         f"{group.name} against {found.baseline.name}: {'; '.join(_against(found.of(group, m), m) for m in measures)}."
         for group in found.groups

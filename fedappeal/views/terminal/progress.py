@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.run_folder import HISTORY, read_lines, recorded_metric
+from fedappeal.record.columns import HEADLINE, shown_in
+from fedappeal.record.follower import Follower
+from fedappeal.record.reader import Record
 from fedappeal.simulation.jobs import SimulationJob
 from fedappeal.views.terminal.shown import as_json, say
 from fedappeal.views.terminal.view import RunView
@@ -36,11 +38,8 @@ class Several(Protocol):
 
 def described(name: str, line: Mapping[str, Any], metric: Metric) -> str:
     """Return a run's name and its latest figures."""
-    parts = [
-        f"{key} {line[short]:.3f}"
-        for key, short in (("GM-Appeal", "gm_appeal"), (metric.name, metric.column))
-        if short in line
-    ]
+    columns = shown_in(HEADLINE, metric)
+    parts = [f"{column.title} {line[column.key]:.3f}" for column in columns if column.key in line]
     return printable(" ".join([name, *parts]))
 
 
@@ -114,19 +113,31 @@ class _RoundLines:
         self._held = None
 
 
+class _Latest:
+    """The latest round of each of several runs, by its line of the history; empty: none is over."""
+
+    def __init__(self, jobs: Sequence[SimulationJob]) -> None:
+        self._followers = [Follower(job.path) for job in jobs]
+        self._lines: list[Mapping[str, Any]] = [{} for _ in jobs]
+
+    def read(self) -> list[Mapping[str, Any]]:
+        for number, follower in enumerate(self._followers):
+            if rounds := follower.read().rounds:
+                self._lines[number] = rounds[-1]
+        return self._lines
+
+
 class _SeveralBars:
     def __init__(self, jobs: Sequence[SimulationJob], progress: Progress) -> None:
-        self._jobs = jobs
+        self._jobs, self._latest = jobs, _Latest(jobs)
         self._progress = progress
-        self._bars: dict[str, TaskID] = {
-            job.name: progress.add_task(job.name, total=job.config.rounds) for job in jobs
-        }
+        self._bars = [progress.add_task(job.name, total=job.config.rounds) for job in jobs]
 
     def update(self) -> None:
-        for job in self._jobs:
-            if lines := read_lines(job.path / HISTORY):
-                said = described(job.name, lines[-1], recorded_metric(job.path))
-                self._progress.update(self._bars[job.name], completed=len(lines), description=said)
+        for job, bar, line in zip(self._jobs, self._bars, self._latest.read(), strict=True):
+            if line:
+                text = described(job.name, line, Record(job.path).metric)
+                self._progress.update(bar, completed=line["round"], description=text)
 
     def ended(self, number: int, reason: str) -> None:
         self.update()
@@ -134,7 +145,7 @@ class _SeveralBars:
 
 class _SeveralLines:
     def __init__(self, jobs: Sequence[SimulationJob], console: Console, clock: Callable[[], float]) -> None:
-        self._jobs = jobs
+        self._jobs, self._latest = jobs, _Latest(jobs)
         self._console = console
         self._clock = clock
         self._over: set[int] = set()
@@ -145,27 +156,22 @@ class _SeveralLines:
             return
         self._next = self._clock() + STANDS_APART
         running = [
-            f"{job.name} round {lines[-1]['round']} of {job.config.rounds}"
-            for number, job in enumerate(self._jobs)
-            if number not in self._over and (lines := read_lines(job.path / HISTORY))
+            f"; {job.name} round {line['round']} of {job.config.rounds}"
+            for number, (job, line) in enumerate(zip(self._jobs, self._latest.read(), strict=True))
+            if number not in self._over and line
         ]
-        self._say(f"{self._how_many()}" + "".join(f"; {each}" for each in running))
+        say(self._console, self._how_many() + "".join(running))
 
     def ended(self, number: int, reason: str) -> None:
         self._over.add(number)
-        job = self._jobs[number]
-        lines = read_lines(job.path / HISTORY)
+        job, line = self._jobs[number], self._latest.read()[number]
         if reason:
-            said = f"{job.name} failed: {reason}"
-        elif lines:
-            name = f"{job.name}: after round {lines[-1]['round']}:"
-            said = described(name, lines[-1], recorded_metric(job.path))
+            text = f"{job.name} failed: {reason}"
+        elif line:
+            text = described(f"{job.name}: after round {line['round']}:", line, Record(job.path).metric)
         else:
-            said = f"{job.name}: no rounds were run"
-        self._say(f"{said} ({self._how_many()})")
+            text = f"{job.name}: no rounds were run"
+        say(self._console, f"{text} ({self._how_many()})")
 
     def _how_many(self) -> str:
         return f"{len(self._over)} of {len(self._jobs)} runs have ended"
-
-    def _say(self, text: str) -> None:
-        say(self._console, text)

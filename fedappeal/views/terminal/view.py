@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.cli.influence import influence_line
 from fedappeal.protocol.foreign_text import SHOWN_ID, printable
-from fedappeal.protocol.metric import Metric, shown
-from fedappeal.record.run_folder import how_it_ended, recorded_metric
+from fedappeal.protocol.metric import Metric
+from fedappeal.record.columns import CLIENTS, LINE, TABLE, Column, shown_in
+from fedappeal.record.reader import Record
+from fedappeal.record.snapshot import Snapshot
 from fedappeal.settings.config import RunConfig
 from fedappeal.settings.participation import AUTO
 from fedappeal.system.plural import counted
@@ -21,6 +22,7 @@ from fedappeal.tasks.natural import NaturalTask
 from fedappeal.tasks.partitioned import PartitionedTask
 from fedappeal.views.terminal.shown import Part, as_json, line_of, say
 from server.build import chosen, own_settings
+from server.influence import influence_line
 
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
@@ -135,7 +137,7 @@ class RunView:
             self._say(f"no rounds were run; the run's folder is {self.path}", soft_wrap=False)
             return
         last = self.rounds[-1]
-        if (end := how_it_ended(self.path)) and end["reason"]:
+        if (end := Record(self.path).standing.end) and end["reason"]:
             self._say(f"the run ended in round {end['round']}: {end['reason']}", style="yellow")
         table = Table(title=f"after round {last['round']}", title_justify="left")
         table.add_column("measure")
@@ -144,31 +146,21 @@ class RunView:
         unseen = f"unseen_{metric.column}" in last
         if unseen:
             table.add_column("unseen clients", justify="right")
-        for label, key, share in (
-            ("GM-Appeal (share of clients the model appeals to)", "gm_appeal", False),
-            ("served (share for whom it is as good as their own)", "served", False),
-            (f"test {metric.name}", metric.column, metric.is_share),
-            (f"test {metric.name} after the clients' own steps", f"adapted_{metric.column}", metric.is_share),
-            (f"preferred-model test {metric.name}", f"preferred_{metric.column}", metric.is_share),
-            ("test loss", "loss", False),
-        ):
-            if key.startswith("adapted_") and key not in last:
+        for column in shown_in(TABLE, metric):
+            if column.key.startswith("adapted_") and column.key not in last:
                 continue
-            cells = [shown(last.get(key), share)]
-            if unseen:
-                cells.append(shown(last.get(f"unseen_{key}"), share))
-            table.add_row(line_of(label), *cells)
+            cells = [column.text(last.get(prefix + column.key)) for prefix in (("", "unseen_") if unseen else ("",))]
+            table.add_row(line_of(column.title), *cells)
         if as_json():
             for row in zip(*(column.cells for column in table.columns), strict=True):
                 self._say(": ".join(map(str, row)))
         else:
             self.console.print(table)
         seconds = sorted(float(r["seconds"]) for r in self.rounds)
-        joined = sum(int(r["joined"]) for r in self.rounds)
-        asked = sum(int(r["asked"]) for r in self.rounds)
-        up, down = (sum(int(r[k]) for r in self.rounds) / 1e6 for k in ("bytes_up", "bytes_down"))
+        totals = Snapshot(rounds=self.rounds).totals
         self._say(
-            f"{joined} of {asked} requests to train were joined; {up:.1f} MB up, {down:.1f} MB down; "
+            f"{totals['joined']} of {totals['asked']} requests to train were joined; "
+            f"{totals['bytes_up'] / 1e6:.1f} MB up, {totals['bytes_down'] / 1e6:.1f} MB down; "
             f"median {seconds[len(seconds) // 2]:.2f} s a round; {self._seconds():.1f} s in all",
             soft_wrap=False,
         )
@@ -208,35 +200,30 @@ class RunView:
     @cached_property
     def metric(self) -> Metric:
         """The task's primary metric; the run's folder has it once a round is over."""
-        return recorded_metric(self.path)
+        return Record(self.path).metric
 
-    def _columns(self) -> list[tuple[str, int]]:
-        """Return the columns of a round's line, each with its width."""
-        bounded = [("bounded", 7)] if self.config.influence == "bounded" else []
-        before = [("round", 6), ("joined", 6), ("served", 6), ("sat out", 7), ("left", 4), *bounded, ("GM-Appeal", 9)]
-        return [*before, (self.metric.name, max(8, len(self.metric.name))), ("preferred", 9), ("s", 5)]
+    @cached_property
+    def _columns(self) -> list[tuple[Column, int]]:
+        """The columns of a round's line, each with its width."""
+        columns = shown_in(LINE, self.metric)
+        if self.config.influence != "bounded":
+            columns = [column for column in columns if column.key != "bounded"]
+        widths = {"left": 4, "seconds": 5, self.metric.column: 8}
+        return [(column, max(widths.get(column.key, 6), len(column.title))) for column in columns]
 
     def _round(self, line: dict[str, Any]) -> None:
-        columns, metric = self._columns(), self.metric
         if not self.rounds:
             self._say(self._legend(), style="dim", soft_wrap=False)
             self._say(_COLUMNS, style="dim", soft_wrap=False)
-            heading = self._who_width(" clients") + " ".join(n.rjust(w) for n, w in columns)
+            heading = self._who_width(" clients") + " ".join(c.title.rjust(w) for c, w in self._columns)
             self._say(heading, style="bold", soft_wrap=False)
         self.rounds.append(line)
-        values = (
-            f"{line['round']}{'*' if self._plugins.knows_mandatory and line.get('mandatory') else ' '}",
-            str(line["joined"]),
-            "-" if line.get("served") is None else f"{100 * line['served']:.0f} %",
-            str(line["sat_out"]),
-            str(line["left"]),
-            *([f"{line.get('bounded', 0):.0f}"] if self.config.influence == "bounded" else []),
-            shown(line.get("gm_appeal"), False),
-            shown(line.get(metric.column), metric.is_share),
-            shown(line.get(f"preferred_{metric.column}"), metric.is_share),
-            f"{line['seconds']:.2f}",
-        )
-        row = " ".join(v.rjust(w) for v, (_, w) in zip(values, columns, strict=True))
+        star = "*" if self._plugins.knows_mandatory and line.get("mandatory") else " "
+        values = [
+            column.text(line.get(column.key, 0 if column.unit == CLIENTS else None)) for column, _ in self._columns
+        ]
+        values[0] += star
+        row = " ".join(v.rjust(w) for v, (_, w) in zip(values, self._columns, strict=True))
         self._say(self._who(line["decisions"]) + row, soft_wrap=False)
         if "rolled_back_to" in line:
             told = f"back to that of round {line['rolled_back_to']:.0f}"

@@ -12,15 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedappeal.federation.tail import Tail
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line, parse_json, printable
-from fedappeal.record.lines import usable_lines
-from fedappeal.record.run_folder import CONFIG, EVENTS, HISTORY, MODEL, read_config, recorded_settings
+from fedappeal.record.files import CONFIG, MODEL
+from fedappeal.record.follower import Follower
+from fedappeal.record.reader import Record
+from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.views.tracking.registry import MakeTracker
-from fedappeal.views.tracking.tracker import FAILED, FINISHED, INTERRUPTED, TrackedRun, Tracker
+from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 
 Say = Callable[[str], None]
 """Shows one line to the user."""
@@ -45,10 +46,8 @@ class Following(threading.Thread):
         self._how = FINISHED
         self._dropped = False
         self._alive_at = time.monotonic()
-        self._id, self._last, self._first = "", 0, True
-        self._history, self._events = Tail(folder / HISTORY), Tail(folder / EVENTS)
-        self._resumed = 0  # resumptions that `_last` takes account of
-        self._resumed_read = 0  # those that were read of the file
+        self._id = ""
+        self._follower = Follower(folder)
 
     def over(self, how: str) -> None:
         """Say that the run has ended, and how; its files are complete."""
@@ -83,7 +82,7 @@ class Following(threading.Thread):
     def _follow(self) -> None:
         tracker = self._make()  # here: one that is slow to make holds up this thread alone
         run = tracked_run(self._folder, self._make.name)
-        self._last, self._resumed = run.after, run.resumed
+        self._follower = Follower(self._folder, after=run.after, resumed=run.resumed)
         self._id = tracker.begin(run)
         self._record()
         recorded_at = time.monotonic()
@@ -104,37 +103,14 @@ class Following(threading.Thread):
         self._record()
 
     def _read(self, tracker: Tracker) -> None:
-        for line in self._new_lines():
+        for line in self._follower.read().new_rounds:
             if self._dropped:
                 return
-            if (number := int(line["round"])) > self._last:
-                tracker.round(number, numbers(line))
-                self._last, self._alive_at = number, time.monotonic()
-
-    def _new_lines(self) -> list[dict[str, Any]]:
-        """Return the history's new lines; a run that is resumed drops the rounds after its checkpoint."""
-        while True:
-            lines = list(self._history.read())
-            if not (resumed := self._resumptions()):
-                break
-            self._last = min(self._last, *resumed)
-            # What was read may be of before; the run says that it is resumed when the file is the new one.
-            self._history = Tail(self._folder / HISTORY)
-        if lines and (self._first or self._history.replaced):
-            self._last = min(self._last, int(lines[-1]["round"]))
-        self._first = self._first and not lines
-        return lines
-
-    def _resumptions(self) -> list[int]:
-        """Return after which rounds the run was resumed, of the resumptions that are not yet taken account of."""
-        found = [int(line.get("round", 0)) for line in self._events.read() if line.get("event") == "resumed"]
-        self._resumed_read = len(found) + (0 if self._events.replaced else self._resumed_read)
-        new = max(0, self._resumed_read - self._resumed)
-        self._resumed += new
-        return found[len(found) - new :]
+            tracker.round(int(line["round"]), numbers(line))
+            self._alive_at = time.monotonic()
 
     def _record(self) -> None:
-        text = json.dumps({"id": self._id, "round": self._last, "resumed": self._resumed}) + "\n"
+        text = json.dumps({"id": self._id, "round": self._follower.after, "resumed": self._follower.resumed}) + "\n"
         file = record_of(self._folder, self._make.name)
         try:
             replace_file(file, text.encode())
@@ -153,7 +129,8 @@ def tracked_run(folder: Path, name: str) -> TrackedRun:
     Raises:
         ConfigError: the folder holds no run, or the tracker's record is damaged.
     """
-    settings, recorded = recorded_settings(folder), read_config(folder)
+    record = Record(folder)
+    settings, recorded = record.settings, record.config
     tags = {key: str(settings[key]) for key in ("strategy", "task", "seed")}
     tags |= {keys.RUN_KEY: str(recorded.get(keys.RUN_KEY, ""))}
     tags |= {f"version-{package}": str(number) for package, number in dict(recorded.get("versions", {})).items()}
@@ -161,10 +138,8 @@ def tracked_run(folder: Path, name: str) -> TrackedRun:
     if not file.is_file():
         return TrackedRun(folder, settings, tags)
     try:
-        record = parse_json(file.read_text())
-        return TrackedRun(
-            folder, settings, tags, str(record["id"]), int(record["round"]), int(record.get("resumed", 0))
-        )
+        known = parse_json(file.read_text())
+        return TrackedRun(folder, settings, tags, str(known["id"]), int(known["round"]), int(known.get("resumed", 0)))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"file '{file}' cannot be read: {error}") from None
 
@@ -181,16 +156,6 @@ def numbers(line: Mapping[str, Any]) -> dict[str, float]:
         for key, value in line.items()
         if key != "round" and isinstance(value, int | float) and (isinstance(value, float) or abs(value) < _LARGEST)
     }
-
-
-def how_run_ended(folder: Path) -> str:
-    """Return how the process of a run that is over left it, by the events in its folder."""
-    how = INTERRUPTED
-    for line in usable_lines(folder / EVENTS)[0]:
-        how = {"finished": FINISHED, "failed": FAILED, "round": INTERRUPTED, "resumed": INTERRUPTED}.get(
-            line["event"], how
-        )
-    return how
 
 
 @contextmanager
@@ -213,7 +178,7 @@ def tracked(folder: Path, makers: Iterable[MakeTracker], say: Say) -> Iterator[N
         raise
     finally:
         try:
-            how = FAILED if failed else how_run_ended(folder)
+            how = FAILED if failed else Record(folder).standing.process_end
         except ConfigError:  # a damaged folder is said by what needs it
             how = INTERRUPTED
         for each in following:

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import Field
 
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.views.tracking.tracker import FAILED, FINISHED, INTERRUPTED, TrackedRun, Tracker
+from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
+from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 
 _STATUS = {FINISHED: "FINISHED", INTERRUPTED: "KILLED", FAILED: "FAILED"}
 _MOST_PARAMS = 100

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedappeal.record.run_folder import CONFIG
-from fedappeal.views.tracking.following import Following, Say, how_run_ended
+from fedappeal.record.files import CONFIG
+from fedappeal.record.reader import Record
+from fedappeal.record.snapshot import FAILED
+from fedappeal.views.tracking.following import Following, Say
 from fedappeal.views.tracking.registry import MakeTracker
-from fedappeal.views.tracking.tracker import FAILED
 
 
 class SweepTracking:
@@ -51,7 +52,7 @@ class SweepTracking:
     def _end(self, number: int, how: str = "") -> None:
         self._ended = [each for each in self._ended if each.is_alive()]
         for each in self._running.pop(number, ()):
-            each.over(how or how_run_ended(self._folders[number]))
+            each.over(how or Record(self._folders[number]).standing.process_end)
             self._ended.append(each)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from fedappeal.core.plugins import PluginSettings
+from fedappeal.record.columns import CARD, templates
 from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 
 
@@ -36,7 +37,8 @@ class TensorBoard(Tracker):
         if not run.id:
             # As `add_hparams` does, in the run's own folder in place of one more.
             hparams: Any = summaries.hparams
-            for summary in hparams(dict(run.settings), {"gm_appeal": 0.0, "loss": 0.0}):
+            figures = {column.key: 0.0 for column in templates(CARD) if "{" not in column.key}
+            for summary in hparams(dict(run.settings), figures):
                 self._writer.file_writer.add_summary(summary)
             rows = "\n".join(f"| {key} | {value} |" for key, value in run.tags.items())
             self._writer.add_text("tags", f"| tag | value |\n|---|---|\n{rows}", 0)

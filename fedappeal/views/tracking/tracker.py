@@ -9,10 +9,6 @@ from typing import ClassVar
 from fedappeal.core.plugins import Plugin
 from fedappeal.settings.config import ConfigError, Scalar
 
-FINISHED = "finished"
-INTERRUPTED = "interrupted"
-FAILED = "failed"
-
 
 @dataclass(frozen=True)
 class TrackedRun:

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.views.tracking.tracker import FAILED, TrackedRun, Tracker
+from fedappeal.record.snapshot import FAILED
+from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 
 
 class WandB(Tracker):

@@ -17,12 +17,13 @@ from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalProblem
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
-from fedappeal.record.run_folder import HISTORY, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.forms.threaded import ThreadedScheduler, may_share
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
+from server.new_run import new_run
 
 CLIENTS = 5
 TASK = load_task(
@@ -147,9 +148,9 @@ def test_a_run_one_by_one_on_two_threads_is_the_run_on_one(tmp_path: Path) -> No
     )
     runs = []
     for threads in (1, 2):
-        folder = RunFolder.create(tmp_path / str(threads), config)
+        folder = new_run(tmp_path / str(threads), config)
         simulate(config, folder, Simulation("sequential", threads=threads))
-        runs.append([(line["loss"], line["accuracy"]) for line in read_lines(folder.path / HISTORY)])
+        runs.append([(line["loss"], line["accuracy"]) for line in Record(folder.path).history])
     assert len(runs[0]) == 2
     np.testing.assert_allclose(runs[1], runs[0], rtol=1e-5)
 
@@ -173,9 +174,9 @@ def test_a_run_with_a_rule_of_a_users_own_trains_on_two_threads_as_on_one(
 
     monkeypatch.setattr(Halved, "train", noted)
     for threads in (1, 2):
-        folder = RunFolder.create(tmp_path / str(threads), config)
+        folder = new_run(tmp_path / str(threads), config)
         simulate(config, folder, Simulation("auto", threads=threads))
-        runs.append([(line["loss"], line["joined"]) for line in read_lines(folder.path / HISTORY)])
+        runs.append([(line["loss"], line["joined"]) for line in Record(folder.path).history])
     np.testing.assert_allclose(runs[1], runs[0], rtol=1e-5)
     assert runs[0][-1][1] == 4
     assert set(ran_in) == {threading.main_thread().name}

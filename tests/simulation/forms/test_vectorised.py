@@ -15,7 +15,8 @@ from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
-from fedappeal.record.run_folder import HISTORY, MODEL, RunFolder, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig, TaskSettings
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.forms.batched import Clients, Examples, line_up, train
@@ -24,6 +25,7 @@ from fedappeal.simulation.forms.vectorised import VmapForm
 from fedappeal.simulation.pool import Pool
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.examples import Split
+from server.new_run import new_run
 from strategies.fedprox import FedProx
 from strategies.scaffold import Scaffold
 from tests.problems import Classification
@@ -250,9 +252,9 @@ def test_a_run_by_vmap_is_the_run_one_after_another(tmp_path: Path, strategy: st
     config = RunConfig.parse({**settings, "local-steps": 3, "batch-size": 6, "solo.steps": 3, "mandatory-rounds": 2})
     models, histories = [], []
     for mode in ("vmap", "sequential"):
-        run = RunFolder.create(tmp_path / mode, config)
+        run = new_run(tmp_path / mode, config)
         simulate(config, run, Simulation(mode, threads=1))
         models.append(read_safetensors(run.path / MODEL)[0])
-        histories.append([line["loss"] for line in read_lines(run.path / HISTORY)])
+        histories.append([line["loss"] for line in Record(run.path).history])
     assert histories[0] == pytest.approx(histories[1], rel=1e-4)
     assert_close([models[0]], [models[1]])

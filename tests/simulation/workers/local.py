@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedappeal.record.run_folder import RunFolder
+from fedappeal.record.folder import RunFolder
 from fedappeal.simulation.clients import Contexts
 from fedappeal.simulation.workers.cluster import RayOptions
 from fedappeal.simulation.workers.crew import Crew, Remote, WorkerLost

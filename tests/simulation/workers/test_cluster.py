@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from fedappeal.record.run_folder import EVENTS, RunFolder, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.jobs import check_at_once
 from fedappeal.simulation.workers.cluster import RayOptions, check_workers
 from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray
+from server.new_run import new_run
 from tests.simulation.workers.test_workers import ALONE, assert_same, run, settings
 
 WATCHED = """
@@ -27,7 +28,7 @@ import psutil
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.simulation.workers.cluster import OWN
-from fedappeal.record.run_folder import RunFolder
+from server.new_run import new_run
 
 seen = {}
 os.environ.update(OWN)
@@ -44,7 +45,7 @@ def look(record):
 
 config = RunConfig.parse(json.loads(sys.argv[2]))
 path = Path(sys.argv[1])
-simulate(config, RunFolder.create(path, config), Simulation(threads=1, workers=2), look)
+simulate(config, new_run(path, config), Simulation(threads=1, workers=2), look)
 print(json.dumps(seen))
 """
 
@@ -105,9 +106,9 @@ def test_a_node_that_dies_is_noticed(cluster: Any, tmp_path: Path) -> None:
             assert not psutil.wait_procs(its_own, timeout=60)[1]
 
     # All CPUs of a node for each worker: else Ray may put both on one node.
-    simulate(config, RunFolder.create(path, config), Simulation(threads=1, ray=cluster.address, ray_cpus=2.0), kill)
+    simulate(config, new_run(path, config), Simulation(threads=1, ray=cluster.address, ray_cpus=2.0), kill)
     assert_same(one, path)
-    lost = [event["clients"] for event in read_lines(path / EVENTS) if event["event"] == "worker-lost"]
+    lost = [event["clients"] for event in Record(path).events if event["event"] == "worker-lost"]
     assert lost in ([3], [4])  # Ray chooses which node has which worker
 
 

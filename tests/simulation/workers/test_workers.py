@@ -7,20 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedappeal.record.resumption import settings_to_resume
-from fedappeal.record.run_folder import (
-    EVENTS,
-    HISTORY,
-    MEASUREMENTS,
-    MODEL,
-    PARTICIPATION,
-    RunFolder,
-    read_config,
-    read_lines,
-)
+from fedappeal.record.files import MODEL
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import Simulation, simulate
 from fedappeal.system.files import read_safetensors
+from server.continuation import settings_to_resume
+from server.new_run import new_run
 from tests.simulation.test_resume import SETTINGS, STRATEGIES
 from tests.simulation.workers.local import Workers, workers
 
@@ -39,15 +33,15 @@ def settings(**changed: Any) -> RunConfig:
 
 
 def run(path: Path, config: RunConfig, how: Simulation) -> Path:
-    simulate(config, RunFolder.create(path, config), how)
+    simulate(config, new_run(path, config), how)
     return path
 
 
 def numbers(path: Path) -> tuple[list[Any], list[dict[str, Any]]]:
     """What a run found out: who did what, exactly, and all its numbers."""
-    decided = read_lines(path / PARTICIPATION)
-    history = [{k: v for k, v in line.items() if k != "seconds"} for line in read_lines(path / HISTORY)]
-    return decided, history + read_lines(path / MEASUREMENTS)
+    decided = Record(path).decisions
+    history = [{k: v for k, v in line.items() if k != "seconds"} for line in Record(path).history]
+    return decided, history + Record(path).measurements
 
 
 def nearly(value: Any) -> Any:
@@ -81,7 +75,7 @@ def test_bounds_hold_where_models_are_folded(strategy: str, tmp_path: Path, work
     attack = {"byzantine_share": 0.34, "byzantine_attack": "flip", "influence": "bounded"}
     config = settings(strategy=strategy, clients_per_round=0, **attack)
     assert_same(run(tmp_path / "one", config, ALONE), run(tmp_path / "three", config, THREE))
-    assert sum(line["bounded"] for line in read_lines(tmp_path / "three" / HISTORY)) > 0
+    assert sum(line["bounded"] for line in Record(tmp_path / "three").history) > 0
 
 
 def test_an_aggregation_that_needs_single_models_gets_them(tmp_path: Path, workers: Workers) -> None:
@@ -96,7 +90,7 @@ def test_an_aggregation_that_needs_single_models_gets_them(tmp_path: Path, worke
 def test_values_that_are_not_finite_are_left_out_where_models_are_folded(tmp_path: Path, workers: Workers) -> None:
     config = settings(strategy="maxfl", learning_rate=1e38, requirement="fixed")
     assert_same(run(tmp_path / "one", config, ALONE), run(tmp_path / "three", config, THREE))
-    assert read_lines(tmp_path / "three" / HISTORY)[0]["failed"] > 0
+    assert Record(tmp_path / "three").history[0]["failed"] > 0
 
 
 def test_only_sums_leave_a_worker(tmp_path: Path, workers: Workers) -> None:
@@ -134,7 +128,7 @@ def test_a_lost_workers_clients_go_to_the_others(
     workers.dies = lambda worker, called, count: when * (worker == 1 and called == method and count == 4)
     three = run(tmp_path / "three", config, THREE)
     assert_same(one, three)
-    lost = [event["worker"] for event in read_lines(three / EVENTS) if event["event"] == "worker-lost"]
+    lost = [event["worker"] for event in Record(three).events if event["event"] == "worker-lost"]
     assert lost == [1]
 
 
@@ -148,7 +142,7 @@ def test_workers_are_lost_one_after_another_even_while_clients_are_placed(tmp_pa
 
     workers.dies = dies
     assert_same(one, run(tmp_path / "three", config, THREE))
-    lost = [event["worker"] for event in read_lines(tmp_path / "three" / EVENTS) if event["event"] == "worker-lost"]
+    lost = [event["worker"] for event in Record(tmp_path / "three").events if event["event"] == "worker-lost"]
     assert lost == [2, 0]
 
 
@@ -160,9 +154,9 @@ def test_a_run_without_workers_left_can_be_continued(tmp_path: Path, workers: Wo
         run(tmp_path / "three", config, THREE)
     workers.dies = lambda worker, method, count: ""
     path = tmp_path / "three"
-    done = len(read_lines(path / HISTORY))
+    done = len(Record(path).history)
     assert 0 < done < config.rounds
-    how = Simulation.of_runtime(read_config(path)["runtime"])
+    how = Simulation.of_runtime(Record(path).config["runtime"])
     assert how.workers == 3
     simulate(settings_to_resume(path, None), RunFolder.open(path), how)
     assert_same(one, path)

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.run_folder import CONFIG, RunFolder
+from fedappeal.record.files import CONFIG
+from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError
+from fedappeal.views.comparison.measures import run_measures
 from fedappeal.views.comparison.result import Comparison, compare_runs
-from fedappeal.views.comparison.run_measures import run_measures
 from fedappeal.views.comparison.runs import read_runs
 from tests.views.comparison.recorded import a_run, a_sweep
 

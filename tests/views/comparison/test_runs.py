@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedappeal.record.run_folder import RunFolder, read_config
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.runs import find_runs, read_runs
 from tests.views.comparison.recorded import a_run
@@ -90,7 +91,7 @@ def test_a_history_whose_figures_are_no_numbers_is_one_line(odd: dict[str, Any],
 
 def test_settings_that_another_party_wrote(tmp_path: Path) -> None:
     run = a_run(tmp_path / "a", [{}])
-    record = read_config(run)["settings"]
+    record = Record(run).config["settings"]
     RunFolder.open(run).record(settings={**record, "strategy": "\x1b[31mmaxfl"})
     assert read_runs(run)[0][0].settings["strategy"] == "?[31mmaxfl"
     RunFolder.open(run).record(settings={**record, "seed": "x"})

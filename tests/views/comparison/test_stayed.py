@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedappeal.record.decisions import packed
-from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder
+from fedappeal.record.files import HISTORY, PARTICIPATION
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.comparison.stayed import WhoStayed, draw
+from server.new_run import new_run
 from tests.views.comparison.recorded import BASIS
 
 ROUNDS = [
@@ -21,7 +22,7 @@ ROUNDS = [
 
 
 def folder_of(path: Path, rounds: list[tuple[bool, dict[str, str]]] = ROUNDS) -> Path:
-    folder = RunFolder.create(path, RunConfig.parse({"clients": 4, "rounds": len(rounds), "strategy": "fedavg"}))
+    folder = new_run(path, RunConfig.parse({"clients": 4, "rounds": len(rounds), "strategy": "fedavg"}))
     for number, (mandatory, decisions) in enumerate(rounds, 1):
         line = {**BASIS, "round": number, "mandatory": mandatory, "seconds": 0.1}
         measured = {"accuracy": number / 10, "served": number / 5, "adapted_accuracy": number / 8}

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedappeal.record.run_folder import HISTORY, RunFolder
+from fedappeal.record.files import HISTORY
+from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live import charts as module
 from fedappeal.views.live.charts import Charts, plotly_script

@@ -15,7 +15,9 @@ import pytest
 
 from client.page.app import volunteer_app
 from fedappeal.record.decisions import packed
-from fedappeal.record.run_folder import HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.files import HISTORY, PARTICIPATION
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live import charts
 from fedappeal.views.live.actions import ForeignRun
@@ -97,7 +99,7 @@ def test_the_page_shows_the_history_and_fits(run: Path, width: int, dark: bool) 
         page.goto(served.url)
         assert page.url == f"http://{served.address}/"  # the token is not left in the address
         page.wait_for_selector("#rounds tbody tr")
-        history = read_lines(run / HISTORY)
+        history = Record(run).history
         assert shown_rounds(page) == [
             {key: line[key] for key in shown} for line, shown in zip(history[::-1], shown_rounds(page), strict=True)
         ]
@@ -265,7 +267,7 @@ def test_a_client_paused_from_its_page_is_seen_resting_and_the_run_is_stopped_fr
             page.click("#yes")
             page.wait_for_selector("#lost:not([hidden])")
             shown = {line["round"]: line for line in shown_rounds(page)}
-            history = read_lines(folder / HISTORY)
+            history = Record(folder).history
             assert len(shown) >= 3
             for line in history[-len(shown) :]:
                 if line["round"] in shown:  # the last one may have come after the page's end

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from fedappeal.record.decisions import packed
-from fedappeal.record.run_folder import EVENTS, HISTORY, PARTICIPATION, RunFolder, read_lines
+from fedappeal.record.files import EVENTS, HISTORY, PARTICIPATION
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.reader import Record
 from fedappeal.views.live.run_state import ESTIMATED_FROM, MOST_ROUNDS, RunState, seconds_left
 from strategies.rounds.exchange.exchange import NO_ANSWER
 from tests.views.comparison.recorded import a_run
@@ -21,7 +23,7 @@ def test_the_numbers_are_those_of_the_history(tmp_path: Path) -> None:
     state = RunState(path)
     fresh, anew = state.read()
     assert not anew
-    written = read_lines(path / HISTORY)
+    written = Record(path).history
     assert [{key: line[key] for key in shown} for line, shown in zip(written, fresh, strict=True)] == fresh
     assert [set(shown) >= {"round", "joined", "sat_out", "gm_appeal", "accuracy", "seconds"} for shown in fresh]
     assert [line.get("served") for line in fresh] == [None, 0.5]

@@ -9,7 +9,8 @@ from fedappeal.federation.nodes import Node
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.runs import Run
 from fedappeal.flower.control import ControlError
-from fedappeal.record.run_folder import HISTORY, RunFolder
+from fedappeal.record.files import HISTORY
+from fedappeal.record.folder import RunFolder
 from fedappeal.views.live import view as module
 from fedappeal.views.live.actions import Actions, ForeignRun, NotDone, OwnRun, SubmittedRun
 from fedappeal.views.live.view import ASKED_EVERY, View
@@ -96,7 +97,9 @@ def test_a_run_that_continues_is_told_from_its_start(tmp_path: Path) -> None:
     view, pages = View(ForeignRun(), path), Pages()
     view.refresh(pages)
     pages.names()
-    RunFolder.open(path).forget_after(1)
+    folder = RunFolder.open(path)
+    folder.forget_after(1)
+    folder.event("resumed", round=1)
     view.refresh(pages)
     assert pages.names() == ["all"]
 

@@ -15,8 +15,9 @@ from fedappeal.cli.observers import Observers
 from fedappeal.cli.simulate import plan, start_simulations
 from fedappeal.cli.submit import submit_run
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.lines import append_lines, rewrite
-from fedappeal.record.run_folder import CONFIG, EVENTS, HISTORY, read_lines
+from fedappeal.record.files import CONFIG, EVENTS, HISTORY
+from fedappeal.record.lines import append_lines, rewrite, sealed
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.metrics.reasons import KINDS, OTHER, kind_of
 from fedappeal.views.metrics.serving import MetricsPort
@@ -116,7 +117,8 @@ def test_a_run_that_continues_is_counted_anew(run_folder: Path) -> None:
     registry = metrics_of(run_folder)
     append_lines(run_folder / HISTORY, [line(1), line(2), line(3)])
     assert samples(registry)["fedappeal_asked_total"] == 15
-    rewrite(run_folder / HISTORY, [line(1), line(2)])
+    rewrite(run_folder / HISTORY, sealed([line(1), line(2)]))
+    append_lines(run_folder / EVENTS, [{"event": "resumed", "round": 2}])
     assert samples(registry)["fedappeal_asked_total"] == 10
     assert "fedappeal_clients_connected" not in samples(registry)
 
@@ -178,7 +180,7 @@ def test_metrics_are_served_while_a_run_is_simulated(tmp_path: Path, monkeypatch
     settings = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
     jobs = plan(settings, [], str(tmp_path / "run"))
     start_simulations(jobs, 1, "auto", "cpu", "", 1, observers=Observers(metrics=port))
-    history = read_lines(tmp_path / "run" / HISTORY)
+    history = Record(tmp_path / "run").history
     assert seen[0]["fedappeal_rounds_total"] == 2
     assert seen[0]["fedappeal_bytes_total|up"] == sum(each["bytes_up"] for each in history)
     assert seen[0]["fedappeal_model_metric|accuracy"] == history[-1]["accuracy"]

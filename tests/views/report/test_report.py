@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fedappeal.record.decisions import packed
-from fedappeal.record.lines import REQUIREMENTS
-from fedappeal.record.run_folder import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, RunFolder
+from fedappeal.record.files import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
+from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.report.chart import Chart
 from fedappeal.views.report.page import Script, Section, page

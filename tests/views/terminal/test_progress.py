@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedappeal.record.run_folder import HISTORY, RunFolder
+from fedappeal.record.files import HISTORY
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.jobs import SimulationJob
 from fedappeal.views.terminal.progress import one_run, several_runs
 from fedappeal.views.terminal.view import RunView
+from server.new_run import new_run
 
 
 class Flushed(io.StringIO):
@@ -84,7 +85,7 @@ def test_several_runs_say_when_each_ends_and_now_and_then_how_far_they_are(tmp_p
         SimulationJob(config := RunConfig(seed=seed, rounds=9), tmp_path / str(seed), f"seed-{seed}")
         for seed in (0, 1, 2)
     ]
-    folders = [RunFolder.create(job.path, config) for job in jobs]
+    folders = [new_run(job.path, config) for job in jobs]
     with several_runs(jobs, Console(file=out, width=60, highlight=False), clock) as shown:
         for _ in range(39):
             clock.now += 0.25

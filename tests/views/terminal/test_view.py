@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedappeal.record.run_folder import RunFolder
+from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.views.terminal.view import RunView
 

@@ -11,7 +11,7 @@ from fedappeal.cli.local import start_local
 from fedappeal.cli.observers import observers_to_resume
 from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.cli.submit import submit_run
-from fedappeal.record.run_folder import HISTORY, read_lines
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.metrics.serving import NOWHERE
 from fedappeal.views.tracking.registry import TRACKERS, chosen_trackers
@@ -118,5 +118,5 @@ def test_a_tracker_of_ones_own_by_name_in_python_and_on_the_command_line(tmp_pat
 def test_a_local_federation_is_tracked_alike(tmp_path: Path, own_tracker: str) -> None:
     settings = {"model": "logistic", "clients": 2, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
     path = start_local(settings | {"out": "run"}, port=0, data_dir="", device="cpu", track=[own_tracker])
-    losses = [f"{line['round']} {line['loss']:.6f}" for line in read_lines(path / HISTORY)]
+    losses = [f"{line['round']} {line['loss']:.6f}" for line in Record(path).history]
     assert diary(path) == [*losses, "finished"]

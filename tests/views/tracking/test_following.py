@@ -13,14 +13,15 @@ import pytest
 import fedappeal
 from fedappeal.cli.observers import Observers
 from fedappeal.cli.simulate import plan, start_simulations
-from fedappeal.federation.tail import Tail
-from fedappeal.record.lines import append_lines, rewrite
-from fedappeal.record.run_folder import CONFIG, EVENTS, HISTORY, MODEL, read_config, read_lines
+from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MODEL
+from fedappeal.record.lines import append_lines, rewrite, sealed
+from fedappeal.record.reader import Record
+from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.views.tracking import following
 from fedappeal.views.tracking.following import Following, numbers, record_of, tracked, tracked_run
-from fedappeal.views.tracking.tracker import FAILED, FINISHED, INTERRUPTED, TrackedRun
+from fedappeal.views.tracking.tracker import TrackedRun
 from tests.views.tracking.recorder import Hanging, Kept, Raising
 
 QUICK: dict[str, Any] = {
@@ -58,11 +59,11 @@ def test_a_tracker_is_told_what_the_runs_folder_holds(tmp_path: Path) -> None:
     ((begun,),) = Kept.of("begin")
     assert isinstance(begun, TrackedRun)
     assert (begun.folder, begun.id, begun.after) == (run.path, "", 0)
-    assert begun.settings == read_config(run.path)["settings"]
+    assert begun.settings == Record(run.path).config["settings"]
     assert begun.settings["maxfl.stabilizer"] == 0.001
     assert (begun.tags["strategy"], begun.tags["task"], begun.tags["seed"]) == ("maxfl", "digits", "0")
     assert begun.tags["version-flwr"].startswith("1.39")
-    history = read_lines(run.path / HISTORY)
+    history = Record(run.path).history
     wanted = [(each["round"], {k: v for k, v in each.items() if k not in ("round", "failures")}) for each in history]
     assert Kept.of("round") == wanted
     assert len(wanted) == 4
@@ -148,7 +149,7 @@ def test_a_resumed_runs_rounds_are_recorded_again_whatever_a_read_sees_of_them(r
     append_lines(run_folder / HISTORY, [line(number) for number in (1, 2, 3, 4, 5)])
     with tracked(run_folder, [Kept], pytest.fail):
         wait_for_rounds(5)
-        rewrite(run_folder / HISTORY, [line(number) for number in (1, 2)])
+        rewrite(run_folder / HISTORY, sealed([line(number) for number in (1, 2)]))
         append_lines(run_folder / EVENTS, [{"event": "resumed", "round": 2}])
         append_lines(run_folder / HISTORY, [line(number) for number in (3, 4, 5, 6, 7, 8, 9)])
     assert rounds_told() == [1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8, 9]
@@ -158,7 +159,7 @@ def test_a_run_that_was_resumed_while_nothing_followed_it_is_recorded_from_there
     append_lines(run_folder / HISTORY, [line(number) for number in (1, 2, 3, 4, 5)])
     with tracked(run_folder, [Kept], pytest.fail):
         wait_for_rounds(5)
-    rewrite(run_folder / HISTORY, [line(number) for number in (1, 2)])
+    rewrite(run_folder / HISTORY, sealed([line(number) for number in (1, 2)]))
     append_lines(run_folder / EVENTS, [{"event": "resumed", "round": 2}])
     append_lines(run_folder / HISTORY, [line(number) for number in (3, 4, 5, 6)])
     with tracked(run_folder, [Kept], pytest.fail):
@@ -248,20 +249,3 @@ def test_the_runs_of_a_sweep_are_tracked_each_by_itself(tmp_path: Path) -> None:
     assert sorted(begun.name for (begun,) in Kept.of("begin")) == ["seed-0", "seed-1", "seed-2"]  # type: ignore[attr-defined]
     assert sorted(rounds_told()) == [1, 1, 2, 2]  # type: ignore[type-var]
     assert sorted(how for (how,) in Kept.of("end")) == [FAILED, FINISHED, FINISHED]  # type: ignore[type-var]
-
-
-def test_a_tail_reads_each_line_once_and_a_replaced_file_anew(tmp_path: Path) -> None:
-    tail = Tail(file := tmp_path / "lines")
-    assert list(tail.read()) == []
-    with file.open("wb") as out:
-        out.write(b'{"round": 1}\n{"round": 2')
-    assert list(tail.read()) == [{"round": 1}]
-    with file.open("ab") as out:
-        out.write(b'0}\n[1]\nnonsense\n{"round": "3"}\n{"text": "a\\u001bb"}\n\xff\n')
-    assert list(tail.read()) == [{"round": 20}, {"text": "a?b"}]
-    assert not tail.replaced
-    rewrite(file, [{"round": 1}])
-    assert list(tail.read()) == [{"round": 1}]
-    assert tail.replaced
-    assert list(tail.read()) == []
-    assert not tail.replaced

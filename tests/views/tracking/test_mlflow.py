@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import fedappeal
-from fedappeal.record.run_folder import HISTORY, MODEL, read_config, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from tests.later import Later
 
 mlflow = Later("mlflow")
@@ -28,13 +29,13 @@ def test_a_local_store_holds_rounds_settings_tags_and_the_model(
     (found,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
     assert found.info.status == "FINISHED"
     assert found.info.run_name == "run"
-    history = read_lines(run.path / HISTORY)
+    history = Record(run.path).history
     columns = {key for line in history for key, value in line.items() if isinstance(value, int | float)} - {"round"}
     assert set(found.data.metrics) == columns
     for column in columns:
         logged = sorted((each.step, each.value) for each in client.get_metric_history(found.info.run_id, column))
         assert logged == [(line["round"], line[column]) for line in history if column in line], column
-    settings = {key: str(value) for key, value in read_config(run.path)["settings"].items()}
+    settings = {key: str(value) for key, value in Record(run.path).config["settings"].items()}
     changed = {"rounds", "schedule-rounds"}  # by the continuation; parameters stay as the run began
     assert {k: v for k, v in found.data.params.items() if k not in changed} == {
         k: v for k, v in settings.items() if k not in changed

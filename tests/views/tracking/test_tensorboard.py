@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import fedappeal
-from fedappeal.record.run_folder import HISTORY, MODEL, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from tests.later import Later
 
 reader = Later("tensorboard.backend.event_processing.event_accumulator")
@@ -22,7 +23,7 @@ def test_event_files_hold_every_column_of_every_round(tmp_path: Path) -> None:
     run = fedappeal.simulate("maxfl", out=tmp_path / "run", track="tensorboard", quiet=True, **QUICK)
     fedappeal.load(run.path, track="tensorboard").resume(rounds=5)
     events = read(run.path / "tensorboard")
-    history = read_lines(run.path / HISTORY)
+    history = Record(run.path).history
     assert len(history) == 5
     columns = {key for line in history for key, value in line.items() if isinstance(value, int | float)} - {"round"}
     assert {"gm_appeal", "accuracy", "joined", "bytes_up", "seconds"} <= columns

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import fedappeal
-from fedappeal.record.run_folder import HISTORY, MODEL, read_lines
+from fedappeal.record.files import MODEL
+from fedappeal.record.reader import Record
 from tests.later import Later
 
 wandb_records = Later("wandb.proto.wandb_internal_pb2")
@@ -51,7 +52,7 @@ def test_the_offline_file_holds_rounds_settings_tags_and_the_model(tmp_path: Pat
     (file,) = run.path.glob("wandb/offline-run-*/run-*.wandb")
     found = records(file)
     rows = [items(record.history.item) for record in found if record.WhichOneof("record_type") == "history"]
-    history = read_lines(run.path / HISTORY)
+    history = Record(run.path).history
     for row, line in zip(rows, history, strict=True):
         wanted = {key: value for key, value in line.items() if isinstance(value, int | float) and key != "round"}
         assert row.pop("_step") == line["round"]

@@ -4,8 +4,7 @@
 const shown = { run: null, clients: null, refused: [], failures: [], superlink: null, actions: null, rounds: [],
   states: {} };
 const MOST_ROUNDS = 200;
-const METRIC = { column: "accuracy", name: "accuracy", share: true };
-const metric = () => shown.run ? shown.run.metric : METRIC;
+const columns = () => shown.run ? shown.run.columns : [];
 
 const parts = {
   run: showRun,
@@ -64,9 +63,8 @@ function showFacts() {
   const run = shown.run, clients = shown.clients, facts = [];
   if (run && run.latest) {
     const line = run.latest, sums = run.sums;
-    if (typeof line.gm_appeal === "number") facts.push(["GM-Appeal", line.gm_appeal.toFixed(3)]);
-    if (typeof line[run.metric.column] === "number") {
-      facts.push([run.metric.name, figure(line[run.metric.column], run.metric)]);
+    for (const column of run.columns.filter(({ key, figure }) => figure && typeof line[key] === "number")) {
+      facts.push([column.title, figure(line, column)]);
     }
     facts.push(["joined, of asked", `${whole(sums.joined)} of ${whole(sums.asked)}`]);
     facts.push(["sat out", whole(sums.sat_out)], ["left for good", whole(sums.left)], ["failed", whole(sums.failed)]);
@@ -100,9 +98,9 @@ function showClients() {
 function showRounds() {
   byId("rounds-part").hidden = !shown.rounds.length;
   const head = byId("rounds").tHead.rows[0];
-  const names = ["round", ...columns(metric()).map(([name]) => name)];
+  const names = ["round", ...columns().map(({ title }) => title)];
   head.replaceChildren(...names.map(name => element("th", name, { scope: "col" })));
-  fill("rounds", shown.rounds.map(line => roundRow(line, metric())).reverse());
+  fill("rounds", shown.rounds.map(line => roundRow(line, columns())).reverse());
   const asked = shown.rounds.some(line => line.mandatory) ? "* asked not to opt out. " : "";
   byId("rounds-note").textContent = shown.rounds.length >= MOST_ROUNDS
     ? `${asked}The latest ${MOST_ROUNDS} rounds; the run's history.jsonl has all.` : asked;
@@ -119,7 +117,7 @@ function addRounds(fresh) {
   }
   shown.rounds = [...shown.rounds, ...added].slice(-MOST_ROUNDS);
   const body = byId("rounds").tBodies[0];
-  for (const line of added) body.prepend(roundRow(line, metric()));
+  for (const line of added) body.prepend(roundRow(line, columns()));
   while (body.rows.length > MOST_ROUNDS) body.lastElementChild.remove();
 }
 
@@ -202,9 +200,8 @@ async function refreshCharts() {
       showCharts(told.charts);
     } else {
       charts.figures = [];
-      byId("charts").replaceChildren(...[["GM-Appeal", "gm_appeal"], [metric().name, metric().column],
-        ["clients that joined", "joined"], ["share of clients served as well as alone", "served"],
-      ].map(([title, key]) => plainChart(title, shown.rounds, key)).filter(Boolean));
+      const plain = shown.run ? shown.run.charts : [];
+      byId("charts").replaceChildren(...plain.map(({ title, key }) => plainChart(title, shown.rounds, key)).filter(Boolean));
     }
     charts.rounds = last;
   } catch (error) {

@@ -31,22 +31,15 @@ const whole = number => Number(number).toLocaleString("en");
 const plural = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 const minute = moment => moment ? moment.slice(0, 16).replace("T", " ") : "-";
 
-function figure(value, metric) {
-  if (typeof value !== "number") return "-";
-  return metric.share ? `${(100 * value).toFixed(1)} %` : value.toPrecision(4);
-}
+const FORMS = { clients: whole, bytes: megabytes, seconds: value => value.toFixed(2), share: value => value.toFixed(3),
+  "%": value => `${(100 * value).toFixed(1)} %`, number: value => value.toPrecision(4) };
 
-// A round's columns: heading, key of the history, how it is shown.
-const columns = metric => [
-  ["joined", "joined", whole], ["sat out", "sat_out", whole], ["left", "left", whole], ["failed", "failed", whole],
-  ["GM-Appeal", "gm_appeal", value => value.toFixed(3)], [metric.name, metric.column, value => figure(value, metric)],
-  ["up", "bytes_up", megabytes], ["down", "bytes_down", megabytes], ["seconds", "seconds", value => value.toFixed(2)],
-];
+// A number of a round, as its column of the catalogue says.
+const figure = (line, { key, unit }) => typeof line[key] === "number" ? FORMS[unit](line[key]) : "-";
 
-function roundRow(line, metric) {
+function roundRow(line, columns) {
   const first = heading(`${line.round}${line.mandatory ? "*" : ""}`, { value: line.round });
-  const others = columns(metric).map(([, key, shown]) =>
-    cell(typeof line[key] === "number" ? shown(line[key]) : "-", { value: line[key] }));
+  const others = columns.map(column => cell(figure(line, column), { value: line[column.key] }));
   const made = row([first, ...others]);
   made.dataset.round = line.round;
   return made;

@@ -1,51 +1,31 @@
-"""What a run leaves behind: one folder with its settings, its history and its models.
-
-``config.json`` (every setting, seed and version, the runtime, and each time that the run was continued),
-``history.jsonl`` (a line a round), ``participation.jsonl`` (the same: `fedappeal.record.decisions`),
-``measurements.jsonl`` (a line a round: what each client measured), ``policies.jsonl`` (client-id and policy, where
-the run mixes policies), ``events.jsonl`` (arrivals, refusals, failures, the end), ``initial.safetensors`` (w_0, of
-local runs), ``checkpoint.safetensors`` (what ``fedappeal resume`` continues from; ``checkpoint-ROUND.safetensors``:
-the two before it), ``initial-HASH.safetensors`` (w_0 of these; and a copy) and ``model.safetensors`` (the global
-model by parameter names). A simulated run leaves its clients' memory too:
-`fedappeal.simulation.memory`.
-"""
+"""The writer of a run's folder: settings, lines, and what a resume takes back."""
 
 import json
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.foreign_text import all_printable, parse_json
+from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.protocol.keys import is_run_key
-from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.record.lines import EVENTS as EVENTS
-from fedappeal.record.lines import HISTORY as HISTORY
-from fedappeal.record.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, rewrite, usable_lines, written_lines
-from fedappeal.record.lines import MEASUREMENTS as MEASUREMENTS
-from fedappeal.record.lines import PARTICIPATION as PARTICIPATION
-from fedappeal.record.lines import POLICIES as POLICIES
-from fedappeal.record.lines import read_lines as read_lines
+from fedappeal.record.files import CONFIG, EVENTS, WRITTEN_ON
+from fedappeal.record.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, resealed, rewrite, written_lines
+from fedappeal.record.reader import Record, damage_of, usable_lines
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.system.files import delete_unfinished, replace_file
+from fedappeal.system.files import aside_name, delete_unfinished, replace_file
 from fedappeal.system.locks import InUse, only_process
 from fedappeal.system.versions import recorded_versions
-from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
-from fedappeal.trained.model import MODEL as MODEL
-from server.build import resolved_settings
-from server.given import NOTHING_GIVEN, Given
 
 Usable = Callable[[int], None]
 """Raises ConfigError where what belongs to the checkpoint of a round cannot be read."""
 
 GIVEN = "given"
 """What ``config.json`` calls the record of a program's objects that stood in for names."""
-CHECKPOINT = "checkpoint.safetensors"
-INITIAL = "initial.safetensors"
 _LOCK = ".lock"
 COMMAND_LOCK = ".command.lock"
 """Held by a command that has a run's clients and server in other processes, from before it starts any of them."""
@@ -72,17 +52,15 @@ class RunFolder:
     def create(
         cls,
         path: Path,
-        config: RunConfig,
+        settings: Mapping[str, Scalar],
         runtime: Mapping[str, Scalar] = MappingProxyType({}),
-        given: Given = NOTHING_GIVEN,
     ) -> "RunFolder":
         """Make the folder of a new run.
 
         Args:
             path: the folder.
-            config: the run's settings.
+            settings: every setting of the run and of its plug-ins.
             runtime: in which runtime it is started, and what a continuation has to know of it; empty: said later.
-            given: objects in place of names.
 
         Raises:
             ConfigError: if it already holds a run or cannot be made.
@@ -95,7 +73,7 @@ class RunFolder:
         run_key = secrets.token_hex(8)
         folder = cls(path, run_key)
         record = {
-            "settings": resolved_settings(config, given),
+            "settings": dict(settings),
             keys.RUN_KEY: run_key,
             "versions": recorded_versions(),
             "started": time.strftime(_DATE),
@@ -114,7 +92,7 @@ class RunFolder:
         Raises:
             ConfigError: if it holds no run.
         """
-        run_key = read_config(path).get(keys.RUN_KEY)
+        run_key = Record(path).config.get(keys.RUN_KEY)
         if not isinstance(run_key, str) or not is_run_key(run_key):
             raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} has no run-key that is allowed")
         return cls(path, run_key)
@@ -126,7 +104,9 @@ class RunFolder:
 
     def record(self, **facts: object) -> None:
         """Put facts into ``config.json``, under kebab-case keys, in place of those of the same key."""
-        self._replace_config(read_config(self.path) | {key.replace("_", "-"): value for key, value in facts.items()})
+        self._replace_config(
+            Record(self.path).config | {key.replace("_", "-"): value for key, value in facts.items()}
+        )
 
     def identify(self, facts: Mapping[str, str]) -> None:
         """Record task and model when a run begins; check them when it continues.
@@ -137,19 +117,19 @@ class RunFolder:
         Raises:
             ConfigError: for another one than that with which the run began.
         """
-        known = read_config(self.path)
+        recorded = Record(self.path).config
         for key, value in facts.items():
-            if known.get(key, value) != value:
+            if recorded.get(key, value) != value:
                 raise ConfigError(
-                    f"{key} {value} is not that of the run in '{self.path}', {known[key]}: a run continues with the "
-                    "task, data settings and model that it began with"
+                    f"{key} {value} is not that of the run in '{self.path}', {recorded[key]}: a run continues with "
+                    "the task, data settings and model that it began with"
                 )
-        if not facts.keys() <= known.keys():
+        if not facts.keys() <= recorded.keys():
             self.record(**facts)
 
     def record_resumption(self, server_round: int, config: RunConfig) -> None:
         """Put into ``config.json`` that the run continues, and its new total of rounds."""
-        record = read_config(self.path)
+        record = Record(self.path).config
         total = {"rounds": config.rounds, "schedule-rounds": config.schedule_rounds}
         resumption = {
             "date": time.strftime(_DATE),
@@ -194,10 +174,37 @@ class RunFolder:
 
         What happened besides (arrivals, failures, ends) stays in ``events.jsonl``.
         """
-        for file in (EVENTS, POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS):
-            if (self.path / file).exists():  # a run without a mixture has no policies
-                lines = written_lines(self.path / file)
-                rewrite(self.path / file, (line for line in lines if not _is_of_later(line, server_round)))
+        for name in WRITTEN_ON:
+            file = self.path / name
+            if not file.exists():  # a run without a mixture has no policies
+                continue
+            try:
+                kept = [line for line in written_lines(file) if not _is_of_later(line.parsed(), server_round)]
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"file '{file}' cannot be read: {error}") from None
+            rewrite(file, resealed(kept))
+
+    def mend(self) -> Iterator[str]:
+        """Put damaged files of lines aside, and leave the usable lines; yield one line for each damaged file.
+
+        Lines that do not fit their checksum are used as they are.
+
+        Raises:
+            ConfigError: a file cannot be opened.
+        """
+        for name in WRITTEN_ON:
+            file = self.path / name
+            lines, problems = usable_lines(file)
+            if problems:
+                aside = aside_name(file)
+                shutil.copy2(file, aside)  # a kill from here on leaves the damaged file in its place
+                rewrite(file, resealed(line for line, _ in lines))
+                reason = problems[0] + (f", and {len(problems) - 1} more" if len(problems) > 1 else "")
+                self.event("damaged", file=name, aside=aside.name, reason=reason)
+                whole = f"the run continues without these lines, and the whole file is kept as '{aside.name}'"
+                yield f"file '{file}' is damaged ({reason}): {whole}"
+            if wrong := [f"line {line.number}: {line.problem}" for line, _ in lines if line.problem]:
+                yield damage_of(file, wrong)
 
 
 def _is_of_later(line: Mapping[str, Any], server_round: int) -> bool:
@@ -225,32 +232,6 @@ def check_new(path: Path) -> None:
         raise ConfigError(f"out = '{path}' is not allowed: it is not a folder")
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return what ``config.json`` of a run's folder records.
-
-    Raises:
-        ConfigError: if the folder holds no run.
-    """
-    file, record = path / CONFIG, None
-    with suppress(OSError, ValueError):
-        record = parse_json(file.read_text()) if file.is_file() else None  # a pipe would be waited for
-    if not isinstance(record, dict):
-        raise ConfigError(f"'{path}' is not the folder of a run: it has no readable {CONFIG}")
-    return record
-
-
-def recorded_settings(path: Path) -> dict[str, Any]:
-    """Return the settings that a run's folder records, not checked.
-
-    Raises:
-        ConfigError: if the folder holds no run, or records none.
-    """
-    settings = read_config(path).get("settings")
-    if not isinstance(settings, dict) or not {"task", "seed", "strategy", "rounds"} <= settings.keys():
-        raise ConfigError(f"'{path}' is not the folder of a run: its {CONFIG} records no settings of a run")
-    return settings
-
-
 def checkpoint_round(path: Path, values: Mapping[str, Scalar]) -> int:
     """Return the round of a checkpoint, from the scalars of its file.
 
@@ -261,26 +242,3 @@ def checkpoint_round(path: Path, values: Mapping[str, Scalar]) -> int:
     if type(server_round) is not int or not 0 <= server_round < MOST_ROUNDS:
         raise ConfigError(f"file '{path}' cannot be read: it does not say of which round it is")
     return server_round
-
-
-def recorded_metric(path: Path) -> Metric:
-    """Return the primary metric of a run's task; accuracy where none is recorded yet."""
-    try:
-        return Metric.of_record(read_config(path).get("metric"))
-    except ConfigError:
-        return ACCURACY
-
-
-def how_it_ended(path: Path) -> dict[str, Any] | None:
-    """Return the event that ended a run (``round``, ``reason`` of an early end), or None while it is to continue.
-
-    Damaged lines are left out.
-
-    Raises:
-        ConfigError: the events cannot be read.
-    """
-    ended = None
-    for line in usable_lines(path / EVENTS)[0]:
-        if line.get("event") in ("finished", "resumed"):
-            ended = line if line["event"] == "finished" else None
-    return {**ended, "round": ended.get("round", 0), "reason": str(ended.get("reason", ""))} if ended else None

@@ -1,0 +1,200 @@
+"""The reader of a run's folder: each file's lines, checked and bounded."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedappeal.protocol.foreign_text import parse_json, printable
+from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.record.decisions import is_packed, unpacked
+from fedappeal.record.files import (
+    CONFIG,
+    EVENTS,
+    HISTORY,
+    MEASUREMENTS,
+    PARTICIPATION,
+    POLICIES,
+    REQUIREMENTS,
+)
+from fedappeal.record.lines import WrittenLine, last_text, parsed_line, without_check, written_lines
+from fedappeal.record.snapshot import Snapshot
+from fedappeal.settings.config import ConfigError
+
+Line = dict[str, Any]
+_NUMBERS = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
+_NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    HISTORY: {"round": int, **dict.fromkeys(_NUMBERS, (int, float))},
+    PARTICIPATION: {"round": int, "client-id": str, "decision": str},
+    MEASUREMENTS: {"round": int, "client-ids": list},
+    POLICIES: {"client-id": str, "policy": str},
+    EVENTS: {"event": str},
+}
+"""Keys of each file's lines on which a run that continues relies."""
+
+
+class Record:
+    """What a run's folder holds; each property reads its file anew.
+
+    Lines that a crash has cut short are left out. Of a damaged file, a property raises ConfigError: one line that
+    names the file and the line.
+
+    Attributes:
+        path: the folder.
+        damage: one line for each file read so far of which a line does not fit its checksum.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damage: dict[str, str] = {}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What ``config.json`` records.
+
+        Raises:
+            ConfigError: the folder holds no run.
+        """
+        file, record = self.path / CONFIG, None
+        with suppress(OSError, ValueError):
+            record = parse_json(file.read_text()) if file.is_file() else None  # a pipe would be waited for
+        if not isinstance(record, dict):
+            raise ConfigError(f"'{self.path}' is not the folder of a run: it has no readable {CONFIG}")
+        return record
+
+    def check(self) -> None:
+        """Check that the folder holds a run; raises as `config`."""
+        _ = self.config
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The recorded settings, not checked.
+
+        Raises:
+            ConfigError: the folder holds no run, or records none.
+        """
+        settings = self.config.get("settings")
+        if not isinstance(settings, dict) or not {"task", "seed", "strategy", "rounds"} <= settings.keys():
+            raise ConfigError(f"'{self.path}' is not the folder of a run: its {CONFIG} records no settings of a run")
+        return settings
+
+    @property
+    def metric(self) -> Metric:
+        """The primary metric of the run's task; accuracy where none is recorded yet."""
+        try:
+            return Metric.of_record(self.config.get("metric"))
+        except ConfigError:
+            return ACCURACY
+
+    @property
+    def history(self) -> list[Line]:
+        """A line a round."""
+        return self.lines(HISTORY)
+
+    @property
+    def participation(self) -> list[Line]:
+        """The decisions, as they are written: packed, or in runs of earlier versions one a line."""
+        return self.lines(PARTICIPATION)
+
+    @property
+    def decisions(self) -> list[Line]:
+        """The decisions, one each: ``round``, ``client-id`` and ``decision``."""
+        return self.lines(PARTICIPATION, one_each=True)
+
+    @property
+    def measurements(self) -> list[Line]:
+        """What clients measured, a line an evaluated round, in columns."""
+        return self.lines(MEASUREMENTS)
+
+    @property
+    def last_measurements(self) -> Line | None:
+        """The last line of the measurements; the others are not read. None: it has no whole line."""
+        file = self.path / MEASUREMENTS
+        if not file.exists():
+            return None
+        try:
+            text = last_text(file)
+            return None if text is None else parsed_line(without_check(text))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"file '{file}' cannot be read: last line: {error}") from None
+
+    @property
+    def policies(self) -> list[Line]:
+        """Clients and their policies, where the run mixes policies."""
+        return self.lines(POLICIES)
+
+    @property
+    def requirements(self) -> list[Line]:
+        """What each client of a simulated run requires."""
+        return self.lines(REQUIREMENTS)
+
+    @property
+    def events(self) -> list[Line]:
+        """What happened besides rounds."""
+        return self.lines(EVENTS)
+
+    @property
+    def standing(self) -> Snapshot:
+        """How the run stands by its events alone, damaged ones left out: its state, and how it ended."""
+        return Snapshot(line for _, line in usable_lines(self.path / EVENTS)[0])
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """How the run stands, with its rounds."""
+        return Snapshot((line for _, line in usable_lines(self.path / EVENTS)[0]), self.history)
+
+    def lines(self, name: str, one_each: bool = False) -> list[Line]:
+        """Return the lines of a file of the folder; ``one_each``: of a round's decisions, one line each."""
+        file, lines, number = self.path / name, [], 0
+        wrong = []
+        try:
+            for written in written_lines(file):
+                number = written.number
+                line = written.parsed()
+                lines += unpacked(line) if one_each and is_packed(line) else [line]
+                wrong += [f"line {number}: {written.problem}"] if written.problem else []
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"file '{file}' cannot be read: {f'line {number}: ' if number else ''}{error}"
+            ) from None
+        if wrong:
+            self.damage[name] = damage_of(file, wrong)
+        return lines
+
+
+def damage_of(file: Path, wrong: Sequence[str]) -> str:
+    """Return one line on a file of which lines are wrong."""
+    more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return f"file '{file}' is damaged: {wrong[0]}{more} (fedappeal verify shows all)"
+
+
+def usable_lines(file: Path) -> tuple[list[tuple[WrittenLine, Line]], list[str]]:
+    """Return the lines of a file that can be used, and what is wrong with each of the others.
+
+    Raises:
+        ConfigError: the file cannot be opened.
+    """
+    usable, problems = [], []
+    try:
+        for written in written_lines(file, unended=True):
+            try:
+                line = written.parsed()
+                if is_packed(line):
+                    unpacked(line)
+                else:
+                    _check_keys(line, _NEEDED.get(file.name, {}))
+            except ValueError as error:
+                problems.append(f"line {written.number}: {error}")
+            else:
+                usable.append((written, line))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"file '{file}' cannot be read: {error}") from None
+    return usable, problems
+
+
+def _check_keys(line: Mapping[str, Any], needed: Mapping[str, type | tuple[type, ...]]) -> None:
+    for key, kind in needed.items():
+        if key not in line:
+            raise ValueError(f"it has no '{key}'")
+        if not isinstance(line[key], kind):
+            raise ValueError(f"{key} = {printable(line[key], 40)} is not allowed")
