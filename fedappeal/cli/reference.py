@@ -21,6 +21,7 @@ from fedappeal.core.plugins import Registry
 from fedappeal.record.columns import described
 from fedappeal.settings.config import RunConfig
 from fedappeal.settings.model import fact
+from strategies.rounds.shared import SharedSettings
 
 _TABLE = re.compile(r"(<!-- ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
@@ -37,6 +38,7 @@ def tables() -> dict[str, Iterator[str]]:
     return {
         **{title: _names(option, registry) for title, option, registry in KINDS},
         "run": _settings(RunConfig.by_key()),
+        "strategy": _settings(SharedSettings.model_fields),
         "plug-ins": _settings(plugins),
         "owner": _settings({f"--{key}": field for key, field in owners.items()}),
         "limits": _settings(Limits.by_key()),

@@ -26,7 +26,6 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import TASKS
 from fedappeal.views.tracking.registry import chosen_trackers
 from server.build import check_settings
-from strategies.rounds.shared import SharedSettings
 from tests.docs.pages import DOCS, ROOT, pages
 
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages()}
@@ -306,5 +305,3 @@ def test_strategies_take_these_keywords() -> None:
     assert strategies.AdaGD(step_size=0.1, precision=0.3, slack=2.0).settings == strategies.AdaGD().settings
     text = PAGES["docs/architecture.md"]
     assert all(f"`{name}" in text for name in ("MaxFLAdaGD", "FedAvg", "FedProx", "Scaffold", "QFedAvg", "MWFed"))
-    row = next(line for line in text.splitlines() if line.startswith("| shared keywords"))
-    assert set(re.findall(r"`(\w+)", row)) == set(SharedSettings.model_fields)
