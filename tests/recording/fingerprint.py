@@ -13,7 +13,7 @@ from safetensors import safe_open
 Fingerprint = dict[str, Any]
 """Of a run: ``settings`` and ``numbers`` in clear text, and ``parts``: marks by file and field.
 
-A mark is a hash of all there is; where that has floats, ``~`` and a hash without them follow.
+A mark is a hash of all there is; where that has floats, hashes or keys, ``~`` and a hash without them follow.
 """
 
 WALL_CLOCK = {
@@ -33,6 +33,8 @@ NEEDED = ("config.json", "events.jsonl", "history.jsonl", "participation.jsonl",
 """Files without which a folder holds no finished run."""
 LINES = ("history.jsonl", "participation.jsonl", "measurements.jsonl", "requirements.jsonl", "policies.jsonl")
 NUMBERS = ("loss", "accuracy", "gm_appeal", "joined")
+_DRAWN = re.compile(r"\b(?:[0-9a-f]{16}|[0-9a-f]{32})\b")
+"""A hash of a model or of settings, or a client's secret key."""
 _DIGITS = 8
 _DIGITS_APART = 3
 
@@ -63,11 +65,12 @@ def fingerprint(run: Path, events: bool = True) -> Fingerprint:
             parts[name] = {key: _mark(values) for key, values in columns.items()}
     rounds = _lines(run / "history.jsonl")
     parts["model.safetensors"] = _arrays(run / "model.safetensors")
-    parts["checkpoint.safetensors"] = _arrays(run / "checkpoint.safetensors") | _records(run, run_key)
-    memory = run / "memory-0.safetensors", run / f"memory-{rounds[-1]['round']}.safetensors"
-    if config["runtime"]["kind"] == "simulation":
-        for name, file in zip(("memory-first", "memory-last"), memory, strict=True):
-            parts[name] = _memory(file, run_key)
+    simulated = config.get("runtime", {}).get("kind") == "simulation"
+    records = _records(run, run_key, ordered=simulated)
+    parts["checkpoint.safetensors"] = _arrays(run / "checkpoint.safetensors") | records
+    if simulated:
+        parts["memory-first"] = _memory(run / "memory-0.safetensors", run_key)
+        parts["memory-last"] = _memory(run / f"memory-{rounds[-1]['round']}.safetensors", run_key)
     return {
         "settings": {key: value for key, value in config["settings"].items() if key not in OWN_SETTINGS},
         "numbers": _numbers(rounds, run / "model.safetensors"),
@@ -89,9 +92,11 @@ def _columns(lines: Sequence[Mapping[str, Any]], unrecorded: set[str]) -> dict[s
 
 
 def _discrete(value: Any) -> Any:
-    """Return a value without its floats: what a last bit cannot change."""
+    """Return a value without its floats and without hashes and keys: what a last bit cannot change."""
     if isinstance(value, float):
         return "float" if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return _DRAWN.sub("HASH", value)
     if isinstance(value, list):
         return [_discrete(part) for part in value]
     if isinstance(value, dict):
@@ -121,12 +126,26 @@ def _arrays(file: Path, unrecorded: Iterable[str] = ()) -> dict[str, str]:
     }
 
 
-def _records(run: Path, run_key: str) -> dict[str, str]:
-    """Return the marks of what a checkpoint holds beside its arrays."""
+def _records(run: Path, run_key: str, ordered: bool) -> dict[str, str]:
+    """Return the marks of what a checkpoint holds beside its arrays.
+
+    Args:
+        run: the run's folder.
+        run_key: of the run.
+        ordered: whether clients always answer in the same order; else lists are sorted.
+    """
     with safe_open(run / "checkpoint.safetensors", framework="numpy") as file:
         values = json.loads((file.metadata() or {})["fedappeal"].replace(run_key, "RUN-KEY"))
     records = json.loads(values.pop("records"))
-    return {f"records/{name}": _mark(record) for name, record in records.items()} | {"values": _mark(values)}
+    marked = records if ordered else _sorted(records)
+    return {f"records/{name}": _mark(record) for name, record in marked.items()} | {"values": _mark(values)}
+
+
+def _sorted(value: Any) -> Any:
+    """Return a JSON value whose lists are sorted."""
+    if isinstance(value, dict):
+        return {key: _sorted(part) for key, part in value.items()}
+    return sorted(map(_sorted, value), key=json.dumps) if isinstance(value, list) else value
 
 
 def _memory(file: Path, run_key: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ the kind of machine and with the versions that the file names; ``--write`` recor
 
 import argparse
 import contextlib
+import logging
 import multiprocessing
 import os
 import platform
@@ -24,12 +25,15 @@ from typing import Any
 
 from tests.recording.cases import Case, cases
 from tests.recording.comparing import DIFFERENT, EQUAL, FILE, WITHIN, Recording, compare, read, write
+from tests.recording.failure import LONGEST, CaseFailed, RayTooSlow
 from tests.recording.fingerprint import Fingerprint, Incomplete, fingerprint
-from tests.recording.performing import CaseFailed, perform
+from tests.recording.performing import perform
 
 _VERSIONS = ("torch", "numpy", "flwr", "scikit-learn", "flwr-datasets")
-_LONGEST = 300
-"""Seconds until a case is given up."""
+_ATTEMPTS = 3
+"""How often a case is begun where Ray starts too slowly."""
+_PROCESSES = 3
+"""How many times as long as a process of a case the case may take."""
 _SHOWN = 12
 """Differences of a case that are printed."""
 
@@ -113,17 +117,18 @@ def _performed(
 def _begin() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     signal.signal(signal.SIGALRM, _too_long)
+    logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
 def _too_long(signum: int, frame: object) -> None:
-    raise CaseFailed(f"it takes longer than {_LONGEST} s")
+    raise CaseFailed(f"it takes longer than {_PROCESSES * LONGEST:.0f} s")
 
 
 def one(case: Case, folder: Path, seed: int | None) -> dict[str, Fingerprint] | str:
     """Run a case; return its runs' fingerprints by folder, or why there are none."""
-    signal.alarm(_LONGEST)
+    signal.alarm(int(_PROCESSES * LONGEST))
     try:
-        perform(case, folder, seed)
+        folder = _perform(case, folder, seed)
         events = case.runtime in ("simulate", "api") and case.broken in ("", "resume")
         return {name: fingerprint(folder / "run" / name, events) for name in case.runs}
     except (CaseFailed, Incomplete, KeyboardInterrupt) as error:
@@ -132,6 +137,16 @@ def one(case: Case, folder: Path, seed: int | None) -> dict[str, Fingerprint] | 
         return traceback.format_exc(limit=-6)
     finally:
         signal.alarm(0)
+
+
+def _perform(case: Case, folder: Path, seed: int | None) -> Path:
+    """Run a case, again where Ray starts too slowly; return its folder."""
+    for attempt in range(1, _ATTEMPTS):
+        with contextlib.suppress(RayTooSlow):
+            perform(case, attempted := folder / str(attempt), seed)
+            return attempted
+    perform(case, attempted := folder / str(_ATTEMPTS), seed)
+    return attempted
 
 
 def _write(chosen: Sequence[Case], recording: Recording, failed: dict[str, str], took: str) -> int:
