@@ -24,7 +24,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
-from client.byzantine import attackers
+from client.participation.byzantine import attackers
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import RunConfig

@@ -14,14 +14,14 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.byzantine import attacks, false_claims, falsify, falsify_enrolment
 from client.data.unfit import OwnDataRefused
 from client.judgement import Adaptation
+from client.limits.plugin_check import check_plugins
+from client.limits.privacy import Protection, protected
 from client.outlook import ModelOutlook
 from client.participant import ADAPTATION, Participant
-from client.participants import Participants
-from client.plugin_check import check_plugins
-from client.privacy import Protection, protected
+from client.participation.byzantine import attacks, false_claims, falsify, falsify_enrolment
+from client.roster import Participants
 from client.state.activity import note_judged
 from client.state.own_key import proof_of
 from client.state.preferred import record_name

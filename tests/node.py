@@ -7,7 +7,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from client.app import client_app
-from client.participants import Participants
+from client.roster import Participants
 from client.training.models import arrays_of
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.flower.messages import be_server

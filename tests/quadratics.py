@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
 from client.app import client_app
-from client.participants import Participants
+from client.roster import Participants
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout

@@ -75,7 +75,7 @@ assert read_card(Path("model.safetensors")) == card
 
 CLIENTS_OWN = tuple(
     f"client.{name}"
-    for name in ("app", "participant", "participants", "turn", "state", "data", "fleet", "process", "settings")
+    for name in ("app", "learner", "participant", "roster", "turn", "state", "data", "fleet", "process", "settings")
 )
 """What no server loads; rules, policies and requirements say what a run's settings may be."""
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 
-from client.limits.answers import EVALUATE, TRAIN, AnswerBook, Question, question_digest
+from client.limits.answer_book import EVALUATE, TRAIN, AnswerBook, Question, question_digest
 from client.limits.deadline import Deadline
 from client.limits.limits import LimitReached, Limits, read_limits
-from client.limits.rest import Surroundings, why_resting
+from client.limits.rest_reasons import Surroundings, why_resting
 from client.state.pruning import prune
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import LocalRule

@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from client.limits.limits import read_limits, write_limits
-from client.limits.rest import Surroundings, check_surroundings
+from client.limits.rest_reasons import Surroundings, check_surroundings
 from client.page.view import limits_data, page_data
 from client.process.owner import leave, pause, reset, resume
 from fedappeal.protocol.foreign_text import parse_json, printable

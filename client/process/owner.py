@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
-from client.limits.answers import AnswerBook
-from client.limits.rest import RESTING
+from client.limits.answer_book import AnswerBook
+from client.limits.rest_reasons import RESTING
 from client.process.work import work_of
 from client.state.activity import Activity
 from client.state.memory import DEPARTURE

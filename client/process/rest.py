@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client.limits.guard import Guard
-from client.limits.rest import RESTING, Surroundings
+from client.limits.rest_reasons import RESTING, Surroundings
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 

@@ -24,7 +24,7 @@ from client.fleet.polling import poll_wait, retry_wait
 from client.fleet.traffic import Traffic
 from client.limits.guard import Guard
 from client.limits.limits import MEGABYTE, Limits
-from client.limits.rest import Surroundings, check_surroundings
+from client.limits.rest_reasons import Surroundings, check_surroundings
 from client.process.answer import Answer, round_of, task_of
 from client.process.owner import PAUSED
 from client.process.reason import reason_of

@@ -6,7 +6,7 @@ variates, a personal part). The run that is served is never touched, nor is what
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from client.limits.answers import AnswerBook
+from client.limits.answer_book import AnswerBook
 from client.limits.limits import MEGABYTE, LimitReached
 from client.state import preferred
 from client.state.store import DiskStore

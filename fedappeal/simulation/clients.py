@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 from client.app import client_app
 from client.data.cache import Cache
 from client.participant import Participant
-from client.participants import Participants
+from client.roster import Participants
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.simulation.forms.choice import form_of
 from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue

@@ -10,7 +10,7 @@ from typing import Any
 
 from client.data.cache import Cache, pick_device
 from client.participant import Participant
-from client.participants import Participants
+from client.roster import Participants
 from client.training.precision import BFLOAT16, FLOAT32, PRECISIONS
 from fedappeal.core.plugins import Allowed
 from fedappeal.record.folder import RunFolder

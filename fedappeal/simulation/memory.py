@@ -18,8 +18,8 @@ import numpy as np
 from flwr.app import Context
 
 from client.judgement import JudgedModel
-from client.participants import Participants
 from client.requirement import read_requirement
+from client.roster import Participants
 from client.state.memory import RunMemory, client_of_partition
 from client.state.store import ContextStore
 from fedappeal.core.measured import Evaluation

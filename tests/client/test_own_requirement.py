@@ -11,9 +11,9 @@ from flwr.common.config import parse_config_args
 import client.process.serve
 from client.app import client_app
 from client.participant import Participant
-from client.participants import Participants
 from client.process.owner import describe
 from client.requirement import Fixed, requirement_key
+from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from client import app as module
-from client.participants import Participants
+from client.roster import Participants
 
 
 def test_a_process_answers_with_clients_of_its_own_which_last() -> None:

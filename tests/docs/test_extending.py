@@ -18,7 +18,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 from numpy.typing import NDArray
 
-from client.participants import Participants
+from client.roster import Participants
 from fedappeal.cli.simulate import plan
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.plugins import Allowed

@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.limits.answers import ANSWERS, EVALUATE, KEPT_ROUNDS, KEPT_RUNS, MOST_REPEATS, TRAIN, AnswerBook, Question
+from client.limits.answer_book import (
+    ANSWERS,
+    EVALUATE,
+    KEPT_ROUNDS,
+    KEPT_RUNS,
+    MOST_REPEATS,
+    TRAIN,
+    AnswerBook,
+    Question,
+)
 from client.limits.limits import LimitReached, Limits, write_limits
 from client.process.owner import reset
 from fedappeal.protocol import keys

@@ -11,9 +11,9 @@ import pytest
 from client.app import client_app
 from client.fleet.clock import clock_measured, describe
 from client.fleet.identity import Identity
-from client.participants import Participants
 from client.process.serve import Event, _Client
 from client.process.shutdown import GracefulShutdown
+from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from fedappeal.flower.node.fleet import WrongClock
 from fedappeal.system.clock import CLOCK, SteadyClock

@@ -15,9 +15,9 @@ import pytest
 
 import server.run
 from client.app import client_app
-from client.participants import Participants
 from client.process.owner import describe
 from client.process.serve import Event, run_client
+from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.state.memory import RunMemory
 from client.state.store import DiskStore

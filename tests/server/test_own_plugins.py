@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from client.app import client_app
-from client.participants import Participants
+from client.roster import Participants
 from fedappeal.core import plugins
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig, Scalar

@@ -9,8 +9,8 @@ from flwr.app import Context, Message, RecordDict
 
 import fedappeal
 from client.app import client_app
-from client.participants import Participants
 from client.participation.mixture import Mixture
+from client.roster import Participants
 from fedappeal.protocol import keys
 from fedappeal.record.files import CHECKPOINT, MODEL, POLICIES
 from fedappeal.record.folder import RunFolder

@@ -153,7 +153,7 @@ def test_what_clients_have_measured_comes_back_too(
 
     The loss on one client's example is in its last digits another alone than beside those of other clients.
     """
-    monkeypatch.setattr("client.participants.KEPT", 6)
+    monkeypatch.setattr("client.roster.KEPT", 6)
     config = settings(**ALONE, rounds=10)
     whole = run(tmp_path / "whole", config, mode)
     with monkeypatch.context() as patch:

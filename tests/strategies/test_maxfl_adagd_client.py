@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from client.byzantine import attackers
+from client.participation.byzantine import attackers
 from client.training.models import arrays_of, evaluate
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, linear
 
 from client.app import client_app
-from client.participants import Participants
+from client.roster import Participants
 from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices

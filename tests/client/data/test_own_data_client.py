@@ -11,9 +11,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.config import parse_config_args
 
 import client.process.serve
-from client.byzantine import attacks
 from client.participant import Participant
-from client.participants import KEPT_WITH_OWN_DATA, Participants
+from client.participation.byzantine import attacks
+from client.roster import KEPT_WITH_OWN_DATA, Participants
 from client.settings import Connection, NodeSettings
 from client.state.store import ContextStore
 from fedappeal.cli.main import main

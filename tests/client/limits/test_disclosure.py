@@ -9,7 +9,7 @@ from flwr.common.config import parse_config_args
 
 import client.process.serve
 from client.app import client_app
-from client.participants import Participants
+from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.training.models import arrays_of
 from fedappeal.cli.main import main

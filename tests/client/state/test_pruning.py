@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.limits.answers import AnswerBook
+from client.limits.answer_book import AnswerBook
 from client.limits.limits import LimitReached, Limits
 from client.state import pruning
 from client.state.pruning import prune, size_of

@@ -6,8 +6,8 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import byzantine
-from client.byzantine import attackers, attacks, false_claims, noisy
+from client.participation import byzantine
+from client.participation.byzantine import attackers, attacks, false_claims, noisy
 from client.training.models import arrays_of
 from fedappeal.core.local_rule import TrainingJob
 from fedappeal.core.measured import Evaluation, Measured

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client.limits.answers import ANSWERS, EVALUATE, AnswerBook, Question
+from client.limits.answer_book import ANSWERS, EVALUATE, AnswerBook, Question
 from client.limits.limits import LimitReached, Limits
 from client.process.owner import PAUSED, reset
 

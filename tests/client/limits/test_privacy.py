@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from client.privacy import noise_key, protected
+from client.limits.privacy import noise_key, protected
 from client.settings import NodeSettings
 from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of

@@ -3,7 +3,7 @@
 from flwr.app import Context, RecordDict
 
 from client.data.cache import pick_device
-from client.participants import KEPT, KEPT_WITH_OWN_DATA, Participants
+from client.roster import KEPT, KEPT_WITH_OWN_DATA, Participants
 from client.state.store import ContextStore
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.pool import Pool
