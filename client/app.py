@@ -74,8 +74,8 @@ def _config(message: Message) -> Mapping[str, Any]:
 def _check_sent(participant: Participant, rule: LocalRule, training: LocalTrainingSettings) -> None:
     """Check that the owner's limits let the result of a training be sent."""
     if participant.guard is not None:
-        examples, own = participant.data.counts[0], bool(participant.node.data)
-        participant.guard.check_sent(rule, training, examples, own)
+        examples, is_own = participant.data.counts[0], bool(participant.node.data)
+        participant.guard.check_sent(rule, training, examples, is_own)
 
 
 def client_app(participants: Participants) -> ClientApp:
@@ -115,18 +115,18 @@ class _Answers:
         Raises:
             ConfigError: if it is not this task's model, or may not be asked about.
         """
-        own = participant.layout.hash
-        layout = str(_config(message).get(keys.LAYOUT, own))
-        if layout != own:
+        expected = participant.layout.hash
+        layout = str(_config(message).get(keys.LAYOUT, expected))
+        if layout != expected:
             raise ConfigError(
-                f"layout {layout} of the model that was sent does not match this client's {own} "
+                f"layout {layout} of the model that was sent does not match this client's {expected} "
                 f"(task {participant.config.task}, model {participant.config.model})"
             )
         try:
             record = model_of(message.content)
             latest = self._latest
-            if latest is None or latest.record is not record or latest.layout != own:
-                latest = _Received(record, own, participant.layout.unpack(record), content_hash(record))
+            if latest is None or latest.record is not record or latest.layout != expected:
+                latest = _Received(record, expected, participant.layout.unpack(record), content_hash(record))
                 self._latest = latest
         except ValueError as error:
             raise ConfigError(str(error)) from None
@@ -156,10 +156,10 @@ class _Answers:
             info = ConfigRecord({keys.CLIENT_ID: error.client_id, keys.DATA_REFUSED: error.problem.value, **proof})
             return Message(RecordDict({keys.INFO: info}), reply_to=message)
         check_plugins(str(config.get(keys.PLUGINS, "")), participant.equipment.allowed)
-        own = participant.equipment.fingerprint
-        if (task := str(config.get(keys.FINGERPRINT, ""))) and task != own:
+        fingerprint = participant.equipment.fingerprint
+        if (task := str(config.get(keys.FINGERPRINT, ""))) and task != fingerprint:
             raise ConfigError(
-                f"this client's task '{participant.config.task}' has fingerprint {own}, the run's has "
+                f"this client's task '{participant.config.task}' has fingerprint {fingerprint}, the run's has "
                 f"{task}: task and partition settings must be the same"
             )
         participant.discloses.check_run(config)
@@ -293,8 +293,10 @@ class _Answers:
         if algorithm is not None and (adapting := algorithm.adaptation()) is not None:
             rule, steps = adapting
             adapted = judge(split, adaptation=Adaptation.of(rule, participant.plain_training(steps), ADAPTATION))
-        elif algorithm is not None and (own := algorithm.own_model(participant.store, run_key, server_round + 1)):
-            adapted = participant.measured({**arrays, **own}, split, precision=participant.precision)
+        elif algorithm is not None and (
+            own_model := algorithm.own_model(participant.store, run_key, server_round + 1)
+        ):
+            adapted = participant.measured({**arrays, **own_model}, split, precision=participant.precision)
         elif use is not None and not (algorithm is not None and algorithm.has_own_models):
             adapted = judge(split, adaptation=use)
         if adapted is not None:
@@ -306,8 +308,8 @@ class _Answers:
         if config.get(keys.FINAL, 0) and participant.store.durable:  # a simulator's memory ends with the run
             which = participant.keep_preferred(arrays, requirement, on_test, run_key, server_round, use)
             file = f"{participant.node.state_dir}/{record_name(run_key)}.safetensors"
-            kept = f", kept in {file}" if participant.node.state_dir else ""
-            log.info("the run is over: this client prefers the %s model%s", which, kept)
+            where = f", kept in {file}" if participant.node.state_dir else ""
+            log.info("the run is over: this client prefers the %s model%s", which, where)
         return _reply(message, participant.discloses.of_evaluation(metrics))
 
 

@@ -38,14 +38,14 @@ def _policy_part(config: RunConfig, node: NodeSettings, name: str) -> tuple[type
         kind = POLICIES.load(name)  # named by the owner
         return kind, parse_section(kind, node.own_section(kind.name))
     kind = POLICIES.load(name, node.allowed)
-    given, own = config.section(kind.name), node.own_section(kind.name)
+    of_run, of_owner = config.section(kind.name), node.own_section(kind.name)
     for key in kind.owner_alone:
-        if given.get(key) and given[key] != own.get(key):
+        if of_run.get(key) and of_run[key] != of_owner.get(key):
             raise ConfigError(
                 f"{kind.name}.{key} is not allowed in a run: it names a file of this device, which its owner does "
                 f"(--set {kind.name}.{key}=...)"
             )
-    return kind, parse_section(kind, {**given, **own})
+    return kind, parse_section(kind, {**of_run, **of_owner})
 
 
 def requirement_kind_of(config: RunConfig, node: NodeSettings) -> RequirementKind:
@@ -75,11 +75,13 @@ def rule_of(
     Raises:
         ConfigError: for an unknown rule, one that the owner does not allow, or another than the strategy's own.
     """
-    own = algorithm.LocalRule
-    if own is not None and name == own.name:
-        return own(algorithm.settings)
-    if own is not None:
-        raise ConfigError(f"local-rule = '{name}' is not allowed with strategy = '{algorithm.name}': '{own.name}'")
+    strategys_rule = algorithm.LocalRule
+    if strategys_rule is not None and name == strategys_rule.name:
+        return strategys_rule(algorithm.settings)
+    if strategys_rule is not None:
+        raise ConfigError(
+            f"local-rule = '{name}' is not allowed with strategy = '{algorithm.name}': '{strategys_rule.name}'"
+        )
     kind = LOCAL_RULES.load(name, allowed)
     stands_under = kind.settings_name()
     return kind(parse_section(kind, {**config.section(stands_under), **section(told, stands_under)}))

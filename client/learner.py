@@ -120,8 +120,8 @@ class Learner:
         """
         if not self.parts.personal:
             return shared
-        own = self.memory(run_key).personal(before)
-        return {**(own or arrays_of(self._initial, self.parts.personal)), **shared}
+        personal = self.memory(run_key).personal(before)
+        return {**(personal or arrays_of(self._initial, self.parts.personal)), **shared}
 
     def keep_personal(self, arrays: Arrays, run_key: str, server_round: int) -> None:
         """Remember what of a trained model stays with this client."""

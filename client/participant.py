@@ -135,7 +135,7 @@ class Participant(Learner):
         precision = precision or self.precision
         how = () if precision == FLOAT32 else (precision,)
         key = " ".join(map(str, (split, *how, *(() if adaptation is None else (adaptation,)))))
-        if key not in (known := self.judged.evaluations):
+        if key not in (evaluations := self.judged.evaluations):
             shared = "" if self.parts.personal else model
             splits = {split: key}
             if adaptation is not None:
@@ -143,8 +143,8 @@ class Participant(Learner):
                 if adaptation.purpose == ADAPTATION:  # what is asked next of the same model; it is trained once
                     splits |= {also: key.replace(split, also, 1) for also in (keys.TEST_SPLIT, self.judged_split)}
             for also, name in splits.items():
-                known[name] = self.measured(arrays, also, shared, server_round, precision=precision)
-        return known[key]
+                evaluations[name] = self.measured(arrays, also, shared, server_round, precision=precision)
+        return evaluations[key]
 
     def priority(self, granted: bool | None = None) -> bool:
         """Whether this client has priority: as the server grants it, else as it asks."""
@@ -266,13 +266,14 @@ class Participant(Learner):
         which = "global" if met or not requirement.solo else "solo"
         if which == "global" and use is not None:
             arrays = self.adapted(arrays, use)
-        kept, figures = arrays, {metric: on_test.score, "loss": on_test.loss, **on_test.others}
+        preferred_arrays, figures = arrays, {metric: on_test.score, "loss": on_test.loss, **on_test.others}
         if which == "solo":
-            kept, figures = requirement.solo, {metric: requirement.solo_score}
-        told = {"which": which, "figures": figures, "measured_on": "test data of this client", "requirement_met": met}
-        told |= {"shared": tuple(sorted(kept)) if self.parts.fixed else ALL}
-        card = ModelCard.of(self.task, self.config, round=server_round, run_key=run_key, **told)
-        preferred.keep(self.store, kept, card)
+            preferred_arrays, figures = requirement.solo, {metric: requirement.solo_score}
+        facts = {"which": which, "figures": figures, "requirement_met": met}
+        facts |= {"measured_on": "test data of this client"}
+        facts |= {"shared": tuple(sorted(preferred_arrays)) if self.parts.fixed else ALL}
+        card = ModelCard.of(self.task, self.config, round=server_round, run_key=run_key, **facts)
+        preferred.keep(self.store, preferred_arrays, card)
         return which
 
     def preferred_score(self, evaluation: Evaluation, requirement: Requirement) -> float | None:

@@ -37,16 +37,16 @@ class Solo(RequirementKind):
 
     def make(self, client: WarmUp) -> Requirement:
         """Train alone, and return the loss that this reaches."""
-        own = self.settings
+        settings = self.settings
         solo: Arrays
         if client.holds_out:
             rho, solo, loss = math.inf, {}, math.nan
-            for model in client.path(own.steps, own.learning_rate):
+            for model in client.path(settings.steps, settings.learning_rate):
                 if (loss := client.judged_loss(model)) < rho:
                     rho, solo = loss, model
             rho = rho if math.isfinite(loss) else loss  # a training that diverges is no requirement
         else:
-            solo = client.train(own.steps, own.learning_rate)
+            solo = client.train(settings.steps, settings.learning_rate)
             rho = client.train_loss(solo)
         return Requirement(rho, dict(solo), client.test_score(solo))
 
@@ -101,13 +101,15 @@ def made(kind: RequirementKind, client: WarmUp) -> Requirement:
     Raises:
         ConfigError: where rho_k is not a finite number, as after a warm-up that diverged.
     """
-    found: object = kind.make(client)
-    if not isinstance(found, Requirement):
-        raise ConfigError(f"requirement {kind.name} returned {found!r}: a Requirement is allowed")
-    if not isinstance(found.rho, int | float) or not math.isfinite(found.rho):
+    requirement: object = kind.make(client)
+    if not isinstance(requirement, Requirement):
+        raise ConfigError(f"requirement {kind.name} returned {requirement!r}: a Requirement is allowed")
+    if not isinstance(requirement.rho, int | float) or not math.isfinite(requirement.rho):
         hint = "; lower solo.learning-rate" if isinstance(kind, Solo) else ""
-        raise ConfigError(f"requirement {kind.name} ended with rho_k = {found.rho!r}: it has to be finite{hint}")
-    return found
+        raise ConfigError(
+            f"requirement {kind.name} ended with rho_k = {requirement.rho!r}: it has to be finite{hint}"
+        )
+    return requirement
 
 
 def requirement_key(
@@ -129,8 +131,8 @@ def requirement_key(
         data = ""
     if kind.trains:
         general = ("batch-size", "momentum", "weight-decay", "seed", "loss-mode")
-        given = config.as_config()
-        training = {**{key: given[key] for key in general}, "client": client, "initial": initial}
+        settings = config.as_config()
+        training = {**{key: settings[key] for key in general}, "client": client, "initial": initial}
     split = ("held-out",) if config.holds_out else ()
     text = repr((kind.name, kind.settings.as_config(), training, task, data, layout, *split))
     return "requirement-" + hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -97,9 +97,9 @@ class Participants:
         Raises:
             ConfigError: where the owner's settings do not fit the run's, or the message passes one of its limits.
         """
-        known = self._known.get(context.node_id)
-        if known and known.run_config is context.run_config and known.node_config is context.node_config:
-            return self._with_store_of(known.participant, context)
+        latest = self._known.get(context.node_id)
+        if latest and latest.run_config is context.run_config and latest.node_config is context.node_config:
+            return self._with_store_of(latest.participant, context)
         config, node = self._run_of(context), _node_of(context.node_config)
         if self._data:
             participant = self._simulated(config, node, context, self._data)
@@ -133,9 +133,9 @@ class Participants:
         self, config: RunConfig, node: NodeSettings, context: Context, data: Callable[[int], OneClientsData]
     ) -> Participant:
         """Return the participant of a simulated node, made where it is not known or its settings are others now."""
-        known = self._known.get(context.node_id)
-        if known and known.participant.config == config and known.participant.node == node:
-            return known.participant
+        latest = self._known.get(context.node_id)
+        if latest and latest.participant.config == config and latest.participant.node == node:
+            return latest.participant
         shared = {key: value for key, value in context.node_config.items() if key != "partition-id"}
         if self._shared is None or self._shared[0] is not config or self._shared[1] != shared:
             self._shared = config, shared, self._equipment(config, node.of_any_client())
@@ -160,7 +160,7 @@ class Participants:
 
     def kept(self) -> list[Participant]:
         """Return the participants that are kept."""
-        return [*self._participants.values(), *(known.participant for known in self._known.values())]
+        return [*self._participants.values(), *(node.participant for node in self._known.values())]
 
     def clear(self) -> None:
         """Let go of all participants, as a restart does."""

@@ -43,21 +43,21 @@ def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tup
         if not name:
             return NO_STRATEGY, {}
         kind = STRATEGIES.load(name, participant.node.allowed)
-        known = set(kind.Settings.keys())
-        algorithm = kind.of_run(run.with_plugins((f"{name}.{key}", told[key]) for key in told if key in known))
+        allowed = set(kind.Settings.keys())
+        algorithm = kind.of_run(run.with_plugins((f"{name}.{key}", told[key]) for key in told if key in allowed))
         return algorithm, {**algorithm.settings.as_config(), **told}
     expected = participant.strategy
     if not name and not expected.reports and expected.LocalRule is None:
         return NO_STRATEGY, {}
     if name != expected.name:
         raise ConfigError(f"strategy = '{name}' is not allowed in this run: '{expected.name}'")
-    own = expected.settings.as_config()
-    given = {key: told[key] for key in own if key in told}
-    if any(type(value) is not type(own[key]) or value != own[key] for key, value in given.items()):
-        for key, value in parse_section(type(expected), {**own, **given}).as_config().items():
-            if value != own[key]:
-                raise ConfigError(f"{name}.{key} = {value} is not allowed in this run: {own[key]}")
-    return expected, {**own, **told}
+    settings = expected.settings.as_config()
+    named = {key: told[key] for key in settings if key in told}
+    if any(type(value) is not type(settings[key]) or value != settings[key] for key, value in named.items()):
+        for key, value in parse_section(type(expected), {**settings, **named}).as_config().items():
+            if value != settings[key]:
+                raise ConfigError(f"{name}.{key} = {value} is not allowed in this run: {settings[key]}")
+    return expected, {**settings, **told}
 
 
 def told_rule(participant: Participant, algorithm: ClientSide, config: Mapping[str, Scalar]) -> LocalRule:

@@ -61,10 +61,10 @@ def onto_simplex(point: NDArray[np.float64], total: float) -> NDArray[np.float64
 def shared_out(mixture: Mapping[str, float], clients: Iterable[str]) -> dict[str, float]:
     """Return a mixture over other clients: shares of new ones are 1 / N, the rest keep their proportions."""
     here = sorted(clients)
-    known = {client: mixture[client] for client in here if client in mixture}
-    total, new = sum(known.values()), 1.0 / len(here) if here else 0.0
-    left = 1.0 - new * (len(here) - len(known))
-    old = {client: left * share / total if total else left / len(known) for client, share in known.items()}
+    shares = {client: mixture[client] for client in here if client in mixture}
+    total, new = sum(shares.values()), 1.0 / len(here) if here else 0.0
+    left = 1.0 - new * (len(here) - len(shares))
+    old = {client: left * share / total if total else left / len(shares) for client, share in shares.items()}
     return {client: old.get(client, new) for client in here}
 
 
@@ -142,5 +142,5 @@ class AFL(Strategy):
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up the mixture."""
-        told = carried[_MIXTURE]
-        self.mixture = dict(zip(told["clients"], told["shares"], strict=True))
+        mixture = carried[_MIXTURE]
+        self.mixture = dict(zip(mixture["clients"], mixture["shares"], strict=True))

@@ -62,10 +62,10 @@ class FedAdam(FedAvg):
 
     def update(self, round: Round) -> Model:
         """Return the model after one step of Adam; arrays of whole numbers are averaged."""
-        own, mean, steps = self.settings, super().update(round), self._steps + 1
-        eta, start = own.server_lr, own.tau**2
-        if own.bias_correction:
-            eta, start = eta * (1 - own.beta2**steps) ** 0.5 / (1 - own.beta1**steps), 0.0
+        settings, mean, steps = self.settings, super().update(round), self._steps + 1
+        eta, start, beta1, beta2 = settings.server_lr, settings.tau**2, settings.beta1, settings.beta2
+        if settings.bias_correction:
+            eta, start = eta * (1 - beta2**steps) ** 0.5 / (1 - beta1**steps), 0.0
         first, second, model = Moments(), Moments(), Moments()
         for name, array in round.model.items():
             w: NDArray[Any] = view(array)
@@ -74,10 +74,10 @@ class FedAdam(FedAvg):
                 model[name] = average
                 continue
             update = average - w
-            m = own.beta1 * self._first.get(name, np.zeros_like(update)) + (1 - own.beta1) * update
-            v = own.beta2 * self._second.get(name, np.full_like(update, start)) + (1 - own.beta2) * update**2
+            m = beta1 * self._first.get(name, np.zeros_like(update)) + (1 - beta1) * update
+            v = beta2 * self._second.get(name, np.full_like(update, start)) + (1 - beta2) * update**2
             with np.errstate(over="ignore", invalid="ignore"):
-                model[name] = np.asarray(w + eta * m / (np.sqrt(v) + own.tau), w.dtype)
+                model[name] = np.asarray(w + eta * m / (np.sqrt(v) + settings.tau), w.dtype)
             first[name], second[name] = np.asarray(m, w.dtype), np.asarray(v, w.dtype)
         if finite(new := array_record(model)):  # else the model stays as it is, and so do the moments
             self._first, self._second, self._steps = first, second, steps

@@ -120,18 +120,18 @@ class FedAU(Strategy):
 
     def carried(self) -> dict[str, Any]:
         """Return the clients' intervals."""
-        each = self._history.values()
+        histories = self._history.values()
         return {
             _PARTICIPATION: {
                 "clients": list(self._history),
-                "silent": [history.silent for history in each],
-                "intervals": [history.intervals for history in each],
-                "rounds": [history.rounds for history in each],
+                "silent": [history.silent for history in histories],
+                "intervals": [history.intervals for history in histories],
+                "rounds": [history.rounds for history in histories],
             }
         }
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up the intervals."""
-        told = carried[_PARTICIPATION]
-        rows = zip(told["silent"], told["intervals"], told["rounds"], strict=True)
-        self._history = {c: Participation(*row) for c, row in zip(told["clients"], rows, strict=True)}
+        columns = carried[_PARTICIPATION]
+        rows = zip(columns["silent"], columns["intervals"], columns["rounds"], strict=True)
+        self._history = {c: Participation(*row) for c, row in zip(columns["clients"], rows, strict=True)}

@@ -25,7 +25,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
 from strategies.rounds.algorithm import StrategySettings
@@ -74,22 +73,22 @@ class FedNova(Strategy):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        own = self.settings
-        if own.local_steps is None and own.local_epochs is None:
+        chosen = self.settings
+        if chosen.local_steps is None and chosen.local_epochs is None:
             raise ConfigError(
                 f"{self.name}.local-steps is missing: how many steps clients take, or {self.name}.local-epochs"
             )
-        if not own.local_steps and not own.local_epochs:
+        if not chosen.local_steps and not chosen.local_epochs:
             raise ConfigError(f"{self.name}.local-steps = 0 is not allowed where {self.name}.local-epochs = 0")
-        if not own.local_steps and own.batch_size is None:
+        if not chosen.local_steps and chosen.batch_size is None:
             raise ConfigError(f"{self.name}.batch-size is missing: steps of an epoch follow from it")
         self._training = LocalTrainingSettings.of(
-            {"learning-rate": 1.0, "batch-size": own.batch_size or 1, "local-steps": own.local_steps or 0},
-            {"local-epochs": own.local_epochs or 0},
+            {"learning-rate": 1.0, "batch-size": chosen.batch_size or 1, "local-steps": chosen.local_steps or 0},
+            {"local-epochs": chosen.local_epochs or 0},
         )
 
     @classmethod
-    def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:
+    def check_run(cls, config: RunConfig, settings: Any) -> None:
         """Refuse local rules other than SGD.
 
         Raises:

@@ -72,8 +72,8 @@ class FedProx(FedAvg):
             same = [rule for rule in rules if isinstance(rule, FedProx.LocalRule)]
             if not (mu := same[0].strength):
                 return None
-            own = stacked([rule.anchor for rule in same], start)
-            anchor = own or {name: p.clone() for name, p in start.items()}
+            anchors = stacked([rule.anchor for rule in same], start)
+            anchor = anchors or {name: p.clone() for name, p in start.items()}
 
             def pull(name: str, target: "Tensor", before: "Tensor", active: int, sign: float) -> None:
                 target.add_(before - anchor[name][:active], alpha=sign * mu)

@@ -29,7 +29,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from fedappeal.core.measured import Measured
-from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, CountOrZero, Positive, RunConfig, Scalar
 from strategies.rounds.algorithm import Claims, StrategySettings
@@ -114,31 +113,33 @@ class MaxFL(Strategy):
         Raises:
             ConfigError: names the setting.
         """
-        own, shared = self.settings, self.shared
+        settings, shared = self.settings, self.shared
         wrong = {
-            f"maxfl.server-lr = {own.server_lr:g}": (own.server_lr != 1, "it is sqrt(tau m) (1)"),
-            f"maxfl.stabilizer = {own.stabilizer:g}": (own.stabilizer != 1e-3, "it is m (0.001)"),
-            f"local-steps = {own.local_steps or 0}": (not own.local_steps, "tau is a number of steps (at least 1)"),
+            f"maxfl.server-lr = {settings.server_lr:g}": (settings.server_lr != 1, "it is sqrt(tau m) (1)"),
+            f"maxfl.stabilizer = {settings.stabilizer:g}": (settings.stabilizer != 1e-3, "it is m (0.001)"),
+            f"local-steps = {settings.local_steps or 0}": (
+                not settings.local_steps,
+                "tau is a number of steps (at least 1)",
+            ),
             f"lr-schedule = '{shared.lr_schedule}' with lr-warmup-rounds = {shared.lr_warmup_rounds}": (
                 not shared.constant_learning_rate,
                 "eta_l is the same in all rounds (constant, 0)",
             ),
         }
-        for setting, (found, allowed) in wrong.items():
-            if found:
+        for setting, (wrong_value, allowed) in wrong.items():
+            if wrong_value:
                 raise ConfigError(f"{setting} is not allowed with maxfl.step-sizes = '{THEOREM}': {allowed}")
 
     @classmethod
-    def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:
+    def check_run(cls, config: RunConfig, settings: Any) -> None:
         """Refuse a tau that is not the number of local steps.
 
         Raises:
             ConfigError: names the setting.
         """
-        own = cls.Settings.model_validate(settings)
-        if own.step_sizes == THEOREM and own.local_steps not in (None, config.local_steps):
+        if settings.step_sizes == THEOREM and settings.local_steps not in (None, config.local_steps):
             raise ConfigError(
-                f"maxfl.local-steps = {own.local_steps} is not allowed with maxfl.step-sizes = '{THEOREM}': "
+                f"maxfl.local-steps = {settings.local_steps} is not allowed with maxfl.step-sizes = '{THEOREM}': "
                 f"tau is local-steps = {config.local_steps}"
             )
 
@@ -148,17 +149,17 @@ class MaxFL(Strategy):
         Raises:
             ConfigError: the theorem's, over a number of rounds that is not known.
         """
-        own = self.settings
-        if own.step_sizes != THEOREM:
-            return StepSizes(None, own.server_lr, own.stabilizer)
+        settings = self.settings
+        if settings.step_sizes != THEOREM:
+            return StepSizes(None, settings.server_lr, settings.stabilizer)
         if not self.num_rounds:
             raise ConfigError(
                 f"maxfl.step-sizes = '{THEOREM}' is not allowed without start, which knows the number of rounds: set"
             )
         trainable = len(round.members.population())
         clients = min(self.shared.clients_per_round or trainable, trainable)
-        assert own.local_steps  # checked with the other settings
-        return theorem_step_sizes(self.num_rounds, own.local_steps, max(1, clients))
+        assert settings.local_steps  # checked with the other settings
+        return theorem_step_sizes(self.num_rounds, settings.local_steps, max(1, clients))
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
         """Tell the clients eta_l where it is not the run's."""

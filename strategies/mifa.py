@@ -93,8 +93,8 @@ class MIFA(Strategy):
 
     def carried(self) -> dict[str, Any]:
         """Return the clients' latest updates."""
-        each = self._updates.items()
-        return {_UPDATES: {f"{client}/{name}": array for client, own in each for name, array in own.items()}}
+        updates = self._updates.items()
+        return {_UPDATES: {f"{client}/{name}": array for client, update in updates for name, array in update.items()}}
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up the updates."""

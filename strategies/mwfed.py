@@ -27,7 +27,6 @@ import numpy as np
 from pydantic import Field
 
 from fedappeal.core.measured import Measured
-from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import ConfigError, Count, RunConfig
 from strategies.rounds.algorithm import Claims, StrategySettings, log
 from strategies.rounds.exchange.members import Member
@@ -88,7 +87,7 @@ class MWFed(Strategy):
         self._doublings: dict[str, int] = {}
 
     @classmethod
-    def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:
+    def check_run(cls, config: RunConfig, settings: Any) -> None:
         """Refuse epochs.
 
         Raises:

@@ -38,7 +38,7 @@ def parse_probabilities(text: str) -> dict[str, float]:
     Raises:
         ConfigError: for anything else, or a P outside (0, 1].
     """
-    found: dict[str, float] = {}
+    probabilities: dict[str, float] = {}
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         client, _, number = part.rpartition("=")
@@ -47,12 +47,12 @@ def parse_probabilities(text: str) -> dict[str, float]:
         except ValueError:
             probability = 0.0
         problem = "" if 0 < probability <= 1 else f"'{number}' is no probability in (0, 1]"
-        problem = problem or (f"'{client}' stands there twice" if client in found else "")
+        problem = problem or (f"'{client}' stands there twice" if client in probabilities else "")
         problem = problem or (f"'{part}' names no client" if not client and len(parts) > 1 else "")
         if problem:
             raise ConfigError(f"oracle.probabilities = '{text}' is not allowed: {problem}")
-        found[client] = probability
-    return found
+        probabilities[client] = probability
+    return probabilities
 
 
 class Oracle(Strategy):

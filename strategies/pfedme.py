@@ -71,29 +71,29 @@ class PFedMe(Strategy):
 
             from client.training.descent import trainable
 
-            own, theta = self.settings, trainable(model)
+            settings, theta = self.settings, trainable(model)
             local = [p.detach().clone() for p in theta]
             for batch in problem.minibatches():
-                for _ in range(own.moreau_steps):
+                for _ in range(settings.moreau_steps):
                     gradients = torch.autograd.grad(problem.loss_of(model, batch), theta)
                     with torch.no_grad():
                         pull = torch._foreach_sub(theta, local)
-                        torch._foreach_mul_(pull, own.moreau_lambda)
+                        torch._foreach_mul_(pull, settings.moreau_lambda)
                         torch._foreach_add_(pull, gradients)
-                        torch._foreach_add_(theta, pull, alpha=-own.personal_learning_rate)
+                        torch._foreach_add_(theta, pull, alpha=-settings.personal_learning_rate)
                 with torch.no_grad():
-                    torch._foreach_lerp_(local, theta, problem.settings.learning_rate * own.moreau_lambda)
+                    torch._foreach_lerp_(local, theta, problem.settings.learning_rate * settings.moreau_lambda)
             with torch.no_grad():
                 torch._foreach_copy_(theta, local)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        own = self.settings
+        rate, strength = self.settings.personal_learning_rate, self.settings.moreau_lambda
         # At 2 and above the inner steps move away from their minimum, whatever convex loss they meet.
-        if own.personal_learning_rate * own.moreau_lambda >= 2:
+        if rate * strength >= 2:
             raise ConfigError(
-                f"pfedme.personal-learning-rate = {own.personal_learning_rate:g} is not allowed with "
-                f"pfedme.moreau-lambda = {own.moreau_lambda:g}: less than {2 / own.moreau_lambda:g} (2 / lambda)"
+                f"pfedme.personal-learning-rate = {rate:g} is not allowed with pfedme.moreau-lambda = {strength:g}: "
+                f"less than {2 / strength:g} (2 / lambda)"
             )
 
     def update(self, round: Round) -> Model:
@@ -103,6 +103,6 @@ class PFedMe(Strategy):
 
     def adaptation(self) -> tuple[AnyRule, Mapping[str, Scalar]] | None:
         """Return K steps of the inner problem: FedProx's, with mu = lambda."""
-        own = self.settings
-        rule = FedProx.LocalRule(FedProx.Settings(proximal_mu=own.moreau_lambda))
-        return rule, {"local-steps": own.moreau_steps, "learning-rate": own.personal_learning_rate}
+        settings = self.settings
+        rule = FedProx.LocalRule(FedProx.Settings(proximal_mu=settings.moreau_lambda))
+        return rule, {"local-steps": settings.moreau_steps, "learning-rate": settings.personal_learning_rate}

@@ -218,8 +218,8 @@ class Scaffold(Strategy):
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
         """Send c, and tell each client which of its rounds c holds."""
-        each = {m.client_id: self.under_name({CONTROL_ROUND: self._taken.get(m.client_id, 0)}) for m in members}
-        return Instructions(each=each, records={CONTROL: round.carry.control})
+        to_each = {m.client_id: self.under_name({CONTROL_ROUND: self._taken.get(m.client_id, 0)}) for m in members}
+        return Instructions(each=to_each, records={CONTROL: round.carry.control})
 
     def add(self, round: Round, reply: Reply) -> None:
         """Take in a local model and its client's change of c_i, both or neither.

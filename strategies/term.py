@@ -129,5 +129,5 @@ class TERM(Strategy):
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up the logarithm of E."""
-        told = carried.get(_ESTIMATE, {})
-        self.log_estimate = float(told["log"]) if told else None
+        values = carried.get(_ESTIMATE, {})
+        self.log_estimate = float(values["log"]) if values else None

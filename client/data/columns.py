@@ -94,8 +94,8 @@ def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) 
     chosen = Chosen(features, columns.label)
     missing = [name for name in chosen.names if name and name not in names]
     if missing:
-        told = f"it has no column {' and no column '.join(missing)} (its header: {shown(names)})"
-        raise Unfit(DataProblem.COLUMNS, told)
+        reason = f"it has no column {' and no column '.join(missing)} (its header: {shown(names)})"
+        raise Unfit(DataProblem.COLUMNS, reason)
     twice = [name for name in chosen.names if names.count(name) > 1]
     if twice and twice[0]:
         raise Unfit(DataProblem.COLUMNS, f"{names.count(twice[0])} of its columns are called {twice[0]}")

@@ -107,8 +107,8 @@ def _rows(path: str, chosen: Chosen, labels: LabelReader) -> Iterator[tuple[list
                 continue
             row += 1
             if len(cells) != width:
-                told = f"row {row} (line {reader.line_num}) has {len(cells)} cells, the header {width}"
-                raise Unfit(DataProblem.SHAPE, told)
+                reason = f"row {row} (line {reader.line_num}) has {len(cells)} cells, the header {width}"
+                raise Unfit(DataProblem.SHAPE, reason)
             picked = [cells[place] for place in places]
             try:
                 numbers = list(map(float, picked))
@@ -116,8 +116,8 @@ def _rows(path: str, chosen: Chosen, labels: LabelReader) -> Iterator[tuple[list
                     raise ValueError
             except ValueError:
                 at, cell = next((i, c) for i, c in enumerate(picked) if not _is_number(c))
-                told = "the cell is empty" if not cell.strip() else f"'{cell}' is no finite number"
-                raise _in_cell(row, reader.line_num, chosen.features[at], DataProblem.VALUES, told) from None
+                reason = "the cell is empty" if not cell.strip() else f"'{cell}' is no finite number"
+                raise _in_cell(row, reader.line_num, chosen.features[at], DataProblem.VALUES, reason) from None
             try:
                 labels.add(cells[label])
             except Unfit as error:
@@ -132,5 +132,5 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def _in_cell(row: int, line: int, column: str, problem: DataProblem, told: str) -> Unfit:
-    return Unfit(problem, f"row {row} (line {line}), column {column}: {told}")
+def _in_cell(row: int, line: int, column: str, problem: DataProblem, reason: str) -> Unfit:
+    return Unfit(problem, f"row {row} (line {line}), column {column}: {reason}")

@@ -82,8 +82,8 @@ def labels_of(folders: Sequence[str], class_names: Sequence[str], num_classes: i
             raise Unfit(DataProblem.LABELS, f"class folder '{folder}' is no label of the task: {allowed} are")
         if label in labels.values():
             first = next(name for name, other in labels.items() if other == label)
-            told = f"class folders '{first}' and '{folder}' are both label {label}: one is needed"
-            raise Unfit(DataProblem.LABELS, told)
+            reason = f"class folders '{first}' and '{folder}' are both label {label}: one is needed"
+            raise Unfit(DataProblem.LABELS, reason)
         labels[folder] = label
     return labels
 

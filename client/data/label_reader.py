@@ -77,6 +77,6 @@ def labels_in(y: NDArray[np.generic], num_classes: int) -> NDArray[np.generic]:
     labels = y.astype(np.int64)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if len(wrong):
-        told = f"label {y[wrong[0]]} in row {wrong[0]} of y: 0 to {num_classes - 1} are allowed"
-        raise Unfit(DataProblem.LABELS, told)
+        reason = f"label {y[wrong[0]]} in row {wrong[0]} of y: 0 to {num_classes - 1} are allowed"
+        raise Unfit(DataProblem.LABELS, reason)
     return labels

@@ -83,8 +83,10 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
         OwnDataError: one line: the data, what is wrong and what is allowed.
     """
     with _named(data):
-        found = load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
-        made = _split(task.settings, client_id, found)
+        examples = (
+            load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
+        )
+        made = _split(task.settings, client_id, examples)
     labels = [only_tensor(part.y) for part in (made.train, made.test)]
     held = ""
     if task.num_classes and all(y is not None and not y.is_floating_point() for y in labels):
@@ -114,26 +116,26 @@ def _read_table(task: Task, data: str, columns: Columns) -> tuple[Raw, Raw]:
     chosen = choose(names(data), columns, task.feature_names)
     count, shape = len(chosen.features), task.input_shape
     if shape and prod(shape) != count:
-        told = f"{count} columns of features, where the task's inputs have shape {shape}"
-        raise Unfit(DataProblem.SHAPE, f"{told}: {prod(shape)} are needed (features names them)")
+        reason = f"{count} columns of features, where the task's inputs have shape {shape}"
+        raise Unfit(DataProblem.SHAPE, f"{reason}: {prod(shape)} are needed (features names them)")
     labels = LabelReader(task.class_names, task.num_classes)
     raw = read(data, chosen, labels)
     return raw.reshape(-1, *(shape or (count,))), labels.labels()
 
 
-def _split(settings: TaskSettings, client_id: str, found: Split | ClientData) -> ClientData:
-    if isinstance(found, Split):
-        _check_enough(settings, len(found))
-        rows = split(settings, client_id, np.arange(len(found)))
-        return ClientData(*(found.take(torch.from_numpy(each)) for each in rows))
-    if not all(map(len, _parts(found))):
+def _split(settings: TaskSettings, client_id: str, examples: Split | ClientData) -> ClientData:
+    if isinstance(examples, Split):
+        _check_enough(settings, len(examples))
+        rows = split(settings, client_id, np.arange(len(examples)))
+        return ClientData(*(examples.take(torch.from_numpy(part)) for part in rows))
+    if not all(map(len, _parts(examples))):
         raise Unfit(DataProblem.TOO_FEW, "one example at least is needed to train on, and one to test with")
-    _check_enough(settings, sum(map(len, _parts(found))))
+    _check_enough(settings, sum(map(len, _parts(examples))))
     most = settings.max_train_examples
-    if not most or len(found.train) <= most:
-        return found
-    kept = generator(settings.seed, "split", client=client_id).permutation(len(found.train))[:most]
-    return ClientData(found.train.take(torch.from_numpy(kept)), found.test)
+    if not most or len(examples.train) <= most:
+        return examples
+    chosen = generator(settings.seed, "split", client=client_id).permutation(len(examples.train))[:most]
+    return ClientData(examples.train.take(torch.from_numpy(chosen)), examples.test)
 
 
 def _parts(data: ClientData) -> tuple[Split, Split]:
@@ -155,8 +157,8 @@ def _named(data: str) -> Iterator[None]:
     except Exception as error:  # a function of the owner's returns anything; its text is not the server's to read
         reason = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
         problem = error.problem if isinstance(error, Unfit) else DataProblem.UNREADABLE
-        told = f"data = '{data}' is not allowed: {reason}"
-        raise OwnDataError(problem, printable(" ".join(told.split()), _LONGEST)) from error
+        text = f"data = '{data}' is not allowed: {reason}"
+        raise OwnDataError(problem, printable(" ".join(text.split()), _LONGEST)) from error
 
 
 def _check_file(path: Path) -> None:
@@ -167,11 +169,11 @@ def _check_file(path: Path) -> None:
 
 
 def _is_folder(path: str) -> bool:
-    found = Path(path)
-    if found.is_dir():
+    file = Path(path)
+    if file.is_dir():
         return True
-    _check_file(found)
-    if found.suffix.lower() != ".npz" and not is_table(path):
-        told = "a file of data is a .csv or .parquet with a column of labels, or an .npz with arrays x and y"
-        raise Unfit(DataProblem.UNREADABLE, f"{told}; images are in a folder, one folder a class")
+    _check_file(file)
+    if file.suffix.lower() != ".npz" and not is_table(path):
+        reason = "a file of data is a .csv or .parquet with a column of labels, or an .npz with arrays x and y"
+        raise Unfit(DataProblem.UNREADABLE, f"{reason}; images are in a folder, one folder a class")
     return False

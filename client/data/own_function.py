@@ -33,16 +33,16 @@ def find_function(name: str) -> Callable[[Task], object]:
         Unfit: not importable, or not callable.
     """
     try:
-        found = _FUNCTIONS.find(name)
+        function = _FUNCTIONS.find(name)
     except ConfigError as error:
         raise Unfit(DataProblem.UNREADABLE, str(error).removeprefix(f"data = '{name}' ")) from error
     except Exception:
         raise
     except BaseException as error:  # SystemExit, and whatever else would end the client
         raise Unfit(DataProblem.UNREADABLE, f"its import ended the program ({error})") from None
-    if not callable(found):
+    if not callable(function):
         raise Unfit(DataProblem.UNREADABLE, f"{name.rpartition(':')[2]} is not callable")
-    return cast("Callable[[Task], object]", found)
+    return cast("Callable[[Task], object]", function)
 
 
 def load_by_function(task: Task, name: str) -> Split | ClientData:
@@ -55,27 +55,27 @@ def load_by_function(task: Task, name: str) -> Split | ClientData:
     """
     load = find_function(name)
     try:
-        found: Any = load(task)
+        loaded: Any = load(task)
     except BaseException as error:  # the owner's code may raise anything: it must not end the client
         raise Unfit(DataProblem.UNREADABLE, f"it failed: {type(error).__name__}: {error}") from error
-    if isinstance(found, ClientData):
-        return ClientData(_checked(task, found.train), _checked(task, found.test))
-    if _is_pair(found) and all(isinstance(each, Split) or _is_pair(each) for each in found):
-        train, test = (_examples(task, each) for each in found)
+    if isinstance(loaded, ClientData):
+        return ClientData(_checked(task, loaded.train), _checked(task, loaded.test))
+    if _is_pair(loaded) and all(isinstance(part, Split) or _is_pair(part) for part in loaded):
+        train, test = (_examples(task, part) for part in loaded)
         return ClientData(train, test)
-    return _examples(task, found)
+    return _examples(task, loaded)
 
 
-def _is_pair(found: Any) -> bool:
-    return isinstance(found, tuple) and len(found) == 2
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
 
 
-def _examples(task: Task, found: Any) -> Split:
-    if isinstance(found, Split):
-        return _checked(task, found)
-    if not _is_pair(found):
-        raise Unfit(DataProblem.SHAPE, f"it returned {type(found).__name__}: {_ALLOWED}")
-    x, y = found
+def _examples(task: Task, loaded: Any) -> Split:
+    if isinstance(loaded, Split):
+        return _checked(task, loaded)
+    if not _is_pair(loaded):
+        raise Unfit(DataProblem.SHAPE, f"it returned {type(loaded).__name__}: {_ALLOWED}")
+    x, y = loaded
     _check_lengths(x, y)
     inputs: Structure
     if isinstance(x, Tensor | Mapping | list | tuple):
@@ -90,12 +90,12 @@ def _check_lengths(x: Structure, y: Structure) -> None:
     for name, part in (("x", x), ("y", y)):
         for path, leaf in tensors_of(part):
             if not (shape := tuple(getattr(leaf, "shape", ()))):
-                told = f"{name}{path} is of type {type(leaf).__name__}, without rows"
-                raise Unfit(DataProblem.SHAPE, f"{told}: tensors and arrays are allowed, one row an example")
+                reason = f"{name}{path} is of type {type(leaf).__name__}, without rows"
+                raise Unfit(DataProblem.SHAPE, f"{reason}: tensors and arrays are allowed, one row an example")
             lengths[name + path] = int(shape[0])
     if len(set(lengths.values())) != 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "nothing"
-        raise Unfit(DataProblem.SHAPE, f"one row an example is needed: {told}")
+        reason = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "nothing"
+        raise Unfit(DataProblem.SHAPE, f"one row an example is needed: {reason}")
 
 
 def _numbers(array: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -142,6 +142,6 @@ def _class_labels(y: Tensor, num_classes: int) -> Tensor:
         wrong &= labels != _IGNORED
     if bool(wrong.any()):
         row = int(wrong.reshape(len(labels), -1).any(dim=1).nonzero()[0, 0])
-        told = f"label {labels[wrong][0]} in row {row} of y: 0 to {num_classes - 1} are allowed"
-        raise Unfit(DataProblem.LABELS, told)
+        reason = f"label {labels[wrong][0]} in row {row} of y: 0 to {num_classes - 1} are allowed"
+        raise Unfit(DataProblem.LABELS, reason)
     return labels

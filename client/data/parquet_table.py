@@ -112,8 +112,8 @@ def _numbers(column: Any, name: str, first: int) -> NDArray[np.float64]:
     wrong = np.flatnonzero(~np.isfinite(numbers))
     if len(wrong):
         empty = not column[int(wrong[0])].is_valid
-        told = "the cell is empty" if empty else f"'{numbers[wrong[0]]}' is no finite number"
-        raise Unfit(DataProblem.VALUES, f"row {first + int(wrong[0]) + 1}, column {name}: {told}")
+        reason = "the cell is empty" if empty else f"'{numbers[wrong[0]]}' is no finite number"
+        raise Unfit(DataProblem.VALUES, f"row {first + int(wrong[0]) + 1}, column {name}: {reason}")
     return numbers
 
 

@@ -73,16 +73,16 @@ def examples_in(path: Path, card: ModelCard) -> Examples:
         if not card.input_shape:
             raise ValueError(f"task '{card.task}' names no input-shape: its inputs are no single tensor")
         if path.is_dir():
-            found = _images(path, card)
+            examples = _images(path, card)
         elif not path.is_file():
             raise ValueError("no such file or folder")
         elif path.suffix.lower() != ".npz":
             raise ValueError("a file of data is an .npz with an array x; images are in a folder")
         else:
-            found = _arrays(path, card)
+            examples = _arrays(path, card)
     except (OSError, ValueError) as error:
         raise _refused(path, error) from None
-    return Examples(_named(path, found.batches), found.unlabelled)
+    return Examples(_named(path, examples.batches), examples.unlabelled)
 
 
 def _refused(path: Path, error: Exception) -> ConfigError:

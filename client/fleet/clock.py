@@ -45,11 +45,11 @@ def seconds_ahead(passes: Passes) -> float | None:
     Returns:
         The difference, to half a second; None if it is more than 15 hours.
     """
-    found = _find(passes)
-    if found is None:
+    ahead = _find(passes)
+    if ahead is None:
         return None
     # The latest time that passes is the SuperLink's plus its tolerance.
-    good, bad = found, found + BEHIND + 2 * AHEAD
+    good, bad = ahead, ahead + BEHIND + 2 * AHEAD
     while bad - good > 0.5:
         middle = (good + bad) / 2
         good, bad = (middle, bad) if passes([middle])[0] else (good, middle)

@@ -277,13 +277,13 @@ class FleetConnection:
         wait = _HEARTBEAT_EVERY
         while not self._closed.wait(wait):
             try:
-                known = self._fleet.heartbeat(self.node_id, HEARTBEAT_INTERVAL)
+                is_known = self._fleet.heartbeat(self.node_id, HEARTBEAT_INTERVAL)
                 wait = _HEARTBEAT_EVERY
             except NodeForgotten:
-                known = False
+                is_known = False
             except (NotConnected, MessageDropped, ValueError):  # ValueError: the channel was closed meanwhile
-                known, wait = True, 1.0
-            if not known:
+                is_known, wait = True, 1.0
+            if not is_known:
                 self._forgotten = True
                 return
 
@@ -291,7 +291,7 @@ class FleetConnection:
         """Pull objects, waiting for those that the server has not sent yet, until the given time."""
         contents: dict[str, bytes] = {}
         wait = _FIRST_WAIT
-        while missing := [each for each in object_ids if each not in contents]:
+        while missing := [object_id for object_id in object_ids if object_id not in contents]:
             if contents or wait > _FIRST_WAIT:
                 if CLOCK.now() >= until:
                     raise MessageDropped("its time was over before the server had sent all of it")
@@ -299,13 +299,13 @@ class FleetConnection:
             for first in range(0, len(missing), _AT_ONCE):
                 # A message's tree says no sizes: so some at a time, and none after the limit was passed.
                 began = self.traffic.clock()
-                found = self._fleet.pull_objects(self.node_id, run_id, missing[first : first + _AT_ONCE])
-                in_time = self.traffic.move(sum(map(len, found.values())), began, until - CLOCK.now())
-                room.take(found)
+                pulled = self._fleet.pull_objects(self.node_id, run_id, missing[first : first + _AT_ONCE])
+                in_time = self.traffic.move(sum(map(len, pulled.values())), began, until - CLOCK.now())
+                room.take(pulled)
                 if not in_time:
                     raise MessageDropped("this client's max-bandwidth lets no more of it come in its time")
-                contents |= found
-                if not found:
+                contents |= pulled
+                if not pulled:
                     break
             wait = min(wait * 1.5, _LONGEST_WAIT)
         return contents
@@ -317,8 +317,8 @@ class FleetConnection:
 
     def _make_due(self, run_id: int) -> None:
         """Let a run's messages so far be confirmed before any others."""
-        own = [(-math.inf, run, object_id) for _, run, object_id in self._unconfirmed if run == run_id]
-        self._unconfirmed = deque([*own, *(each for each in self._unconfirmed if each[1] != run_id)])
+        due = [(-math.inf, run, object_id) for _, run, object_id in self._unconfirmed if run == run_id]
+        self._unconfirmed = deque([*due, *(later for later in self._unconfirmed if later[1] != run_id)])
 
     def _confirm_due(self) -> None:
         while self._unconfirmed and self._unconfirmed[0][0] <= time.monotonic():

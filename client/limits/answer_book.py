@@ -8,16 +8,16 @@ small file of the state folder.
 
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from client.limits.limits import LimitReached, Limits
 from fedappeal.protocol import keys
@@ -35,7 +35,6 @@ KEPT_ROUNDS = 8
 MOST_REPEATS = 8
 """How often one question of a round is answered."""
 TRAIN, EVALUATE = "train", "evaluate"
-_INITIAL = "initial"
 _DAY = 86400
 _NOT_ASKED = frozenset({keys.SERVER_ROUND, keys.RUN_KEY, keys.LAYOUT, keys.MANDATORY, keys.FINAL})
 """Keys of a message that change nothing of what is answered, or name the round."""
@@ -69,28 +68,42 @@ def question_digest(models: Mapping[str, str], config: Mapping[str, object]) -> 
         models: content hashes of the message's arrays, by name.
         config: of the message.
     """
-    own = f"{config.get(keys.STRATEGY, '')}."
-    asked = {k: v for k, v in config.items() if k not in _NOT_ASKED and not k.startswith(own)}
+    of_strategy = f"{config.get(keys.STRATEGY, '')}."
+    asked = {k: v for k, v in config.items() if k not in _NOT_ASKED and not k.startswith(of_strategy)}
     text = repr((sorted(models.items()), sorted(asked.items())))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-Rounds = dict[str, dict[str, int]]
+Rounds = dict[int, dict[str, int]]
 """By round number: how often each question was answered, by its digest."""
 
 
-@dataclass
-class _Content:
-    """What the file holds: the day, what was counted in it, and each run's initial model and questions."""
+class _Run(BaseModel):
+    """What is known of a run: its initial model's hash, and its questions."""
+
+    initial: str = ""
+    train: Rounds = {}
+    evaluate: Rounds = {}
+
+
+class _Counts(BaseModel):
+    """What was counted in a day."""
+
+    rounds: int = 0
+    runs: int = 0
+    bytes: int = 0
+
+
+class _Content(BaseModel):
+    """What the file holds: the day, what was counted in it, and what is known of each run."""
 
     day: int = 0
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("rounds", "runs", "bytes"), 0))
-    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counts: _Counts = _Counts()
+    runs: dict[str, _Run] = {}
 
-    def run(self, key: str) -> dict[str, Any]:
+    def run(self, key: str) -> _Run:
         """Return what is known of a run, which becomes the latest."""
-        run = self.runs.pop(key, {})
-        self.runs[key] = run
+        run = self.runs[key] = self.runs.pop(key, _Run())
         while len(self.runs) > KEPT_RUNS:
             del self.runs[next(iter(self.runs))]
         return run
@@ -98,14 +111,18 @@ class _Content:
     def begin_day(self, today: int) -> None:
         """Begin to count anew where it is another day."""
         if today != self.day:
-            self.day, self.counts = today, dict.fromkeys(self.counts, 0)
+            self.day, self.counts = today, _Counts()
 
-    def count(self, what: str, most: int, name: str, today: int) -> None:
-        """Count a round or a run of today; LimitReached where there were enough."""
+    def count(self, what: str, most: int, today: int) -> None:
+        """Count a round or a run of today.
+
+        Raises:
+            LimitReached: there were enough.
+        """
         self.begin_day(today)
-        if most and self.counts[what] >= most:
-            raise LimitReached(f"this client's {name} = {most} a day is reached: ask again tomorrow (UTC)")
-        self.counts[what] += 1
+        if most and getattr(self.counts, what) >= most:
+            raise LimitReached(f"this client's max-{what} = {most} a day is reached: ask again tomorrow (UTC)")
+        setattr(self.counts, what, getattr(self.counts, what) + 1)
 
 
 class AnswerBook:
@@ -134,12 +151,11 @@ class AnswerBook:
             self._count(content, question, limits)
 
     def _count(self, content: _Content, question: Question, limits: Limits) -> None:
-        run = content.run(question.run)
-        rounds: Rounds = run.setdefault(question.kind, {})
-        number = str(question.server_round)
-        where = f"round {question.server_round} of this run"
-        if number not in rounds and len(rounds) >= KEPT_ROUNDS and question.server_round < min(map(int, rounds)):
-            raise LimitReached(f"{where} is over: this client was asked about round {max(map(int, rounds))}")
+        run, number = content.run(question.run), question.server_round
+        rounds: Rounds = getattr(run, question.kind)
+        where = f"round {number} of this run"
+        if number not in rounds and len(rounds) >= KEPT_ROUNDS and number < min(rounds):
+            raise LimitReached(f"{where} is over: this client was asked about round {max(rounds)}")
         asked = rounds.get(number, {})
         most, limit = 1, "it trains one model with one set of settings a round"
         if question.kind == EVALUATE:
@@ -148,10 +164,10 @@ class AnswerBook:
             raise LimitReached(f"this client has answered another question in {where}: {limit}")
         if (times := asked.get(question.digest, 0)) >= MOST_REPEATS:
             raise LimitReached(f"this client has answered the same question {times} times in {where}")
-        if not any(number in run.get(kind, {}) for kind in (TRAIN, EVALUATE)):
-            content.count("rounds", limits.max_rounds, "max-rounds", self._today())
+        if number not in run.train and number not in run.evaluate:
+            content.count("rounds", limits.max_rounds, self._today())
         rounds[number] = {**asked, question.digest: times + 1}
-        for old in sorted(rounds, key=int)[:-KEPT_ROUNDS]:
+        for old in sorted(rounds)[:-KEPT_ROUNDS]:
             del rounds[old]
 
     def begin(self, run_key: str, initial: str, limits: Limits) -> None:
@@ -167,20 +183,20 @@ class AnswerBook:
         """
         with self._changed() as content:
             run = content.run(run_key)
-            if run.get(_INITIAL) != initial:
-                content.count("runs", limits.max_runs, "max-runs", self._today())
-                run[_INITIAL] = initial
+            if run.initial != initial:
+                content.count("runs", limits.max_runs, self._today())
+                run.initial = initial
 
     def move(self, count: int) -> None:
         """Count bytes that were sent or fetched."""
         with self._changed() as content:
             content.begin_day(self._today())
-            content.counts["bytes"] += count
+            content.counts.bytes += count
 
     def moved(self) -> int:
         """Return the bytes that were sent and fetched today."""
         content = self._read()
-        return content.counts["bytes"] if content.day == self._today() else 0
+        return content.counts.bytes if content.day == self._today() else 0
 
     def forget(self) -> None:
         """Forget all runs; what was answered today still counts."""
@@ -207,29 +223,17 @@ class AnswerBook:
             LimitReached: they are there and cannot be read: to count anew would allow too much.
         """
         try:
-            found = parse_json(self._path.read_bytes())
-            counts = {key: int(found["counts"].get(key, 0)) for key in _Content().counts}
-            runs = {str(key): _checked(run) for key, run in found["runs"].items()}
-            return _Content(int(found["day"]), counts, runs)
+            return _Content.model_validate(parse_json(self._path.read_bytes()))
         except FileNotFoundError:
             return _Content()
         except OSError as error:
             raise LimitReached(
                 f"what this client answered cannot be read ('{self._path}': {error.strerror})"
             ) from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("%s cannot be read, and is begun anew: %s", self._path, error)
+        except ValueError as error:
+            log.warning("%s cannot be read, and is begun anew: %s", self._path, str(error).splitlines()[0])
             return _Content()
 
     def _write(self, content: _Content) -> None:
         # Not forced to the disk: a power cut may cost a few counts, and a small device's card lives longer.
-        replace_file(self._path, json.dumps(asdict(content)).encode(), durable=False, mode=0o600)
-
-
-def _checked(run: Any) -> dict[str, Any]:
-    rounds = {
-        kind: {str(int(n)): {str(k): int(v) for k, v in asked.items()} for n, asked in run[kind].items()}
-        for kind in (TRAIN, EVALUATE)
-        if kind in run
-    }
-    return {**rounds, **({_INITIAL: str(run[_INITIAL])} if _INITIAL in run else {})}
+        replace_file(self._path, content.model_dump_json().encode(), durable=False, mode=0o600)

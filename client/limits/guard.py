@@ -74,8 +74,8 @@ class Guard:
         self.deadline.check()
         if limits == Limits.off():
             return
-        told = [record for record in message.content.values() if not isinstance(record, ArrayRecord)]
-        if sum(len(record.deflate()) for record in told) > _LARGEST_CONFIG:
+        settings = [record for record in message.content.values() if not isinstance(record, ArrayRecord)]
+        if sum(len(record.deflate()) for record in settings) > _LARGEST_CONFIG:
             raise LimitReached(f"the message tells more than {_LARGEST_CONFIG} bytes beside its models")
         if str(_config(message).get(keys.PLUGINS, "")).count("\n") >= _MOST_PLUGINS:
             raise LimitReached(f"the roll call names more than {_MOST_PLUGINS} plug-ins")
@@ -112,8 +112,8 @@ class Guard:
         """
         gradients, most = rule.gradients(training.steps(examples)), self.limits.max_steps
         if most and gradients > most:
-            told = f"a training of {gradients} gradients is not allowed"
-            raise LimitReached(f"{told}: this client's max-steps = {most}")
+            refused = f"a training of {gradients} gradients is not allowed"
+            raise LimitReached(f"{refused}: this client's max-steps = {most}")
         if self.deadline is not None:
             self.deadline.check()
 

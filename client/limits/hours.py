@@ -34,11 +34,11 @@ def _windows(text: str) -> list[tuple[int, int]]:
     parts = text.split(",") if text else []
     if len(parts) > _MOST:
         raise ValueError(f"at most {_MOST} windows")
-    found = []
+    windows = []
     for part in parts:
         match = _WINDOW.fullmatch(part)
         start, end = (60 * int(match[n]) + int(match[n + 1] or 0) for n in (1, 3)) if match else (-1, -1)
         if not ((0 <= start < _DAY and 0 < end <= _DAY) or (0 <= start < _DAY and end == 0)) or start == end:
             raise ValueError("windows of hours by commas, such as 22-6 or 12:30-13,18-8; two ends that differ")
-        found.append((start, end))
-    return found
+        windows.append((start, end))
+    return windows

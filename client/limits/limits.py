@@ -82,13 +82,13 @@ class Limits(Settings):
         """
         if text.strip() == OFF:
             return type(self).off()
-        given: dict[str, object] = {}
+        values: dict[str, object] = {}
         for part in text.split():
             key, equals, value = part.partition("=")
             if not (equals and key and value):
                 raise ConfigError(f"limits = '{text}' is not allowed: KEY=VALUE separated by spaces, or '{OFF}'")
-            given[key.replace("_", "-")] = scalar(value)
-        return self.with_values(given)
+            values[key.replace("_", "-")] = scalar(value)
+        return self.with_values(values)
 
     def with_values(self, given: Mapping[str, object]) -> Self:
         """Return these limits with some replaced; errors as in `parse`."""

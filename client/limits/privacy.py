@@ -103,39 +103,35 @@ def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> C
     if not norm:
         return train
 
-    def clip(message: Message, context: Context) -> Message:
+    def train_protected(message: Message, context: Context) -> Message:
         reply = train(message, context)
-        sent, own = model_of(message.content), model_of(reply.content)
-        length = _update_norm(own, sent)
+        sent, local = model_of(message.content), model_of(reply.content)
+        length = _update_norm(local, sent)
         if not math.isfinite(length):
-            reply.content[keys.ARRAYS] = _of_nan(own)
+            reply.content[keys.ARRAYS] = _of_nan(local)
+        elif protection.noise.epsilon:
+            if length == 0:  # Flower's mod divides by it
+                reply.content[keys.ARRAYS] = local = _nudged(local)
+            return add_noise(message, context, reply, local)
         elif length > norm:  # one inside the norm stays as it is, to the bit
-            clipped = clip_update(_views(own, own), _views(sent, own), norm)
-            reply.content[keys.ARRAYS] = ArrayRecord(dict(zip(own, map(Array, clipped), strict=True)))
+            clipped = clip_update(_views(local, local), _views(sent, local), norm)
+            reply.content[keys.ARRAYS] = ArrayRecord(dict(zip(local, map(Array, clipped), strict=True)))
         return reply
 
-    def clip_and_add_noise(message: Message, context: Context) -> Message:
-        reply = train(message, context)
-        sent, own = model_of(message.content), model_of(reply.content)
-        length = _update_norm(own, sent)
-        if not math.isfinite(length):
-            reply.content[keys.ARRAYS] = _of_nan(own)
-            return reply
-        if length == 0:  # Flower's mod divides by it
-            reply.content[keys.ARRAYS] = own = _nudged(own)
-        told: Mapping[str, Any] = message.content[keys.CONFIG]
+    def add_noise(message: Message, context: Context, reply: Message, local: ArrayRecord) -> Message:
+        settings: Mapping[str, Any] = message.content[keys.CONFIG]
         # By the update, not by the question: were the data to change between two of them, equal noise would cancel.
         seed = draw_seed(
             config.seed,
-            f"privacy/{noise_key(participant.store)}/{content_hash(own)}",
+            f"privacy/{noise_key(participant.store)}/{content_hash(local)}",
             client=participant.client_id,
-            server_round=int(told[keys.SERVER_ROUND]),
+            server_round=int(settings[keys.SERVER_ROUND]),
         )
         noise = protection.noise
         mod = local_dp_mod(norm, noise.sensitivity, noise.epsilon, noise.delta, seed)
         return mod(message, context, lambda *_: reply)
 
-    return clip_and_add_noise if protection.noise.epsilon else clip
+    return train_protected
 
 
 def noise_key(store: Store) -> str:
@@ -154,8 +150,8 @@ def _not_floating(layout: Layout) -> str | None:
     return next((name for name, _, dtype in layout.entries if not np.issubdtype(np.dtype(dtype), np.floating)), None)
 
 
-def _update_norm(own: ArrayRecord, sent: ArrayRecord) -> float:
-    return update_norm(_views(own, own), _views(sent, own))
+def _update_norm(local: ArrayRecord, sent: ArrayRecord) -> float:
+    return update_norm(_views(local, local), _views(sent, local))
 
 
 def _of_nan(model: ArrayRecord) -> ArrayRecord:

@@ -39,16 +39,16 @@ def volunteer_app(folder: Path, given_limits: str = "") -> Starlette:
     def limits(request: Request) -> Response:
         return JSONResponse(limits_data(folder, given_limits))
 
-    def change(given: dict[str, Any]) -> str:
-        limits = read_limits(folder).with_values(given)
+    def change(body: dict[str, Any]) -> str:
+        limits = read_limits(folder).with_values(body)
         check_surroundings(limits, Surroundings())
         write_limits(folder, limits)
         return "limits kept"
 
-    def leave_run(given: dict[str, Any]) -> str:
-        if not isinstance(given.get("run"), str):
+    def leave_run(body: dict[str, Any]) -> str:
+        if not isinstance(body.get("run"), str):
             raise ConfigError("run is missing: which run to leave")
-        return leave(folder, given["run"])
+        return leave(folder, body["run"])
 
     acts: dict[str, Callable[[dict[str, Any]], str]] = {
         "pause": lambda given: pause(folder),

@@ -54,10 +54,10 @@ class Anticipate(Policy):
 
     def decide(self, situation: Situation) -> Decision:
         """Return that the client leaves where training on alone promises more, else that it joins."""
-        own, outlook = self.settings, situation.outlook
-        past = situation.history[-own.window :]
-        if outlook is None or len(past) < own.window:
+        settings, outlook = self.settings, situation.outlook
+        past = situation.history[-settings.window :]
+        if outlook is None or len(past) < settings.window:
             return Decision.JOINED
         rounds = situation.server_round - past[0].server_round
-        stay = stays_at(outlook.held_out().loss, past[0].held_out, rounds, own.horizon)
-        return Decision.LEFT if outlook.alone(own.horizon).loss + own.margin < stay else Decision.JOINED
+        stay = stays_at(outlook.held_out().loss, past[0].held_out, rounds, settings.horizon)
+        return Decision.LEFT if outlook.alone(settings.horizon).loss + settings.margin < stay else Decision.JOINED

@@ -97,11 +97,10 @@ class Diurnal(Behaviour):
 
     def probability(self, seed: int, client_id: str, server_round: int) -> float:
         """Return ``mean + swing * cos(2 pi (round / period - noon_k))`` within 0 and 1, noon_k drawn once."""
-        own = self.settings
-        noon = own.spread * generator(seed, "diurnal-noon", client=client_id).random()
-        return float(
-            min(max(own.mean + own.swing * math.cos(2 * math.pi * (server_round / own.period - noon)), 0.0), 1.0)
-        )
+        settings = self.settings
+        noon = settings.spread * generator(seed, "diurnal-noon", client=client_id).random()
+        swung = settings.swing * math.cos(2 * math.pi * (server_round / settings.period - noon))
+        return float(min(max(settings.mean + swung, 0.0), 1.0))
 
 
 class Trace(Behaviour):
@@ -172,4 +171,4 @@ def read_trace(path: Path, changed: int, size: int) -> dict[str, tuple[tuple[int
         if not good or not (parts[0] == "*" or is_client_id(parts[0])):
             raise ConfigError(f"{name}, line {number}: expected client-id (or *), first and last round, by commas")
         spans.setdefault(parts[0], []).append((rounds[0], rounds[1]))
-    return {client: tuple(found) for client, found in spans.items()}
+    return {client: tuple(of_client) for client, of_client in spans.items()}

@@ -56,20 +56,20 @@ class Composed(Policy):
     def wishes(self, situation: Situation) -> tuple[Decision, ...]:
         """Return the policy's wish, and each behaviour's."""
         if self._latest is None or self._latest[0] is not situation:
-            found = [self.policy.decide(situation)]
+            wishes = [self.policy.decide(situation)]
             for place, behaviour in enumerate(self.behaviours):
                 earlier = tuple(
                     Wish(past.server_round, past.wishes[place], past.mandatory)
                     for past in situation.history
                     if past.wishes
                 )
-                found.append(behaviour.change(found[-1], situation, earlier))
-            self._latest = situation, tuple(found)
+                wishes.append(behaviour.change(wishes[-1], situation, earlier))
+            self._latest = situation, tuple(wishes)
         return self._latest[1]
 
     def available(self, seed: int, client_id: str, server_round: int) -> bool:
         """Whether all of them are available."""
-        return all(each.available(seed, client_id, server_round) for each in (self.policy, *self.behaviours))
+        return all(part.available(seed, client_id, server_round) for part in (self.policy, *self.behaviours))
 
 
 def parts_of(name: str) -> list[str]:
@@ -100,7 +100,7 @@ def compose(parts: Sequence[Policy]) -> Policy:
     policy, *behaviours = parts
     if not behaviours:
         return policy
-    told = {
+    attributes = {
         "name": JOINT.join(part.name for part in parts),
         "mandatory": any(part.mandatory for part in parts),
         "needs_loss": any(part.needs_loss for part in parts),
@@ -110,5 +110,5 @@ def compose(parts: Sequence[Policy]) -> Policy:
         "policy": policy,
         "behaviours": tuple(behaviours),
     }
-    composed: Policy = type("Composed", (Composed,), told)()
+    composed: Policy = type("Composed", (Composed,), attributes)()
     return composed

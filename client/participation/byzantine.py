@@ -131,14 +131,14 @@ def replacement(config: RunConfig, arrays: ArrayRecord, before: ArrayRecord | No
     """
     sent: dict[str, NDArray[np.generic]] = {}
     for name, array in arrays.items():
-        own = view(array)
-        if not np.issubdtype(own.dtype, np.floating):
-            sent[name] = own
+        values = view(array)
+        if not np.issubdtype(values.dtype, np.floating):
+            sent[name] = values
         elif config.byzantine_attack == "flip":
-            start = np.zeros(own.shape) if before is None else _wide(view(before[name]))
-            sent[name] = (start + config.byzantine_scale * (_wide(own) - start)).astype(own.dtype)
+            start = np.zeros(values.shape) if before is None else _wide(view(before[name]))
+            sent[name] = (start + config.byzantine_scale * (_wide(values) - start)).astype(values.dtype)
         else:
-            sent[name] = np.full_like(own, HUGE if config.byzantine_attack == "huge" else 0)
+            sent[name] = np.full_like(values, HUGE if config.byzantine_attack == "huge" else 0)
     return array_record(sent)
 
 
@@ -151,12 +151,12 @@ def noisy(arrays: ArrayRecord, before: ArrayRecord | None, noise: float, draw: n
         noise: standard deviation of the noise, in root mean squares of the update ``w_k - w`` over all its values.
         draw: generator of the noise.
     """
-    own = {name: view(array) for name, array in arrays.items()}
-    floating = {name: _wide(v) for name, v in own.items() if np.issubdtype(v.dtype, np.floating)}
+    values = {name: view(array) for name, array in arrays.items()}
+    floating = {name: _wide(v) for name, v in values.items() if np.issubdtype(v.dtype, np.floating)}
     updates = [v if before is None else v - _wide(view(before[name])) for name, v in floating.items()]
     size = sum(update.size for update in updates)
     scale = noise * (sum(float(np.vdot(u, u)) for u in updates) / size) ** 0.5 if size else 0.0
-    return array_record({name: _shaken(v, scale, draw) if name in floating else v for name, v in own.items()})
+    return array_record({name: _shaken(v, scale, draw) if name in floating else v for name, v in values.items()})
 
 
 def _shaken(values: NDArray[np.generic], scale: float, draw: np.random.Generator) -> NDArray[np.generic]:

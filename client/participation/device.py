@@ -37,6 +37,8 @@ class Device(Behaviour):
             steps: local steps.
             size: bytes of the model, which goes down and comes back up.
         """
-        own = self.settings
-        speed = own.steps * math.exp(own.spread * generator(seed, "device", client=client_id).standard_normal())
-        return float(steps / speed + (2 * size / own.bandwidth if own.bandwidth else 0.0))
+        settings = self.settings
+        speed = settings.steps * math.exp(
+            settings.spread * generator(seed, "device", client=client_id).standard_normal()
+        )
+        return float(steps / speed + (2 * size / settings.bandwidth if settings.bandwidth else 0.0))

@@ -78,11 +78,11 @@ def client_name(store: DiskStore) -> str:
 
 def _requires(record: Record) -> str:
     kind = "a model of its own" if record.arrays else "a fixed number"
-    own = f", alone {float(record.values['solo-score']):.4f} on the test data" if record.arrays else ""
+    alone = f", alone {float(record.values['solo-score']):.4f} on the test data" if record.arrays else ""
     rho = float(record.values["rho"])
     by_metric = record.values["of"] == METRIC
     wanted = f"the task's metric at {rho:.4f} or better" if by_metric else f"a loss below {rho:.4f}"
-    return f"requires   {wanted} (from {kind}{own})"
+    return f"requires   {wanted} (from {kind}{alone})"
 
 
 def resting(folder: Path) -> str:
@@ -134,11 +134,11 @@ def leave(folder: Path, run_key: str | None) -> str:
     store = _store(folder)
     runs = [name.removeprefix("run-") for name in store.names() if name.startswith("run-")]
     if run_key is not None and run_key not in runs:
-        known = ", ".join(runs) or "none"
-        raise ConfigError(f"run = '{run_key}' is not allowed: a run that this client takes part in ({known})")
-    left = [each for each in runs if run_key in (None, each)]
-    for each in left:
-        store.write(DEPARTURE + each, Record({"by": "owner"}))
+        names = ", ".join(runs) or "none"
+        raise ConfigError(f"run = '{run_key}' is not allowed: a run that this client takes part in ({names})")
+    left = [key for key in runs if run_key in (None, key)]
+    for key in left:
+        store.write(DEPARTURE + key, Record({"by": "owner"}))
     return f"{counted(len(left), 'run')} left for good; `fedappeal client reset` takes that back"
 
 

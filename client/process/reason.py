@@ -38,7 +38,7 @@ def reason_of(error: BaseException, folders: Iterable[str] = ()) -> str:
 
 def without_paths(text: str, folders: Iterable[str] = ()) -> str:
     """Return a text in which nothing that looks like a path is left, nor these folders and what is in them."""
-    known = {*folders, str(Path.home()), str(Path.cwd()), sys.prefix} - {"", "/"}
-    for folder in sorted(known, key=len, reverse=True):
+    paths = {*folders, str(Path.home()), str(Path.cwd()), sys.prefix} - {"", "/"}
+    for folder in sorted(paths, key=len, reverse=True):
         text = re.sub(rf"""['"]?{re.escape(folder)}[^\s'"]*['"]?""", ELSEWHERE, text)
     return _BARE.sub(ELSEWHERE, _QUOTED.sub(ELSEWHERE, text))

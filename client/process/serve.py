@@ -78,7 +78,7 @@ Alive = Callable[[float], None]
 
 
 def _log(event: Event) -> None:
-    if event.kind == "given-up" and not any(isinstance(each.formatter, JsonLines) for each in LOGGER.handlers):
+    if event.kind == "given-up" and not any(isinstance(handler.formatter, JsonLines) for handler in LOGGER.handlers):
         print(f"fedappeal: {event.text}", file=sys.stderr)
         return
     problem = event.kind in ("waiting", "failed", "dropped", "given-up")
@@ -346,9 +346,9 @@ class _Client:
             return Answer.given(message, reply, take_judged(context.state))
         except BaseException as error:  # the owner's function and plug-ins may raise anything, and end nothing
             LOGGER.debug("the app raised", exc_info=True)
-            told = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+            reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
             take_judged(context.state)  # what failed is no figure of the next model
-            return Answer("failed", f"failed, {told}", message, error_reply(self._reason(error), message))
+            return Answer("failed", f"failed, {reason}", message, error_reply(self._reason(error), message))
         finally:
             self._states[run_id] = context.state
             while len(self._states) > _KEPT_RUNS:

@@ -153,7 +153,7 @@ class RunActivity:
 
     def lines(self) -> list[str]:
         """Return what an owner reads of it, a line a thing."""
-        began, ended = (time.strftime("%Y-%m-%d %H:%M", time.localtime(each)) for each in (self.first, self.last))
+        began, ended = (time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) for moment in (self.first, self.last))
         until = "" if began == ended else f" to {ended[11:] if began[:10] == ended[:10] else ended}"
         joined, sat_out = self.done.get("joined", 0), self.done.get("sat-out", 0)
         did = [f"joined {counted(joined, 'round')}", f"sat out {sat_out}"]
@@ -193,11 +193,11 @@ class Activity:
         if not self._path.exists():
             return {}
         try:
-            found = _runs().validate_json(self._path.read_bytes())
+            runs = _runs().validate_json(self._path.read_bytes())
         except (OSError, ValueError) as error:
             log.warning("%s cannot be read, and is begun anew: %s", self._path, str(error).splitlines()[0])
             return {}
-        return {run.run_key: run for run in found}
+        return {run.run_key: run for run in runs}
 
     def answered(
         self,
@@ -244,10 +244,10 @@ class Activity:
             served_since=since,
             goodwill=goodwill,
         )
-        kept = [asdict(each) for each in runs.values()][-KEPT_RUNS:]
+        latest_runs = [asdict(activity) for activity in runs.values()][-KEPT_RUNS:]
         # Not forced to the disk: a power cut may cost a round's figures, and a small device's card lives longer.
         try:
-            replace_file(self._path, json.dumps(kept).encode(), durable=False, mode=0o600)
+            replace_file(self._path, json.dumps(latest_runs).encode(), durable=False, mode=0o600)
         except OSError as error:  # a full disk: the client's answers matter more
             log.warning("%s cannot be written: %s", self._path, error)
 

@@ -157,20 +157,13 @@ class RunMemory:
         record = self._store.read(f"past-{self._run_key}")
         lines = json.loads(str(record.values["rounds"])) if record else []
         past = (_past(*line) for line in lines)
-        return tuple(each for each in past if each.server_round < server_round)
+        return tuple(earlier for earlier in past if earlier.server_round < server_round)
 
     def keep_past(self, past: tuple[Past, ...]) -> None:
         """Remember rounds."""
         lines = [
-            [
-                each.server_round,
-                int(each.decision),
-                each.loss,
-                each.held_out,
-                [int(wish) for wish in each.wishes],
-                int(each.mandatory),
-            ]
-            for each in past
+            [p.server_round, int(p.decision), p.loss, p.held_out, [int(wish) for wish in p.wishes], int(p.mandatory)]
+            for p in past
         ]
         self._store.write(f"past-{self._run_key}", Record({"rounds": json.dumps(lines)}))
 

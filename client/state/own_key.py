@@ -85,8 +85,8 @@ def proof_of(config: Mapping[str, object], client_id: str, folder: str, state: R
         ValueError: the server asks for a signature of something else.
     """
     nonce, run_key = config.get(keys.NONCE, ""), config.get(keys.RUN_KEY, "")
-    known = state.get(_CONNECTION)
-    connection = known if isinstance(known, ConfigRecord) else ConfigRecord()
+    noted = state.get(_CONNECTION)
+    connection = noted if isinstance(noted, ConfigRecord) else ConfigRecord()
     if not folder or not nonce or connection.get("lasting") or "key" not in connection:
         return {}
     if not isinstance(nonce, str) or not proof.is_nonce(nonce):

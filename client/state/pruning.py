@@ -86,8 +86,8 @@ def _run_of(name: str, runs: Iterable[str]) -> str | None:
     """Return the run whose record has this name, None where it belongs to none; of several the longest key."""
     if name in _NEVER or name.startswith(_REQUIREMENT):
         return None
-    found = [key for key in runs if any(name.endswith(f"-{key}{after}") for after in _OF_A_RUN)]
-    return max(found, key=len, default=None)
+    run_keys = [key for key in runs if any(name.endswith(f"-{key}{after}") for after in _OF_A_RUN)]
+    return max(run_keys, key=len, default=None)
 
 
 def _forget_requirements(store: DiskStore) -> None:

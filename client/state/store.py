@@ -59,8 +59,8 @@ class DiskStore:
 
     def names(self) -> list[str]:
         """Return the names of all records, sorted."""
-        found = (*self.folder.glob("*.safetensors"), *(self.folder / _COPIES).glob("*.safetensors"))
-        return sorted({file.stem for file in found})
+        files = (*self.folder.glob("*.safetensors"), *(self.folder / _COPIES).glob("*.safetensors"))
+        return sorted({file.stem for file in files})
 
     def read(self, name: str) -> Record | None:
         """Return the record of that name, or None; a damaged one is put aside, with a warning to its owner.
@@ -144,8 +144,8 @@ class DiskStore:
 
 def clear_up(folder: Path) -> None:
     """Delete what a killed client left half-written: it may be as large as a model, and no limit counts it."""
-    for each in (folder, folder / _COPIES):
-        delete_unfinished(each)
+    for place in (folder, folder / _COPIES):
+        delete_unfinished(place)
 
 
 def make_private(folder: Path) -> None:
@@ -194,11 +194,11 @@ class ContextStore:
         record, arrays = self._state.get(name), self._state.get(f"{name}.arrays", _NO_ARRAYS)
         if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             return None
-        if (known := self._decoded.get(name)) is None or known[0] is not record or known[1] is not arrays:
+        if (decoded := self._decoded.get(name)) is None or decoded[0] is not record or decoded[1] is not arrays:
             values = {k: v for k, v in record.items() if not isinstance(v, list | bytes)}
-            known = record, arrays, Record(values, {key: view(array) for key, array in arrays.items()})
-            self._decoded[name] = known
-        return known[2]
+            decoded = record, arrays, Record(values, {key: view(array) for key, array in arrays.items()})
+            self._decoded[name] = decoded
+        return decoded[2]
 
     def write(self, name: str, record: Record) -> None:
         """Replace the record of that name."""

@@ -59,7 +59,7 @@ class AdamW(LocalRule):
         """Return the term that replaces each gradient by AdamW's direction."""
         import torch
 
-        own = self.settings
+        settings = self.settings
         first: Tensors = ()
         second: Tensors = ()
         step = 0
@@ -70,13 +70,13 @@ class AdamW(LocalRule):
                 first = [torch.zeros_like(g) for g in gradients]
                 second = [torch.zeros_like(g) for g in gradients]
             step += 1
-            torch._foreach_lerp_(first, gradients, 1 - own.beta1)
-            torch._foreach_mul_(second, own.beta2)
-            torch._foreach_addcmul_(second, gradients, gradients, value=1 - own.beta2)
+            torch._foreach_lerp_(first, gradients, 1 - settings.beta1)
+            torch._foreach_mul_(second, settings.beta2)
+            torch._foreach_addcmul_(second, gradients, gradients, value=1 - settings.beta2)
             scale = torch._foreach_sqrt(second)
-            torch._foreach_div_(scale, math.sqrt(1 - own.beta2**step))
-            torch._foreach_add_(scale, own.eps)
-            torch._foreach_mul_(scale, 1 - own.beta1**step)
+            torch._foreach_div_(scale, math.sqrt(1 - settings.beta2**step))
+            torch._foreach_add_(scale, settings.eps)
+            torch._foreach_mul_(scale, 1 - settings.beta1**step)
             return torch._foreach_div(first, scale)
 
         return direction

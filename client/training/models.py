@@ -30,13 +30,13 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     Raises:
         RuntimeError: if names or shapes differ from the model's.
     """
-    given = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
-    found = model.load_state_dict(given, strict=False)
-    if not (found.unexpected_keys or found.missing_keys):
+    tensors = {name: torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+    loaded = model.load_state_dict(tensors, strict=False)
+    if not (loaded.unexpected_keys or loaded.missing_keys):
         return
     fixed = {name for name, p in model.named_parameters() if not p.requires_grad}
     may_miss = fixed | tied_names(model)
-    wrong = [*found.unexpected_keys, *(name for name in found.missing_keys if name not in may_miss)]
+    wrong = [*loaded.unexpected_keys, *(name for name in loaded.missing_keys if name not in may_miss)]
     if wrong:
         raise RuntimeError(f"these arrays are not the model's, or missing: {', '.join(wrong)}")
 

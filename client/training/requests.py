@@ -139,8 +139,8 @@ class Arithmetic:
         if request.batch is not None:
             data = data.take(torch.from_numpy(request.batch).to(data.device))
         names = [name for name, p in request.model.named_parameters() if p.requires_grad]
-        found = mean_gradient(request.task, request.model, data)
-        return {name: g.cpu().numpy() for name, g in zip(names, found, strict=True)}
+        gradients = mean_gradient(request.task, request.model, data)
+        return {name: g.cpu().numpy() for name, g in zip(names, gradients, strict=True)}
 
 
 def train_without_seed(request: TrainRequest) -> Arrays:

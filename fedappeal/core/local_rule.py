@@ -158,11 +158,11 @@ class LocalRule(Plugin):
         Raises:
             ConfigError: for momentum or weight decay, where the rule does not know them.
         """
-        for key, value, known in (
+        for key, value, is_known in (
             ("momentum", training.momentum, self.knows_momentum),
             ("weight-decay", training.weight_decay, self.knows_weight_decay),
         ):
-            if value and not known:
+            if value and not is_known:
                 raise ConfigError(f"{key} = {value:g} is not allowed with local-rule = '{self.name}': 0")
 
     def draws(self) -> int:

@@ -92,11 +92,11 @@ def parse_section(plugin: type[Plugin], values: Mapping[str, Any]) -> PluginSett
 
 def _prefixed(lines: str, name: str) -> str:
     """Put a plug-in's name in front of the keys of errors."""
-    told = []
+    prefixed = []
     for line in lines.splitlines():
         unknown = re.sub(r"'([^']+)'", rf"'{name}.\1'", line) if line.startswith("unknown setting") else ""
-        told.append(unknown or (f"{name}.{line}" if re.match(r"[a-z0-9-]+ (= |is missing)", line) else line))
-    return "\n".join(told)
+        prefixed.append(unknown or (f"{name}.{line}" if re.match(r"[a-z0-9-]+ (= |is missing)", line) else line))
+    return "\n".join(prefixed)
 
 
 @dataclass(frozen=True)
@@ -219,15 +219,15 @@ class Registry(Generic[P]):
         if not _is_our_module(module):
             _search_plugin_path(module.partition(".")[0])
         try:
-            found: Any = importlib.import_module(module)
+            plugin: Any = importlib.import_module(module)
             for step in steps:
-                found = getattr(found, step)
-                if isinstance(found, ModuleType):  # else a module that is allowed leads to all that it imports
+                plugin = getattr(plugin, step)
+                if isinstance(plugin, ModuleType):  # else a module that is allowed leads to all that it imports
                     raise TypeError(f"'{step}' is a module of its own: write it before the colon")
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ConfigError(f"{self.kind} = '{name}' cannot be imported: {reason}") from error
-        return found
+        return plugin
 
     def package(self, name: str) -> str:
         """Return the package that an owner has to allow for a name; empty: fedappeal's own.

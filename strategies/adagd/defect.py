@@ -30,6 +30,6 @@ class Defect(Policy):
 
     def decide(self, situation: Situation) -> Decision:
         """Return that the client leaves where its loss is low enough, else that it joins."""
-        own = self.settings.leave_below
-        limit = float(situation.told.get("precision", DEFAULT)) if own is None else own
+        leave_below = self.settings.leave_below
+        limit = float(situation.told.get("precision", DEFAULT)) if leave_below is None else leave_below
         return Decision.LEFT if situation.loss <= limit else Decision.JOINED

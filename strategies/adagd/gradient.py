@@ -62,10 +62,10 @@ class Gradient(LocalRule):
         at, rate = dict(job.arrays), job.training.learning_rate
         total: Arrays = {}
         for step in range(steps):
-            found = job.gradient(at, next(batches) if size else None)
-            total = {name: np.add(total[name], g) if total else g for name, g in found.items()}
+            gradient = job.gradient(at, next(batches) if size else None)
+            total = {name: np.add(total[name], g) if total else g for name, g in gradient.items()}
             if step < steps - 1:
-                at = {name: at[name] - np.multiply(g, rate, dtype=g.dtype) for name, g in found.items()}
+                at = {name: at[name] - np.multiply(g, rate, dtype=g.dtype) for name, g in gradient.items()}
         if (share := self.factor(job) / steps) != 1:
             total = {name: np.multiply(t, share, dtype=t.dtype) for name, t in total.items()}
         return {keys.ARRAYS: job.pack(total)}

@@ -66,19 +66,23 @@ def orthogonal_component(vector: Vector, basis: Vector | Sequence[Vector]) -> ND
     if not np.isfinite(gram).all():
         raise ValueError("vector or basis has values that are not finite")
     lengths = np.sqrt(np.diagonal(gram))
-    kept = [i for i in range(1, len(rows)) if lengths[i] > 0]
+    nonzero = [i for i in range(1, len(rows)) if lengths[i] > 0]
     left = _widened(vector, factors[0], copy=True)
-    if not kept or not lengths[0]:
+    if not nonzero or not lengths[0]:
         return left / factors[0]
 
-    kept_rows, kept_factors, kept_lengths = [rows[i] for i in kept], [factors[i] for i in kept], lengths[kept]
-    values, vectors = np.linalg.eigh(gram[np.ix_(kept, kept)] / np.outer(kept_lengths, kept_lengths), UPLO="L")
+    kept_rows, kept_factors, kept_lengths = (
+        [rows[i] for i in nonzero],
+        [factors[i] for i in nonzero],
+        lengths[nonzero],
+    )
+    values, vectors = np.linalg.eigh(gram[np.ix_(nonzero, nonzero)] / np.outer(kept_lengths, kept_lengths), UPLO="L")
     spanned = values > min(_CUT * values[-1], _HIGHEST_CUT)
     values, vectors = values[spanned], vectors[:, spanned]
 
     resolution = max(float(np.finfo(row.dtype).eps) for row in rows)
     exact, noise = float(np.finfo(np.float64).eps), 0.0
-    products = gram[kept, 0] / kept_lengths
+    products = gram[nonzero, 0] / kept_lengths
     for _ in range(_MOST_PASSES):
         weights = vectors @ ((vectors.T @ products) / values)
         products, length = _subtract(left, kept_rows, kept_factors, kept_lengths, weights)

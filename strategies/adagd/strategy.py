@@ -113,10 +113,10 @@ class AdaGD(Strategy):
     def begin(self, round: Round) -> None:
         """Begin a round."""
         check_floats(round.model, f"strategy = '{self.name}'")
-        known = round.members.population()
-        away = known - {member.client_id for member in round.members.available()}
+        clients = round.members.population()
+        away = clients - {member.client_id for member in round.members.available()}
         # Where one is waited for that is away, no client is asked: see `pool`.
-        round.carry = Agents(self.nothing_gathered(), away if self.waits_for_all and away else known)
+        round.carry = Agents(self.nothing_gathered(), away if self.waits_for_all and away else clients)
 
     def add(self, round: Round, reply: Reply) -> None:
         """Take in one gradient: into the sum, or as it is (in D).

@@ -202,9 +202,9 @@ class AlignedSum:
         After it, every other client is among the accepted or the refused.
         """
         examples = sum(said.examples for said in self.priority)
-        known = self.loss_of(self.priority) if self.told is None else self.told
+        global_loss = self.loss_of(self.priority) if self.told is None else self.told
         for client, arrays, said in self.held:
-            if examples and known is not None and aligned(said.loss, known, self.epsilon):
+            if examples and global_loss is not None and aligned(said.loss, global_loss, self.epsilon):
                 self.total.add(arrays, examples * data_fraction(said.examples, examples, self.most))
                 self.accepted.append(client)
             else:

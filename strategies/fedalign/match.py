@@ -13,8 +13,8 @@ class Match(Policy):
 
     def decide(self, situation: Situation) -> Decision:
         """Return that the client joins where it has priority or the model suits it."""
-        told = situation.told
-        if situation.priority or GLOBAL_LOSS not in told:
+        values = situation.told
+        if situation.priority or GLOBAL_LOSS not in values:
             return Decision.JOINED
-        suits = joins(matched(situation.evaluation, told), float(told[GLOBAL_LOSS]), float(told[EPSILON]))
+        suits = joins(matched(situation.evaluation, values), float(values[GLOBAL_LOSS]), float(values[EPSILON]))
         return Decision.JOINED if suits else Decision.SAT_OUT

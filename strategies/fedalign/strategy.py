@@ -23,10 +23,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fedappeal.core.measured import Evaluation, Measured
-from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
 from fedappeal.settings.rounds import share_of_rounds
@@ -75,6 +74,10 @@ class AlignedRound:
     answers: list[Mapping[str, Any]] = field(default_factory=list)
 
 
+def _joined(ids: str | Iterable[str]) -> str:
+    return ids if isinstance(ids, str) else ",".join(ids)
+
+
 class FedALIGN(Strategy):
     """FedALIGN (anonymous, under review): serves priority clients; others help while their losses match.
 
@@ -105,7 +108,7 @@ class FedALIGN(Strategy):
         priority_clients: Annotated[int, Field(ge=-1)] = Field(
             -1, description="the first clients, this many of them, ask for priority; -1: half of them"
         )
-        priority_ids: str = Field(
+        priority_ids: Annotated[str, BeforeValidator(_joined)] = Field(
             "",
             description="client-ids or key fingerprints (key-...) with priority, by commas; empty: clients that ask",
         )
@@ -129,7 +132,7 @@ class FedALIGN(Strategy):
         global_loss: Literal["fresh", "stale"] = Field(
             "fresh", description="F of the model that is sent (one more exchange), or of the one before"
         )
-        max_non_priority_weight: NonNegative = Field(
+        max_non_priority_weight: Annotated[NonNegative, BeforeValidator(lambda most: most or 0.0)] = Field(
             0.0, description="most a non-priority client's p_k may be; 0: no limit, as in the paper"
         )
 
@@ -139,67 +142,60 @@ class FedALIGN(Strategy):
         self,
         *,
         epsilon: float | Callable[[int], float] | None = None,
-        priority_ids: str | Iterable[str] = (),
-        max_non_priority_weight: float | None = None,
         **settings: Any,
     ) -> None:
-        ids = priority_ids if isinstance(priority_ids, str) else ",".join(priority_ids)
         number = {} if epsilon is None or callable(epsilon) else {"epsilon": epsilon}
-        super().__init__(
-            priority_ids=ids, max_non_priority_weight=max_non_priority_weight or 0.0, **number, **settings
-        )
+        super().__init__(**number, **settings)
         self._epsilon = epsilon if callable(epsilon) else None
         self._priority_ids = frozenset(filter(None, map(str.strip, self.settings.priority_ids.split(","))))
         self._last_loss: float | None = None
         self._thetas, self._updates = 0.0, 0
 
     @classmethod
-    def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:
+    def check_run(cls, config: RunConfig, settings: Any) -> None:
         """Refuse more priority clients than there are, and an unfit epsilon.
 
         Raises:
             ConfigError: names the setting.
         """
-        own = cls.Settings.model_validate(settings)
-        if own.priority_clients > config.clients:
+        if settings.priority_clients > config.clients:
             raise ConfigError(
-                f"fedalign.priority-clients = {own.priority_clients} is not allowed: "
+                f"fedalign.priority-clients = {settings.priority_clients} is not allowed: "
                 f"at most clients = {config.clients}"
             )
-        if not math.isfinite(own.epsilon):
-            raise ConfigError(f"fedalign.epsilon = {own.epsilon} is not allowed: a finite number")
+        if not math.isfinite(settings.epsilon):
+            raise ConfigError(f"fedalign.epsilon = {settings.epsilon} is not allowed: a finite number")
 
     @classmethod
-    def needs_train_split(cls, settings: PluginSettings) -> bool:
+    def needs_train_split(cls, settings: Any) -> bool:
         """Return whether the priority clients measure each model first."""
-        return cls.Settings.model_validate(settings).global_loss == "fresh"
+        return bool(settings.global_loss == "fresh")
 
     @classmethod
-    def bounds_lack(cls, config: RunConfig, settings: PluginSettings) -> str:
+    def bounds_lack(cls, config: RunConfig, settings: Any) -> str:
         """Return that the operator has to say which clients have priority, where no setting does."""
-        own = cls.Settings.model_validate(settings)
-        return "" if own.priority_ids else f"fedalign.priority-ids = '' is not allowed with {_CLAIMS_DO_NOT_COUNT}"
+        lack = f"fedalign.priority-ids = '' is not allowed with {_CLAIMS_DO_NOT_COUNT}"
+        return "" if settings.priority_ids else lack
 
     @classmethod
-    def notes(cls, config: RunConfig, settings: PluginSettings) -> list[str]:
+    def notes(cls, config: RunConfig, settings: Any) -> list[str]:
         """Return how long the run warms up."""
-        own = cls.Settings.model_validate(settings)
-        known = own.warmup_rounds
-        rounds = warmup_rounds(own.warmup_share, config.scheduled_rounds) if known is None else known
+        number = settings.warmup_rounds
+        rounds = warmup_rounds(settings.warmup_share, config.scheduled_rounds) if number is None else number
         return [f"{rounds} of warm-up"]
 
     # -- what is carried from round to round ---------------------------------------------------------
 
     def carried(self) -> dict[str, Any]:
         """Return F of the last model, and the sum behind theta's mean."""
-        known = {} if self._last_loss is None else {"global-loss": self._last_loss}
-        return {_CARRIED: {"thetas": self._thetas, "updates": self._updates, **known}}
+        loss = {} if self._last_loss is None else {"global-loss": self._last_loss}
+        return {_CARRIED: {"thetas": self._thetas, "updates": self._updates, **loss}}
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up what was carried."""
-        own = carried[_CARRIED]
-        self._thetas, self._updates = float(own["thetas"]), int(own["updates"])
-        self._last_loss = float(own["global-loss"]) if "global-loss" in own else None
+        values = carried[_CARRIED]
+        self._thetas, self._updates = float(values["thetas"]), int(values["updates"])
+        self._last_loss = float(values["global-loss"]) if "global-loss" in values else None
 
     # -- which clients have priority, and which are asked --------------------------------------------
 
@@ -226,9 +222,13 @@ class FedALIGN(Strategy):
         Raises:
             ConfigError: where it is not a number.
         """
-        own = self.settings
+        settings = self.settings
         epsilon_t = self._epsilon or epsilon_schedule(
-            own.epsilon_schedule, own.epsilon, self.num_rounds, own.epsilon_decay, own.epsilon_drop
+            settings.epsilon_schedule,
+            settings.epsilon,
+            self.num_rounds,
+            settings.epsilon_decay,
+            settings.epsilon_drop,
         )
         epsilon = float(epsilon_t(number))
         if math.isnan(epsilon):
@@ -241,9 +241,9 @@ class FedALIGN(Strategy):
         Raises:
             ConfigError: for a share of a number of rounds that is not known.
         """
-        share, known = self.settings.warmup_share, self.settings.warmup_rounds
-        if known is not None:
-            return number <= known
+        share, rounds = self.settings.warmup_share, self.settings.warmup_rounds
+        if rounds is not None:
+            return number <= rounds
         if share and not self.num_rounds:
             raise ConfigError(
                 f"warmup-share = {share} is not allowed without start, which knows the number of rounds: "
@@ -268,8 +268,8 @@ class FedALIGN(Strategy):
         Raises:
             ConfigError: where clients have enrolled and none of them has priority: no round could move the model.
         """
-        known = [round.members.of_client(client) for client in round.members.of_role(keys.SEEN)]
-        enrolled = [member for member in known if member and member.enrolled]
+        seen = [round.members.of_client(client) for client in round.members.of_role(keys.SEEN)]
+        enrolled = [member for member in seen if member and member.enrolled]
         if enrolled and not any(self.has_priority(member) for member in enrolled):
             ids, none = ",".join(sorted(self._priority_ids)), f"none of the {len(enrolled)} clients that enrolled"
             if ids:
@@ -308,10 +308,12 @@ class FedALIGN(Strategy):
             now.told = self._last_loss if self.settings.global_loss == "stale" else now.loss_of(round.carry.surveyed)
         held = [m.num_examples for m in members if m.enrolled and self.has_priority(m)]
         now.expected += sum(held if now.outlier is None else map(int, capped(held, now.outlier)))
-        known = {} if now.told is None else {GLOBAL_LOSS: now.told}
+        global_loss = {} if now.told is None else {GLOBAL_LOSS: now.told}
         granted = {m.client_id: self.has_priority(m) for m in members}
-        each = {client: self.under_name({PRIORITY: int(has)}) for client, has in granted.items() if has is not None}
-        return Instructions(self.under_name({EPSILON: now.epsilon, **known}), each)
+        to_each = {
+            client: self.under_name({PRIORITY: int(has)}) for client, has in granted.items() if has is not None
+        }
+        return Instructions(self.under_name({EPSILON: now.epsilon, **global_loss}), to_each)
 
     def report(self, measured: Measured) -> Claims:
         """Return F_k of the model that was sent, and whether the client has priority."""
@@ -343,8 +345,8 @@ class FedALIGN(Strategy):
         """Return the averages over all clients, and over the priority clients' pooled data."""
         served = [metrics for member, metrics in answers if member.role == keys.SEEN and self.has_priority(member)]
         score = f"priority_{self.metric.column}"
-        found = {score: pooled(served, self.metric.name), "priority_loss": pooled(served, keys.LOSS)}
-        return super().summarise(answers) | {name: value for name, value in found.items() if value is not None}
+        figures = {score: pooled(served, self.metric.name), "priority_loss": pooled(served, keys.LOSS)}
+        return super().summarise(answers) | {name: value for name, value in figures.items() if value is not None}
 
     def finish(self, round: Round) -> Model | None:
         """Return Algorithm 1's next model, None where no priority client joined."""
@@ -360,8 +362,8 @@ class FedALIGN(Strategy):
             "epsilon": now.epsilon,
         }
         measured = now.loss_of(now.priority)
-        if (known := measured if now.told is None else now.told) is not None:
-            numbers["global_loss"] = known
+        if (global_loss := measured if now.told is None else now.told) is not None:
+            numbers["global_loss"] = global_loss
         if (training := pooled(round.carry.answers, keys.LOSS)) is not None:
             numbers["priority_train_loss"] = training
         if measured is None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from fedappeal.core.algorithm import Claims, ClientSide, StrategySettings
-from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError, RunConfig
 from strategies.rounds.evaluation import summarise
@@ -81,7 +80,7 @@ class Algorithm(Survey, Influence, ClientSide):
         """Rounds with which the run began, for schedules and shares of them; 0 while that is not known."""
 
     @classmethod
-    def check_run(cls, config: RunConfig, settings: PluginSettings) -> None:
+    def check_run(cls, config: RunConfig, settings: Any) -> None:
         """Check a run's settings beyond what the attributes say, before it starts.
 
         Raises:
@@ -89,7 +88,7 @@ class Algorithm(Survey, Influence, ClientSide):
         """
 
     @classmethod
-    def notes(cls, config: RunConfig, settings: PluginSettings) -> list[str]:
+    def notes(cls, config: RunConfig, settings: Any) -> list[str]:
         """Return what a run's heading says of its rounds, in a few words each."""
         return []
 

@@ -70,9 +70,9 @@ def summarise(
 
 def pooled(answers: Iterable[Mapping[str, Any]], key: str) -> float | None:
     """Return a measure on all clients' examples together; None where no client reports it."""
-    told = [(claim(metrics, key), claim(metrics, keys.NUM_EXAMPLES)) for metrics in answers if key in metrics]
-    examples = sum(count for _, count in told)
-    return sum(value * (count / examples) for value, count in told) if told else None
+    claims = [(claim(metrics, key), claim(metrics, keys.NUM_EXAMPLES)) for metrics in answers if key in metrics]
+    examples = sum(count for _, count in claims)
+    return sum(value * (count / examples) for value, count in claims) if claims else None
 
 
 def _mean(values: Sequence[float]) -> float:

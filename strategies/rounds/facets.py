@@ -6,7 +6,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import ConfigError, RunConfig
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.reply import Reply
@@ -20,7 +19,7 @@ class Survey:
     """Whether there is one; True in a class that writes `survey`."""
 
     @classmethod
-    def needs_train_split(cls, settings: PluginSettings) -> bool:
+    def needs_train_split(cls, settings: Any) -> bool:
         """Return whether the server needs the clients' answers about their training examples."""
         return cls.surveys
 
@@ -72,7 +71,7 @@ class Influence:
             )
 
     @classmethod
-    def bounds_lack(cls, config: RunConfig, settings: PluginSettings) -> str:
+    def bounds_lack(cls, config: RunConfig, settings: Any) -> str:
         """Return what `influence = bounded` lacks where clients are not the runtime's own; empty: nothing."""
         return ""
 

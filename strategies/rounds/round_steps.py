@@ -77,13 +77,13 @@ class RoundSteps(Algorithm):
         self.record = RoundRecord(number, mandatory=self._is_mandatory(number))
         lr_share = learning_rate_share(self.shared, number, self.num_rounds)
         round = Round(arrays, self.members, self.record, lr_share=lr_share, layout=self.layout)
-        own = self.shared
-        if own.influence == "bounded" and len(self.members.of_role(keys.SEEN)) >= FEWEST:  # two: no measure
+        shared = self.shared
+        if shared.influence == "bounded" and len(self.members.of_role(keys.SEEN)) >= FEWEST:  # two: no measure
             start = None if self.LocalRule is not None and self.LocalRule.sends_update else arrays
-            limits = own.influence_weight, own.influence_norm, not self.needs_everybody
+            limits = shared.influence_weight, shared.influence_norm, not self.needs_everybody
             round.bounds = Bounds(self._medians, self._direction, arrays, start, *limits)
-        if own.aggregation != "mean":
-            round.sum = HeldModels(arrays, 0.5 if own.aggregation == "median" else own.trim_share)
+        if shared.aggregation != "mean":
+            round.sum = HeldModels(arrays, 0.5 if shared.aggregation == "median" else shared.trim_share)
         self.begin(round)
         return round
 
@@ -109,8 +109,8 @@ class RoundSteps(Algorithm):
     def told(self) -> dict[str, Scalar]:
         """Return what every message says of the strategy: name and settings."""
         settings = self.settings.as_config().items()
-        told = {key: value for key, value in settings if isinstance(value, Scalar) and key not in self.untold}
-        return {keys.STRATEGY: self.name, **self.under_name(told)}
+        values = {key: value for key, value in settings if isinstance(value, Scalar) and key not in self.untold}
+        return {keys.STRATEGY: self.name, **self.under_name(values)}
 
     def train_messages(
         self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
@@ -118,14 +118,14 @@ class RoundSteps(Algorithm):
         """Return one wave's TRAIN messages; ``config``: general settings, ``ttl``: seconds."""
         from strategies.rounds.exchange.messages import train_messages
 
-        told = {
+        settings = {
             keys.LOCAL_RULE: self.rule_name,
             **config,
             **self.told(),
             keys.SERVER_ROUND: round.number,
             keys.MANDATORY: int(round.record.mandatory),
         }
-        return train_messages(members, round.model, told, self.wave(round, members), ttl)
+        return train_messages(members, round.model, settings, self.wave(round, members), ttl)
 
     def evaluate_messages(
         self, number: int, arrays: "ArrayRecord", config: Mapping[str, Any], ttl: float
@@ -135,8 +135,8 @@ class RoundSteps(Algorithm):
 
         left = set() if self.shared.measure_leavers else self.members.left
         members = [member for member in self.members.online() if member.client_id not in left]
-        told = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **self.evaluation_settings()}
-        return evaluate_messages(members, arrays, {**told, keys.SERVER_ROUND: number}, ttl)
+        settings = {keys.SPLIT: keys.TEST_SPLIT, **config, **self.told(), **self.evaluation_settings()}
+        return evaluate_messages(members, arrays, {**settings, keys.SERVER_ROUND: number}, ttl)
 
     # -- what comes back -----------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class RoundSteps(Algorithm):
         round.metrics["bounded"] = float(len(bounds.cut | bounds.against))
         # A strategy that refuses joiners does so when it finishes: only then it is known who is left.
         suspected = self.may_refuse or self._cut_alone(round, bounds)
-        carried = copy.deepcopy({name: each for name, each in self.carried().items() if each}) if suspected else {}
+        carried = copy.deepcopy({name: v for name, v in self.carried().items() if v}) if suspected else {}
         arrays = self.finish(round)
         if suspected and self._cut_alone(round, bounds):
             self.take_up(carried)

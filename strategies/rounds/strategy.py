@@ -68,12 +68,12 @@ class Strategy(RoundSteps):
         loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
         loop |= self.asking.state()
         loop |= self._divergence.state() | self._last_good.state()
-        own = {_LOOP: loop, _INFLUENCE: self._medians.state(), _DIRECTION: dict(self._direction.vectors)}
-        if taken := own.keys() & (carried := self.carried()).keys():
+        of_rounds = {_LOOP: loop, _INFLUENCE: self._medians.state(), _DIRECTION: dict(self._direction.vectors)}
+        if taken := of_rounds.keys() & (carried := self.carried()).keys():
             raise ConfigError(
                 f"strategy {self.name} carries '{min(taken)}', which is the rounds' own: choose another name"
             )
-        state = packed({**own, **carried})
+        state = packed({**of_rounds, **carried})
         state.update(self._last_good.records())
         return state
 
@@ -102,8 +102,8 @@ class Strategy(RoundSteps):
         self.members.enrol_bare(grid.get_node_ids())
         round = self._opened = self.open_round(server_round, arrays)
         order = self.order(server_round)
-        told = settings_of_round(self.shared, round, config)
-        messages = self.train_messages(round, order[: self.wanted(len(order))], told, self.shared.round_timeout)
+        settings = settings_of_round(self.shared, round, config)
+        messages = self.train_messages(round, order[: self.wanted(len(order))], settings, self.shared.round_timeout)
         return [message for _, message in messages]
 
     def aggregate_train(
@@ -153,9 +153,9 @@ class Strategy(RoundSteps):
 
     def summary(self) -> None:
         """Log the settings that differ between runs."""
-        own, name = self.shared, type(self).__name__
+        shared, name = self.shared, type(self).__name__
         line = "%s: clients-per-round %s, round-timeout %g s, seed %d"
-        log.info(line, name, own.clients_per_round or "all", own.round_timeout, own.seed)
+        log.info(line, name, shared.clients_per_round or "all", shared.round_timeout, shared.seed)
 
     def start(
         self,
@@ -239,8 +239,8 @@ class Strategy(RoundSteps):
             result.train_metrics_clientapp[number] = MetricRecord(dict(round.metrics))
             every, last = shared.evaluate_every, number == num_rounds or bool(self.finished)
             if last or (every and number % every == 0):
-                told: dict[str, Any] = {**evaluation, keys.FINAL: int(last)}
-                messages = self.evaluate_messages(number, model, told, shared.round_timeout)
+                evaluation_settings: dict[str, Any] = {**evaluation, keys.FINAL: int(last)}
+                messages = self.evaluate_messages(number, model, evaluation_settings, shared.round_timeout)
                 until = channel.clock() + shared.round_timeout
                 answers = evaluation_answers(round.record, channel, until, messages, self.metric)
                 round.record.measured = {member.client_id: measured for member, measured in answers}
@@ -319,8 +319,8 @@ class Strategy(RoundSteps):
             return
         half = (deadline - channel.clock()) / 2  # one silent client must not use up the round
         # Without the strategy: the model is measured as it is sent, not after an adaptation.
-        told: dict[str, Any] = {**config, keys.SPLIT: keys.TRAIN_SPLIT, keys.SERVER_ROUND: round.number}
-        messages = evaluate_messages(members, round.model, told, half)
+        settings: dict[str, Any] = {**config, keys.SPLIT: keys.TRAIN_SPLIT, keys.SERVER_ROUND: round.number}
+        messages = evaluate_messages(members, round.model, settings, half)
         for member, metrics in survey_answers(round.record, channel, deadline - half, messages, self.metric):
             try:
                 self.surveyed(round, member, metrics)

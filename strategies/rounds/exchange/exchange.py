@@ -160,12 +160,12 @@ class Exchange:
         candidates = self._candidates(waited, window, overdue)
         offset = self._offset % len(candidates)
         ids = (candidates[offset:] + candidates[:offset])[: self._at_once]
-        found = False
+        any_reply = False
         for reply in self._pull(ids):
-            found = True
+            any_reply = True
             if reply is not None:
                 yield reply
-        if found:
+        if any_reply:
             self._wait, self._offset = FIRST_POLL, offset
             return
         self._offset = offset + len(ids)

@@ -97,8 +97,8 @@ class Members:
 
     def remaining(self) -> list[Member]:
         """Return the seen clients that have not left, connected or not, sorted by client-id."""
-        known = (self._by_client[client_id] for client_id in self.of_role(SEEN))
-        return [member for member in known if member.client_id not in self.left]
+        seen = (self._by_client[client_id] for client_id in self.of_role(SEEN))
+        return [member for member in seen if member.client_id not in self.left]
 
     def available(self) -> list[Member]:
         """Return the connected seen clients that have not left, sorted by client-id."""

@@ -42,10 +42,10 @@ def train_messages(
     shared = RecordDict({keys.ARRAYS: arrays, **instructions.records, keys.CONFIG: ConfigRecord(dict(to_all))})
     messages = []
     for member in members:
-        own = instructions.each.get(member.client_id)
+        to_one = instructions.each.get(member.client_id)
         content = shared.copy()
-        if own:
-            content[keys.CONFIG] = ConfigRecord({**to_all, **own})
+        if to_one:
+            content[keys.CONFIG] = ConfigRecord({**to_all, **to_one})
         messages.append((member, _message(member, MessageType.TRAIN, content, to_all, ttl)))
     return messages
 

@@ -37,6 +37,11 @@ class AnswerTime:
     latest: float = math.inf
     worked: bool = True
 
+    @property
+    def in_time(self) -> bool:
+        """Whether the client did the work and answered."""
+        return self.worked and self.latest < math.inf
+
 
 @dataclass
 class _Slowness:
@@ -58,8 +63,8 @@ class Pace:
 
     def is_slow(self, client_id: str) -> bool:
         """Whether a client is waited for less."""
-        known = self._slow.get(client_id) if self.binds else None
-        return known is not None and known.answers >= _SUFFER and known.owed > 0
+        slowness = self._slow.get(client_id) if self.binds else None
+        return slowness is not None and slowness.answers >= _SUFFER and slowness.owed > 0
 
     def patience(self, kind: str, client_id: str, times: Sequence[float]) -> float:
         """Return the seconds for which a slow client's answer is waited for.
@@ -77,16 +82,17 @@ class Pace:
     def note(self, kind: str, answers: Mapping[str, AnswerTime]) -> None:
         """Remember the times of an exchange that is over, by client-id."""
         latest = self._latest.setdefault(kind, {})
-        latest |= {client: each.latest for client, each in answers.items() if each.worked and each.latest < math.inf}
-        here = sorted(each.latest for each in answers.values() if each.worked and each.latest < math.inf)
+        worked = {client: answer.latest for client, answer in answers.items() if answer.in_time}
+        latest |= worked
+        here = sorted(worked.values())
         for client, answer in answers.items():
-            own = answer.latest if answer.worked and answer.latest < math.inf else None
-            others = _without(here, own)
+            own_time = answer.latest if answer.in_time else None
+            others = _without(here, own_time)
             allowed = limit(others) if len(others) >= _OTHERS else self.patience(kind, client, [])
             if answer.earliest > allowed:
-                known = self._slow.setdefault(client, _Slowness())
-                known.answers += 1
-                known.owed = 2**known.answers
+                slowness = self._slow.setdefault(client, _Slowness())
+                slowness.answers += 1
+                slowness.owed = 2**slowness.answers
             elif answer.latest <= allowed and client in self._slow:
                 self._slow[client].owed -= self._slow[client].owed > 0
 
@@ -100,8 +106,8 @@ def limit(others: Sequence[float]) -> float:
     return max(FLOOR, FACTOR * median)
 
 
-def _without(ordered: list[float], own: float | None) -> list[float]:
-    if own is None:
+def _without(ordered: list[float], one: float | None) -> list[float]:
+    if one is None:
         return ordered
-    at = bisect_left(ordered, own)
+    at = bisect_left(ordered, one)
     return ordered[:at] + ordered[at + 1 :]

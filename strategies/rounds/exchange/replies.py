@@ -83,9 +83,9 @@ def _refusing(read: Callable[P, T]) -> Callable[P, T]:
     """Return a reading that refuses a reply whatever is raised: it is one client's."""
 
     @wraps(read)
-    def reading(*given: P.args, **named: P.kwargs) -> T:
+    def reading(*arguments: P.args, **named: P.kwargs) -> T:
         try:
-            return read(*given, **named)
+            return read(*arguments, **named)
         except Refused:
             raise
         except Exception as error:
@@ -114,9 +114,9 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
     records: dict[str, ArrayRecord] = {}
     if decision is Decision.JOINED:
         for name in (keys.ARRAYS, *also):
-            if (found := _record(message, name, ArrayRecord)) is None:
+            if (arrays_of_name := _record(message, name, ArrayRecord)) is None:
                 raise Refused(f"reply joins without the ArrayRecord '{name}'")
-            records[name] = found
+            records[name] = arrays_of_name
     arrays = records.pop(keys.ARRAYS, None)
     arrays = ArrayRecord() if arrays is None else arrays  # one that is elsewhere is empty
     return Reply(member, decision, _num_examples(metrics), metrics, arrays, records)

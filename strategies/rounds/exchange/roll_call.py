@@ -96,8 +96,8 @@ class RollCall:
             due = list(sent.values())
         answers = self.channel.inbox.pull(list(calls.pending), Allowance()) if calls.pending else []
         asked = [message for message in answers if message.metadata.reply_to_message_id in calls.pending]
-        known = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
-        self._take(known, online)
+        calls_answered = [(calls.pending.pop(message.metadata.reply_to_message_id), message) for message in asked]
+        self._take(calls_answered, online)
         all_called = not due and not calls.waiting(nodes)
         self._settled = nodes if all_called else None
         return bool(due or answers)
@@ -210,16 +210,16 @@ class RollCall:
             Refused: for a proof that does not hold.
         """
         node, of_connection = call.node, proof.fingerprint(call.node.public_key)
-        if node.registered or (given := read_proof(message)) is None:
+        if node.registered or (shown := read_proof(message)) is None:
             return ProvenKey(of_connection, node.registered)
         client_id, run_key = read_client_id(message), str(self.config.get(keys.RUN_KEY, ""))
         # Under a stock SuperNode, earlier versions name the node id: another server could have passed that on.
         names = of_connection, str(node.node_id)
         bound, passed_on = (proof.statement(call.nonce, run_key, name, client_id) for name in names)
         with suppress(ValueError):
-            return ProvenKey(proof.signer_of(given.public_key, given.signature, bound), True)
+            return ProvenKey(proof.signer_of(shown.public_key, shown.signature, bound), True)
         try:
-            proof.signer_of(given.public_key, given.signature, passed_on)
+            proof.signer_of(shown.public_key, shown.signature, passed_on)
         except ValueError as error:
             raise Refused(f"the proof that client-id '{client_id}' is this node's does not hold: {error}") from None
         return ProvenKey(of_connection, False)

@@ -72,12 +72,12 @@ class Medians:
     def note(self, client: str, values: Mapping[str, float]) -> None:
         """Take a client's values in, in place of its last ones; 0 and infinity say nothing of the others."""
         for name, value in values.items():
-            known = self.latest.setdefault(name, {})
+            of_clients = self.latest.setdefault(name, {})
             if math.isfinite(value):
-                known.pop(client, None)
-                known[client] = value
-            while len(known) > KEPT:
-                del known[next(iter(known))]
+                of_clients.pop(client, None)
+                of_clients[client] = value
+            while len(of_clients) > KEPT:
+                del of_clients[next(iter(of_clients))]
 
     def enough(self, names: Iterable[str]) -> bool:
         """Whether there is a median of each of these that one client cannot choose."""
@@ -85,12 +85,12 @@ class Medians:
 
     def of(self, name: str) -> float:
         """Return the lower median of a quantity; infinity where no client has sent any."""
-        return median_low(known.values()) if (known := self.latest.get(name)) else math.inf
+        return median_low(of_clients.values()) if (of_clients := self.latest.get(name)) else math.inf
 
     def state(self) -> dict[str, Any]:
         """Return what is carried from round to round."""
-        lists = {f"{name}/clients": list(known) for name, known in self.latest.items()}
-        return lists | {f"{name}/values": list(known.values()) for name, known in self.latest.items()}
+        lists = {f"{name}/clients": list(of_clients) for name, of_clients in self.latest.items()}
+        return lists | {f"{name}/values": list(of_clients.values()) for name, of_clients in self.latest.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up what `state` returned."""

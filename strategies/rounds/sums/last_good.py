@@ -152,8 +152,8 @@ class LastGood:
     def state(self) -> dict[str, Any]:
         """Return the scalars of a checkpoint."""
         losses = {"best-loss": self.best, "initial-loss": self.initial}
-        known = {name: loss for name, loss in losses.items() if loss is not None and math.isfinite(loss)}
-        return {"good-round": self.server_round, "good-model": self._where, "rolled-back": self.in_a_row} | known
+        finite = {name: loss for name, loss in losses.items() if loss is not None and math.isfinite(loss)}
+        return {"good-round": self.server_round, "good-model": self._where, "rolled-back": self.in_a_row} | finite
 
     def records(self) -> "dict[str, Any]":
         """Return the records of a checkpoint: the model, where the checkpoint has it not anyway."""
@@ -179,8 +179,8 @@ class LastGood:
         if self._where == _KEPT:
             model = records[_MODEL]
             assert isinstance(model, ArrayRecord)
-            kept = {name.removeprefix(_CARRIED): r for name, r in records.items() if name.startswith(_CARRIED)}
-            self._model, self._carried = model, RecordDict(kept)
+            carried = {name.removeprefix(_CARRIED): r for name, r in records.items() if name.startswith(_CARRIED)}
+            self._model, self._carried = model, RecordDict(carried)
 
 
 def _losses(answers: Iterable[Mapping[str, Any]]) -> list[float]:
@@ -192,5 +192,7 @@ def split(state: "RecordDict") -> "tuple[RecordDict, RecordDict]":
     """Return a checkpoint's records without those of the last good model, and these."""
     from flwr.app import RecordDict
 
-    own = {name: record for name, record in state.items() if name.startswith(_RECORDS)}
-    return RecordDict({name: record for name, record in state.items() if name not in own}), RecordDict(own)
+    of_last_good = {name: record for name, record in state.items() if name.startswith(_RECORDS)}
+    return RecordDict({name: record for name, record in state.items() if name not in of_last_good}), RecordDict(
+        of_last_good
+    )

@@ -81,11 +81,11 @@ def shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) 
     """
     out = {}
     for name, array in model.items():
-        own = view(array)
-        mixed = np.multiply(own, factor, dtype=np.float64)
+        values = view(array)
+        mixed = np.multiply(values, factor, dtype=np.float64)
         if start is not None:
             mixed += np.multiply(view(start[name]), 1.0 - factor, dtype=np.float64)
-        if not np.issubdtype(own.dtype, np.floating):
+        if not np.issubdtype(values.dtype, np.floating):
             mixed = np.rint(mixed)
-        out[name] = serialised(mixed.astype(own.dtype))
+        out[name] = serialised(mixed.astype(values.dtype))
     return record_of_arrays(out)

@@ -131,8 +131,8 @@ class WeightedSum:
     def _checked_elsewhere(self, model: Elsewhere) -> Elsewhere:
         if model.trouble:
             raise (NotFinite if model.not_finite else Refused)(model.trouble)
-        if (own := {name: (like.shape, like.dtype.name) for name, like in self._like.items()}) != model.form:
-            raise Refused(f"model has arrays {dict(model.form)}, expected {own}")
+        if (form := {name: (like.shape, like.dtype.name) for name, like in self._like.items()}) != model.form:
+            raise Refused(f"model has arrays {dict(model.form)}, expected {form}")
         return model
 
     def _gather(self) -> None:
@@ -191,7 +191,9 @@ class WeightedSum:
         """
         self._gather()
         self._add_waiting()
-        kept = keep + scale * self.weight  # of the sent model: 1 where the step is along the clients' mean update
+        sent_weight = (
+            keep + scale * self.weight
+        )  # of the sent model: 1 where the step is along the clients' mean update
         out: dict[str, Array] = {}
         for name, like in self._like.items():
             # In place, because fresh memory costs more than the arithmetic.
@@ -202,8 +204,8 @@ class WeightedSum:
             if mixed is None:
                 mixed = np.zeros(like.size)
             mixed *= mixed.dtype.type(scale)
-            if kept:
-                _multiply_add(mixed, like.reshape(-1), kept)
+            if sent_weight:
+                _multiply_add(mixed, like.reshape(-1), sent_weight)
             if not np.issubdtype(like.dtype, np.floating):
                 mixed = np.rint(mixed)
             out[name] = serialised(mixed.astype(like.dtype, copy=False).reshape(like.shape))
