@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedappeal.settings.config import ConfigError
     from fedappeal.tasks.examples import ClientData, Split
     from fedappeal.tasks.task import Task
-    from fedappeal.views.comparison.frame import compare
+    from fedappeal.views.comparison.export import compare
 
 __version__ = FEDAPPEAL
 
@@ -30,7 +30,7 @@ _NAMES = {
     "Runs": "fedappeal.api.runs",
     "Split": "fedappeal.tasks.examples",
     "Task": "fedappeal.tasks.task",
-    "compare": "fedappeal.views.comparison.frame",
+    "compare": "fedappeal.views.comparison.export",
     "load": "fedappeal.api.simulate",
     "simulate": "fedappeal.api.simulate",
     "sweep": "fedappeal.api.sweep",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.record.reader import Record
 from fedappeal.system.natural_order import natural_order
-from fedappeal.views.comparison.frames import pandas
+from fedappeal.views.comparison.export import pandas
 
 if TYPE_CHECKING:
     import pandas as pd

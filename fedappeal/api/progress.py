@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedappeal.views.terminal.progress import bars
 
 
 class Shown(Protocol):
@@ -27,13 +28,7 @@ def shown(quiet: bool) -> Iterator[Shown]:
     elif in_notebook():
         yield _notebook_line()
     elif sys.stdout.isatty():
-        with Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(highlight=False),
-        ) as progress:
+        with bars(Console(highlight=False)) as progress:
             bar = progress.add_task("", total=None)
             yield lambda what, done, total: progress.update(bar, description=what, completed=done, total=total)
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 from fedappeal.api.picture import Picture
 from fedappeal.api.run import FIGURES, Run, shown_value
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.views.comparison.frames import pandas
+from fedappeal.views.comparison.export import pandas
 
 if TYPE_CHECKING:
     import pandas as pd

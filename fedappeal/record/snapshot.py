@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
+
+from fedappeal.protocol.foreign_text import one_line
 
 WAITING, RUNNING, FINISHED, FAILED, INTERRUPTED = "waiting", "running", "finished", "failed", "interrupted"
 SUMMED = ("asked", "joined", "sat_out", "left", "failed", "bytes_up", "bytes_down", "seconds")
 """Columns of the history of which there are totals."""
+LONGEST_REASON = 160
+"""Characters by which reasons are told apart, and shown."""
 _LARGEST = 1e300
 
 
@@ -21,6 +25,7 @@ class Snapshot:
             however the latest process left it.
         latest: the latest round's line of the history; empty: no round is over.
         totals: of the columns `SUMMED`.
+        failures: reasons for which replies were left out, and how often each occurred.
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = (), rounds: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -29,6 +34,7 @@ class Snapshot:
         self.end: dict[str, Any] | None = None
         self.latest: Mapping[str, Any] = {}
         self.totals: Counter[str] = Counter(dict.fromkeys(SUMMED, 0))
+        self.failures: Counter[str] = Counter()
         for event in events:
             self.event(event)
         for line in rounds:
@@ -51,6 +57,8 @@ class Snapshot:
         """Take up a line of the history."""
         self.latest = line
         self.totals.update({key: figure(line.get(key)) for key in SUMMED})
+        if isinstance(failures := line.get("failures"), dict):
+            self.failures.update(one_line(reason, LONGEST_REASON) for reason in failures.values())
 
     @property
     def last_round(self) -> int:
@@ -63,11 +71,11 @@ class Snapshot:
         return self.state if self.state in (FINISHED, FAILED) else INTERRUPTED
 
 
-def is_figure(value: object) -> bool:
+def is_figure(value: object) -> TypeGuard[float]:
     """Whether a value of the history is a number of usual size."""
     return isinstance(value, bool) or (isinstance(value, int | float) and abs(value) < _LARGEST)
 
 
 def figure(value: object) -> float | int:
     """Return a number of usual size; 0 for anything else."""
-    return value if isinstance(value, int | float) and is_figure(value) else 0
+    return value if is_figure(value) else 0

@@ -10,8 +10,18 @@ from typing import Any
 
 from fedappeal.studies.experiment import OWN, Arm, Claim, Experiment, Quick, ahead, at_least
 from fedappeal.studies.plots import curves
-from fedappeal.views.comparison.measures import LATE, Lines, Measure, joined_share, last, late
-from fedappeal.views.comparison.volunteer_measures import megabytes_to, rounds_to, stayed, training_megabytes
+from fedappeal.views.comparison.measures import (
+    LATE,
+    Lines,
+    Measure,
+    joined_share,
+    last,
+    late,
+    megabytes_to,
+    rounds_to,
+    stayed,
+    training_megabytes,
+)
 
 CLIENTS = 40
 REACHED = 0.5

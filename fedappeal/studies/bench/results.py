@@ -12,8 +12,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.design import BEHAVIOURS, TASKS, Cell
 from fedappeal.studies.experiment import RunResult
 from fedappeal.system.files import replace_file
-from fedappeal.views.comparison.measures import Lines, Measure, late
-from fedappeal.views.comparison.volunteer_measures import continued, kept, megabytes_to, rounds_to, stayed
+from fedappeal.views.comparison.measures import Lines, Measure, continued, kept, late, megabytes_to, rounds_to, stayed
 
 RESULTS = "results.json"
 MOST_BYTES = 50_000_000

@@ -1,14 +1,16 @@
-"""A comparison for other programs: CSV, JSON, Markdown, LaTeX, DataFrame."""
+"""A comparison for other programs: DataFrame (`compare`), CSV, JSON, Markdown, LaTeX."""
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from fedappeal.views.comparison.frames import pandas
-from fedappeal.views.comparison.result import Comparison
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.comparison.result import Comparison, compare_runs
 from fedappeal.views.comparison.result_tables import comparison_tables
+from fedappeal.views.comparison.runs import RunLike, read_runs
 from fedappeal.views.comparison.table import Table
 
 if TYPE_CHECKING:
@@ -33,6 +35,45 @@ COLUMNS = (
     "verdict",
 )
 """Of the rows; shares are numbers from 0 to 1, as in a history."""
+
+
+def compare(runs: RunLike | Iterable[RunLike], *, baseline: str = "", each_run: bool = False) -> "pd.DataFrame":
+    """Return a row for each group of runs and measure; needs the extra ``frames``.
+
+    Runs that differ in their seeds alone are a group, named by the settings in which it differs from others.
+
+    Args:
+        runs: folders of runs, folders that hold such folders (a sweep's), or objects with a ``path``; one or more.
+        baseline: the group from which the differences are, by its name, its settings (``strategy=fedavg``) or their
+            values (``fedavg``); empty: the first of each task.
+        each_run: make each run a group of its own, named by its folder.
+
+    Returns:
+        ``task``, ``group``, ``measure``; ``mean``, ``low`` and ``high`` of its 95 % interval, ``n`` seeds;
+        ``difference`` from the baseline over the ``pairs`` seeds that both have, ``difference_low``,
+        ``difference_high``, ``wins`` (seeds for which the group is better) and ``verdict`` (``level`` where the
+        interval holds 0). Shares are numbers from 0 to 1. ``attrs["notes"]`` names what is odd about the runs.
+
+    Warns:
+        UserWarning: a run is not finished, so that all were compared after an earlier round.
+
+    Raises:
+        ConfigError: a folder without a run, an unknown baseline, or pandas is not installed.
+    """
+    read, empty = read_runs(runs)
+    found = compare_runs(read, baseline, each_run)
+    frame = frame_of(found)
+    if empty:
+        frame.attrs["notes"].append(left_out(empty))
+    for comparison in found:
+        if comparison.after:
+            warnings.warn(comparison.notes[0], stacklevel=2)
+    return frame
+
+
+def left_out(names: Iterable[str]) -> str:
+    """Return the note on runs that have no finished round."""
+    return f"left out, because no round is finished: {', '.join(names)}"
 
 
 def rows_of(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -90,3 +131,17 @@ def _latex(table: Table) -> str:
     columns = "l" + "r" * (len(table.header) - 1)
     text: str = frame.to_latex(index=False, escape=True, column_format=columns, caption=caption)
     return text.replace("±", r"$\pm$")
+
+
+def pandas() -> Any:
+    """Return the package, with what it needs to write LaTeX.
+
+    Raises:
+        ConfigError: it is not installed; says how.
+    """
+    try:
+        import jinja2  # noqa: F401
+        import pandas
+    except ImportError:
+        raise ConfigError("data frames and LaTeX need pandas: pip install 'fedappeal[frames]'") from None
+    return pandas

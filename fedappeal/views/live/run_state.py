@@ -1,6 +1,5 @@
 """A run as its folder tells it while it runs: how it stands, its rounds, its clients, how long it still takes."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +11,7 @@ from fedappeal.record.columns import MEAN, PAGE, PLAIN, Column, shown_in
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND
-from fedappeal.record.snapshot import RUNNING, SUMMED, WAITING, Snapshot, figure, is_figure
+from fedappeal.record.snapshot import LONGEST_REASON, RUNNING, SUMMED, WAITING, Snapshot, figure, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.clients import Clients
 
@@ -22,7 +21,6 @@ MOST_REASONS = 20
 ESTIMATED_FROM = 20
 """Rounds, the latest ones, whose mean says how long the others will take."""
 _SHOWN = ("round", *SUMMED, "surplus", "mandatory", "evaluated", "expected")
-_REASON = 160
 
 
 def seconds_left(seconds: Sequence[float], rounds_left: int) -> float | None:
@@ -50,7 +48,6 @@ class RunState:
         self._snapshot = Snapshot()
         self._rounds: list[dict[str, Any]] = []
         self._seconds: list[float] = []
-        self._failures: Counter[str] = Counter()
 
     @property
     def state(self) -> str:
@@ -80,7 +77,6 @@ class RunState:
         failures = line.get("failures")
         if isinstance(failures, dict):
             self.clients.failed(int(line["round"]), failures)
-            self._failures.update(one_line(reason, _REASON) for reason in failures.values())
         columns = (column.key for view in (PAGE, PLAIN) for column in shown_in(view, self._metric))
         wanted = dict.fromkeys((*_SHOWN, *columns))
         return {key: value for key in wanted if (value := line.get(key)) is not None and is_figure(value)}
@@ -91,7 +87,8 @@ class RunState:
 
     def failures(self) -> list[dict[str, Any]]:
         """Return the reasons of failures, and how often each occurred."""
-        return [{"reason": reason, "times": times} for reason, times in self._failures.most_common(MOST_REASONS)]
+        failures = self._snapshot.failures.most_common(MOST_REASONS)
+        return [{"reason": reason, "times": times} for reason, times in failures]
 
     def section(self) -> dict[str, Any]:
         """Return the run as a whole, as the page shows it."""
@@ -104,7 +101,7 @@ class RunState:
             "seed": settings.get("seed") if isinstance(settings.get("seed"), int) else None,
             "runtime": printable(runtime, 20),
             "state": self.state,
-            "reason": one_line(self._snapshot.reason, _REASON),
+            "reason": one_line(self._snapshot.reason, LONGEST_REASON),
             "round": self._snapshot.begun,
             "since": self._snapshot.since,
             "last": self._snapshot.last_round,

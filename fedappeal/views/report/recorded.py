@@ -1,22 +1,19 @@
 """What a report shows of one run beyond its history: read from its folder, checked, bounded."""
 
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedappeal.protocol.foreign_text import all_printable, one_line
+from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.record.files import PARTICIPATION
 from fedappeal.record.reader import Record
+from fedappeal.record.snapshot import Snapshot, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.groups import text_of
 from fedappeal.views.comparison.runs import RecordedRun
 from fedappeal.views.report.participation import Participation, participation_of
 
-_REASON = 160
-"""Characters by which reasons of failures are told apart, and shown."""
 MOST_REASONS = 20
 MOST_CLIENTS = 400
 """Clients whose metric is shown one by one."""
@@ -71,7 +68,8 @@ def reported(path: Path, run: RecordedRun) -> ReportedRun:
         participation = participation_of(Record(path).participation)
     except ValueError as error:
         raise ConfigError(f"file '{path / PARTICIPATION}' cannot be read: {error}") from None
-    return ReportedRun(run, participation, _measured(path, run), _failures(run), _facts(path))
+    failures = Snapshot(rounds=run.lines).failures.most_common(MOST_REASONS)
+    return ReportedRun(run, participation, _measured(path, run), failures, _facts(path))
 
 
 def _measured(path: Path, run: RecordedRun) -> tuple[int, Sequence[MeasuredClient]]:
@@ -100,18 +98,7 @@ def _list(line: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value):
-        return float(value)
-    return None
-
-
-def _failures(run: RecordedRun) -> list[tuple[str, int]]:
-    reasons: Counter[str] = Counter()
-    for line in run.lines:
-        failures = line.get("failures")
-        if isinstance(failures, dict):
-            reasons.update(one_line(reason, _REASON) for reason in failures.values())
-    return reasons.most_common(MOST_REASONS)
+    return float(value) if is_figure(value) else None
 
 
 def _facts(path: Path) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.system.plural import counted
-from fedappeal.views.comparison.frame import left_out
+from fedappeal.views.comparison.export import left_out
 from fedappeal.views.comparison.groups import used_settings
 from fedappeal.views.comparison.result import Comparison, compare_runs
 from fedappeal.views.comparison.result_tables import comparison_tables

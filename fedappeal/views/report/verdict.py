@@ -1,6 +1,7 @@
 """What came out of runs, in a few plain sentences."""
 
 from fedappeal.record.columns import HEADLINE, PERCENT, SHARE, shown_in
+from fedappeal.record.snapshot import Snapshot
 from fedappeal.system.plural import counted
 from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.result import Comparison, Result
@@ -39,9 +40,8 @@ def _rated(run: RecordedRun) -> list[str]:
 
 
 def _took_part(run: RecordedRun) -> str:
-    asked, joined, sat_out, left, failed = (
-        sum(int(line.get(key, 0)) for line in run.lines) for key in ("asked", "joined", "sat_out", "left", "failed")
-    )
+    totals = Snapshot(rounds=run.lines).totals
+    asked, joined, sat_out, left, failed = (totals[key] for key in ("asked", "joined", "sat_out", "left", "failed"))
     others = [f"{sat_out:,} were declined"] if sat_out else []
     others += [f"{failed:,} failed"] if failed else []
     others += [f"{counted(left, 'client')} left for good" if left else "no client left"]

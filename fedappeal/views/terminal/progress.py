@@ -56,7 +56,7 @@ def one_run(
         completed: rounds that are over already, of a run that continues.
     """
     if view.console.is_terminal and not as_json():
-        with _bars(view.console) as progress:
+        with bars(view.console) as progress:
             bar = progress.add_task(name, total=view.config.rounds, completed=completed)
             yield lambda line: progress.update(
                 bar, completed=line["round"], description=described(name, line, view.metric)
@@ -75,13 +75,14 @@ def several_runs(
 ) -> Iterator[Several]:
     """Show how far several runs are while the block runs."""
     if console.is_terminal and not as_json():
-        with _bars(console) as progress:
+        with bars(console) as progress:
             yield _SeveralBars(jobs, progress)
     else:
         yield _SeveralLines(jobs, console, clock)
 
 
-def _bars(console: Console) -> Progress:
+def bars(console: Console) -> Progress:
+    """Return progress bars: a description, how many rounds are over, and how long the others may take."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

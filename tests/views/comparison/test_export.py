@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.comparison.export import COLUMNS, FORMATS, rows_of, text_of
-from fedappeal.views.comparison.frame import compare
+from fedappeal.views.comparison.export import COLUMNS, FORMATS, compare, rows_of, text_of
 from fedappeal.views.comparison.result import Comparison, compare_runs
 from fedappeal.views.comparison.result_tables import comparison_tables
 from fedappeal.views.comparison.runs import read_runs

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedappeal.views.comparison.volunteer_measures import (
+from fedappeal.views.comparison.measures import (
     kept,
     megabytes_to,
     rounds_to,
