@@ -1,9 +1,7 @@
 """The tables ``[tool.flwr.app.config]`` of pyproject.toml: what ``flwr run`` can override, with its default.
 
-    python -m fedappeal.cli.config_tables
-
-prints them; a test compares them with the file. Flower overrides only keys that are there, and knows no "not set", so
-settings without a default are left out: the key ``set`` carries them.
+`python -m fedappeal.cli.reference` writes them; a test compares them with the file. Flower overrides only keys that
+are there, and knows no "not set", so settings without a default are left out: the key ``set`` carries them.
 """
 
 from collections.abc import Iterator
@@ -34,10 +32,8 @@ def plugins_with_settings() -> Iterator[tuple[str, type[Plugin]]]:
                 yield name, plugin
 
 
-def main() -> None:
-    """Print the tables as TOML."""
-    print(tomli_w.dumps({"tool": {"flwr": {"app": {"config": config_tables()}}}}), end="")
-
-
-if __name__ == "__main__":
-    main()
+def with_tables(pyproject: str) -> str:
+    """Return the text of pyproject.toml with its tables as they are now."""
+    tables = tomli_w.dumps({"tool": {"flwr": {"app": {"config": config_tables()}}}})
+    before, _, rest = pyproject.partition("[tool.flwr.app.config]\n")
+    return f"{before}{tables}\n{rest[rest.index('[tool.ruff]') :]}"

@@ -1,12 +1,12 @@
 """The tables of docs/reference.md: every name, every setting with its default, and an owner's limits.
 
-    python -m fedappeal.cli.reference docs/reference.md
+    python -m fedappeal.cli.reference
 
-writes them anew, each between its marks ``<!-- NAME -->`` and ``<!-- end -->``; a test compares them.
+in a checkout writes them anew, each between its marks ``<!-- NAME -->`` and ``<!-- end -->``, and the tables of
+pyproject.toml; tests compare them.
 """
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from client.limits.limits import Limits
 from client.settings import Connection, NodeSettings, ProcessSettings
-from fedappeal.cli.config_tables import plugins_with_settings
+from fedappeal.cli.config_tables import plugins_with_settings, with_tables
 from fedappeal.cli.listing import KINDS, choices, default_of, summary
 from fedappeal.core.plugins import Registry
 from fedappeal.record.columns import described
@@ -88,9 +88,9 @@ def _row(*cells: str) -> str:
 
 
 def main() -> None:
-    """Write the tables of a page anew."""
-    page = Path(sys.argv[1])
-    page.write_text(renewed(page.read_text()))
+    """Write the tables of the current checkout anew."""
+    for path, current in ((Path("docs/reference.md"), renewed), (Path("pyproject.toml"), with_tables)):
+        path.write_text(current(path.read_text()))
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def told(cell: str, value: str) -> bool:
 
 def test_the_tables_of_the_reference_are_those_of_the_code() -> None:
     page = PAGES["docs/reference.md"]
-    assert renewed(page) == page, "python -m fedappeal.cli.reference docs/reference.md writes them"
+    assert renewed(page) == page, "python -m fedappeal.cli.reference writes them"
     assert {name for name in tables() if f"<!-- {name} -->" not in page} == set()
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def test_pyproject_lists_exactly_the_defaults() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     defaults = config_tables()
-    assert list(config) == list(defaults), "python -m fedappeal.cli.config_tables prints what belongs there"
+    assert list(config) == list(defaults), "python -m fedappeal.cli.reference writes what belongs there"
     assert config == defaults
     general = {key: value for key, value in defaults.items() if not isinstance(value, dict)}
     assert general == {**RunConfig().as_config(), "set": ""}
