@@ -7,56 +7,27 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
-from strategies import (
-    AFL,
-    MIFA,
-    TERM,
-    AdaGD,
-    Ditto,
-    FedAdam,
-    FedALIGN,
-    FedAU,
-    FedAvg,
-    FedNova,
-    FedProx,
-    MaxFL,
-    MaxFLAdaGD,
-    MWFed,
-    Oracle,
-    PerFedAvg,
-    PFedMe,
-    QFedAvg,
-    Scaffold,
-    Strategy,
-)
+from strategies import AdaGD, FedALIGN, FedNova, MaxFL, MaxFLAdaGD, MWFed, Oracle, QFedAvg, Strategy
 from tests.grid import MemoryGrid, Volunteer
 from tests.quadratics import config, nodes
 
 Make = Callable[..., Strategy]
 
-MADE: dict[str, Make] = {
+BY_KEYWORDS: dict[str, Make] = {
     "maxfl": lambda **shared: MaxFL(server_lr=1.0, stabilizer=1e-3, **shared),
     "fedalign": lambda **shared: FedALIGN(epsilon=0.2, warmup_rounds=0, priority_ids=["100", "101"], **shared),
     "adagd": lambda **shared: AdaGD(step_size=0.1, precision=1e-3, slack=2.0, on_missing="proceed", **shared),
     "maxfl-adagd": lambda **shared: MaxFLAdaGD(step_size=0.1, precision=1e-3, on_missing="proceed", **shared),
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "fedadam": FedAdam,
     "fednova": lambda **shared: FedNova(local_steps=10, **shared),
-    "scaffold": Scaffold,
-    "fedau": FedAU,
     "oracle": lambda **shared: Oracle(probabilities="0.5", **shared),
-    "mifa": MIFA,
     "qfedavg": lambda **shared: QFedAvg(q=1.0, learning_rate=0.1, **shared),
-    "afl": AFL,
-    "term": TERM,
     "mwfed": lambda **shared: MWFed(local_steps=10, **shared),
-    "ditto": Ditto,
-    "perfedavg": PerFedAvg,
-    "pfedme": PFedMe,
 }
-"""Every strategy with the keywords that the contract names."""
+"""Strategies with the keywords that the contract names; all others are made without any."""
+
+MADE: dict[str, Make] = {name: BY_KEYWORDS.get(name) or STRATEGIES.load(name) for name in STRATEGIES.names()}
 
 every_strategy = pytest.mark.parametrize("name", list(MADE))
 

@@ -13,7 +13,6 @@ from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.training.models import arrays_of
 from fedappeal.cli.main import main
-from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
@@ -65,7 +64,7 @@ def told_of(config: RunConfig) -> dict[str, Scalar]:
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-@pytest.mark.parametrize("strategy", STRATEGIES.built_in)
+@pytest.mark.parametrize("strategy", NEEDED)
 def test_a_run_that_needs_what_stays_is_declined_with_one_line_and_any_other_answered(
     strategy: str, switch: str
 ) -> None:
