@@ -1,7 +1,7 @@
 """Clients that collude against a bounded run: the tables of docs/influence.md, a run a row of `--out`.
 
-python benchmarks/influence.py --out influence.jsonl                      runs what is missing, and prints the tables
-python benchmarks/influence.py --out influence.jsonl --strategy fedavg    one strategy
+python -m benchmarks.influence --out influence.jsonl                      runs what is missing, and prints the tables
+python -m benchmarks.influence --out influence.jsonl --strategy fedavg    one strategy
 
 The attackers know all updates of the round, the honest ones too. Each sends, for every record of its reply:
 
@@ -12,7 +12,6 @@ known   as long as their median, against their mean, at 87 degrees to the common
 """
 
 import argparse
-import json
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
+from benchmarks.resumed import resumed
 from client.participation.byzantine import attackers
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import array_record, view
@@ -159,24 +159,20 @@ def _record_of(update: Vector, like: ArrayRecord, start: ArrayRecord | None) -> 
 
 def rows(only: str) -> Iterator[dict[str, Any]]:
     """Yield the runs: strategy, data, bounds, number of attackers, attack, seed."""
-    plan = [("skewed", 2, SEEDS), ("skewed", 1, SEEDS[:2]), ("iid", 2, SEEDS[:2])]
-    for data, number, seeds in plan:
-        for strategy in STRATEGIES:
-            if only in ("", strategy):
-                for seed in seeds[:1] if strategy in SLOW else seeds:
-                    for attack_name in (CLEAN, WITHOUT, *ATTACKS):
-                        yield _row(strategy, data, "bounded", number, attack_name, seed)
-                    for attack_name in (CLEAN, "flip") if (data, number) == ("skewed", 2) else ():
-                        yield _row(strategy, data, "off", number, attack_name, seed)
+    for data, number, seeds in (("skewed", 2, SEEDS), ("skewed", 1, SEEDS[:2]), ("iid", 2, SEEDS[:2])):
+        both = [("off", CLEAN), ("off", "flip")] if (data, number) == ("skewed", 2) else []
+        for strategy in [only] if only else STRATEGIES:
+            for seed in seeds[:1] if strategy in SLOW else seeds:
+                for influence, attack_name in (*(("bounded", name) for name in (CLEAN, WITHOUT, *ATTACKS)), *both):
+                    yield _row(strategy, data, influence, number, attack_name, seed)
 
 
-def _row(strategy: str, data: str, influence: str, number: int, attack_name: str, seed: int) -> dict[str, Any]:
-    values = (strategy, data, influence, number, attack_name, seed)
+def _row(*values: Any) -> dict[str, Any]:
     return dict(zip(_KEYS, values, strict=True))
 
 
 def run(row: dict[str, Any]) -> dict[str, Any]:
-    """Simulate a run; return the row with the honest clients' mean accuracy in the last round, in per cent."""
+    """Simulate a run; return the honest clients' mean accuracy in the last round, in per cent, and more."""
     import torch
 
     from fedappeal.record.reader import Record
@@ -208,7 +204,6 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
     medians = [median_low(loss for loss in line["loss"] if loss is not None) for line in measured]
     best = [min(medians[:k]) for k in range(1, len(medians))]
     return {
-        **row,
         "accuracy": 100 * fmean(honest),
         "highest_loss_ratio": max((now / low for now, low in zip(medians[1:], best, strict=True)), default=1.0),
         "rolled_back": sum(line.get("rolled_back", 0) for line in history),
@@ -267,16 +262,7 @@ def main() -> None:
     parser.add_argument("--strategy", default="", choices=["", *STRATEGIES])
     options = parser.parse_args()
     logging.getLogger("fedappeal").setLevel(logging.ERROR)
-    found = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    known = {_key(row) for row in found}
-    with options.out.open("a", encoding="utf-8") as out:
-        for row in rows(options.strategy):
-            if _key(row) not in known:
-                known.add(_key(row))
-                found.append(run(row))
-                out.write(json.dumps(found[-1]) + "\n")
-                out.flush()
-    tables(found)
+    tables(resumed(options.out, rows(options.strategy), run))
 
 
 if __name__ == "__main__":

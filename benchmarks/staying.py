@@ -1,18 +1,19 @@
 """Who stays by default: the numbers of docs/staying.md, a run a row of `--out`, which is continued where it is.
 
-python benchmarks/staying.py report --out staying.jsonl    seeds 21 to 30: the page's tables
-python benchmarks/staying.py pooled --out pooled.jsonl     what one model for all data could reach
+python -m benchmarks.staying report --out staying.jsonl    seeds 21 to 30: the page's tables
+python -m benchmarks.staying pooled --out pooled.jsonl     what one model for all data could reach
 """
 
 import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.resumed import resumed
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.versions import recorded_versions
 from fedappeal.views.comparison.statistics import Interval
@@ -55,17 +56,22 @@ SCARCE_ARMS: Mapping[str, Settings] = {
 
 def report_rows() -> Iterator[dict[str, Any]]:
     """Yield the runs of the report: table, arm and settings of each."""
-    for arm, own in SCARCE_ARMS.items():
-        for seed in SEEDS:
-            yield {"table": "scarce goodwill", "arm": arm, "settings": {**SCARCE, **own, "seed": seed}}
-    for arm, own in ARMS.items():
-        for name, task in TASKS.items():
+    tables = {"scarce goodwill": (SCARCE, SCARCE_ARMS)}
+    tables |= {name: ({**task, "rounds": 60}, ARMS) for name, task in TASKS.items()}
+    for name, (shared, arms) in tables.items():
+        for arm, settings in arms.items():
             for seed in SEEDS:
-                yield {"table": name, "arm": arm, "settings": {**task, "rounds": 60, **own, "seed": seed}}
+                yield {"table": name, "arm": arm, "settings": {**shared, **settings, "seed": seed}}
+
+
+def pooled_rows() -> Iterator[dict[str, Any]]:
+    """Yield the pooled models: table, arm and seed of each."""
+    for task, seed, rate in product(("chem97", "debian"), (21, 22), (0.1, 0.5, 2.0)):
+        yield {"table": f"{task}, pooled", "arm": f"rate {rate:g}", "seed": seed}
 
 
 def run(row: dict[str, Any]) -> dict[str, Any]:
-    """Simulate a run; return the row with what came out."""
+    """Simulate a run; return what came out."""
     from fedappeal.simulation.engine import Simulation, simulate
     from server.build import check_settings
     from server.new_run import new_run
@@ -77,10 +83,10 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
         simulate(config, new_run(path, config), Simulation(threads=1, resumable=False))
         who = WhoStayed.of(path)
     figures = {name: getattr(who, name) for name in ("willing", "served", "score", "used", "asked")}
-    return {**row, **figures, "versions": recorded_versions()}
+    return {**figures, "versions": recorded_versions()}
 
 
-def pooled(task: str, seed: int, rate: float) -> dict[str, Any]:
+def pooled(row: dict[str, Any]) -> dict[str, float]:
     """Train one model on all clients' training data; return the share of clients whose requirement it meets."""
     import numpy as np
     import torch
@@ -93,6 +99,7 @@ def pooled(task: str, seed: int, rate: float) -> dict[str, Any]:
     from strategies.fedavg import FedAvg
 
     torch.set_num_threads(1)
+    task, seed, rate = row["table"].split(",")[0], row["seed"], float(row["arm"].split()[1])
     config = RunConfig.parse({**TASKS[task], "strategy": "fedavg", "seed": seed})
     clients = [
         Participant(config, NodeSettings(partition_id=k), ContextStore(RecordDict())) for k in range(config.clients)
@@ -118,7 +125,7 @@ def pooled(task: str, seed: int, rate: float) -> dict[str, Any]:
             judged = [each.judge(arrays, f"{number}", each.judged_split, adaptation=use) for each in clients]
             best[how] = max(best[how], fmean(need.met(one) for need, one in zip(needs, judged, strict=True)))
         model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
-    return {"table": f"{task}, pooled", "arm": f"rate {rate:g}", "seed": seed, **best}
+    return best
 
 
 def table(rows: list[dict[str, Any]]) -> None:
@@ -146,22 +153,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    rows = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    with ProcessPoolExecutor(given.jobs) as workers, given.out.open("a") as file:
-        if given.part == "pooled":
-            keys = [(t, s, r) for t in ("chem97", "debian") for s in (21, 22) for r in (0.1, 0.5, 2.0)]
-            done = {(row["table"].split(",")[0], row["seed"], float(row["arm"].split()[1])) for row in rows}
-            results = workers.map(pooled, *zip(*[key for key in keys if key not in done], strict=True))
-        else:
-            known = [{key: row[key] for key in ("table", "arm", "settings")} for row in rows]
-            results = workers.map(run, (row for row in report_rows() if row not in known))
-        for row in results:
-            rows.append(row)
-            print(json.dumps(row), file=file, flush=True)
-    if given.part == "pooled":
-        print(*(json.dumps(row) for row in rows), sep="\n")
+    if given.part == "report":
+        table(resumed(given.out, report_rows(), run, given.jobs))
     else:
-        table(rows)
+        print(*map(json.dumps, resumed(given.out, pooled_rows(), pooled, given.jobs)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.studies.experiment import Experiment
-from fedappeal.studies.record import Record
+from fedappeal.studies.record import Record, rows_settings
 from fedappeal.system.files import replace_file
 
 
@@ -36,16 +36,21 @@ def taken_over(experiment: Experiment, source: Mapping[str, Any]) -> dict[str, A
     arms = {arm.name: arm for arm in experiment.arms}
     groups = {arm.group for arm in experiment.arms}
     measures = {m.key: m.title for m in experiment.measures if m.key in source["measures"]}
-    found = [
+    settings = source["settings"]
+    names = [name for name in arms if name in rows]
+    of_rows = {
+        name: {**settings["shared"], **{k: v for k, v in zip(settings["different"], values, strict=True) if v}}
+        for name, values in settings["rows"].items()
+    }
+    taken = [
         {
             "name": name,
-            "group": arm.group,
-            "paper": dict(arm.paper),
+            "group": arms[name].group,
+            "paper": dict(arms[name].paper),
             "seeds": rows[name]["seeds"],
             "ours": {key: rows[name]["ours"][key] for key in measures},
         }
-        for name, arm in arms.items()
-        if name in rows
+        for name in names
     ]
     return {
         **source,
@@ -53,24 +58,11 @@ def taken_over(experiment: Experiment, source: Mapping[str, Any]) -> dict[str, A
         "source": experiment.source,
         "command": source["command"].replace(source["experiment"], experiment.name, 1),
         "measures": measures,
-        "arms": found,
+        "arms": taken,
         "figure": experiment.figure is not None,
         "diverged": [row for row in source["diverged"] if row[0] in groups],
         "undrawn": [name for name in source.get("undrawn", ()) if name in arms],
         "skipped": {name: reason for name, reason in source["skipped"].items() if name in arms},
         "failed": {run: why for run, why in source["failed"].items() if run.rpartition(", seed ")[0] in arms},
-        "settings": _settings(source["settings"], [row["name"] for row in found]),
-    }
-
-
-def _settings(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """Return the settings of some rows: those that are the same in all of them are shared."""
-    rows = {name: dict(zip(settings["different"], settings["rows"][name], strict=True)) for name in names}
-    different = [key for key in settings["different"] if len({row[key] for row in rows.values()}) > 1]
-    alike = {key: rows[names[0]][key] for key in settings["different"] if key not in different}
-    return {
-        "seeds": settings["seeds"],
-        "different": different,
-        "rows": {name: [row[key] for key in different] for name, row in rows.items()},
-        "shared": dict(sorted({**settings["shared"], **{k: v for k, v in alike.items() if v}}.items())),
+        "settings": rows_settings({name: of_rows[name] for name in names}, source["settings"]["seeds"]),
     }

@@ -40,6 +40,13 @@ class Spread:
         """Return a number of the paper."""
         return cls(*number) if isinstance(number, tuple) else cls(number, None)
 
+    @classmethod
+    def shown(cls, values: Sequence[float], runs: int, digits: int) -> str:
+        """Return numbers as ``mean ± deviation``, and of how many of the runs they are where not of all."""
+        if not values:
+            return NONE
+        return cls.of(values).show(digits) + (f" ({len(values)} of {runs})" if len(values) < runs else "")
+
     def decimals(self) -> int:
         """Return how many digits after the point they are written with."""
         known = (value for value in (self.mean, self.deviation) if value is not None)
@@ -90,10 +97,7 @@ def _against_paper(results: Results, arms: Sequence[Arm], measure: Measure, besi
 
 
 def _ours(results: Results, arm: Arm, measure: Measure) -> str:
-    values, runs = results.numbers(arm.name, measure), len(results.of(arm.name))
-    if not values:
-        return NONE
-    return Spread.of(values).show(measure.digits) + (f" ({len(values)} of {runs})" if len(values) < runs else "")
+    return Spread.shown(results.numbers(arm.name, measure), len(results.of(arm.name)), measure.digits)
 
 
 def _papers(arm: Arm, measure: Measure) -> str:

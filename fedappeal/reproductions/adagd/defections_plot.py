@@ -1,6 +1,6 @@
 """The pictures of ADA-GD's figures 2 and 3: accuracy over rounds, and by precision. Needs matplotlib."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from fedappeal.reproductions.adagd.settings import (
 from fedappeal.studies.experiment import Results, RunResult
 from fedappeal.views.comparison.figures import COLOURS, new_figure, save
 from fedappeal.views.comparison.measures import Measure
+from fedappeal.views.comparison.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +102,7 @@ def _by_precision(
     axes.errorbar(
         [p for p, _ in found],
         [float(np.mean(values)) for _, values in found],
-        yerr=[_half_width(values) for _, values in found],
+        yerr=[Interval.of(values).half or 0.0 for _, values in found],
         color=colour,
         marker="o",
         markersize=3.5,
@@ -109,14 +110,3 @@ def _by_precision(
         capsize=2.5,
         label=label,
     )
-
-
-_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Student's t, 97.5 %, by the number of runs."""
-
-
-def _half_width(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % confidence interval of the mean; 0 for a single run."""
-    if len(values) < 2:
-        return 0.0
-    return float(_STUDENT.get(len(values), 1.96) * np.std(values, ddof=1) / np.sqrt(len(values)))

@@ -14,6 +14,7 @@ from fedappeal.reproductions.maxfl.settings import (
     SENT140,
     TWINS,
     UNSEEN_JUDGED,
+    Readings,
     Table,
     firsts,
     printed,
@@ -43,7 +44,7 @@ _TABLE_3_SENT140: Table = {
 }
 
 _READINGS = (*((reading, _TABLE_3) for reading in (*READINGS, DROPOUT_ON)), (SENT140, _TABLE_3_SENT140))
-_SEEN = tuple((reading, {name: {} for name in table}) for reading, table in _READINGS)
+_SEEN: Readings = tuple((reading, {name: {} for name in table}) for reading, table in _READINGS)
 """Figure 3's rows: the paper prints no numbers for them."""
 
 _NOTES = """\

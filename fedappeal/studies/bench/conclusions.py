@@ -83,9 +83,9 @@ def _itself(results: BenchResults, behaviour: str, key: str, tasks: Iterable[str
     """Return the baseline's numbers on these tasks: mean and sample standard deviation."""
     said = []
     for task in tasks:
-        numbers = results.numbers(Cell(task, behaviour, BASELINE), key).values()
+        numbers = list(results.numbers(Cell(task, behaviour, BASELINE), key).values())
         digits = next(measure.digits for measure in results.measures(task) if measure.key == key)
-        said.append(f"{Spread.of(tuple(numbers)).show(digits) if numbers else NONE} on {task}")
+        said.append(f"{Spread.shown(numbers, len(numbers), digits)} on {task}")
     return ", ".join(said)
 
 

@@ -63,20 +63,13 @@ def _table(
     header = ["", *(part for measure in measures for part in (measure.title, "against FedAvg"))]
     cells = []
     for cell in rows:
-        line = [cell.strategy]
+        line, runs = [cell.strategy], sum(run.cell == cell for run in results.runs)
         for measure in measures:
-            other = against.get((cell, measure.key))
-            line += [_ours(results, cell, measure), f"{other} {other.difference.verdict}".strip() if other else NONE]
+            other, numbers = against.get((cell, measure.key)), results.numbers(cell, measure.key)
+            line.append(Spread.shown(list(numbers.values()), runs, measure.digits))
+            line.append(f"{other} {other.difference.verdict}".strip() if other else NONE)
         cells.append(tuple(line))
     return Table(title, tuple(header), tuple(cells))
-
-
-def _ours(results: BenchResults, cell: Cell, measure: Measure) -> str:
-    values = list(results.numbers(cell, measure.key).values())
-    runs = sum(run.cell == cell for run in results.runs)
-    if not values:
-        return NONE
-    return Spread.of(values).show(measure.digits) + (f" ({len(values)} of {runs})" if len(values) < runs else "")
 
 
 def write_page(results: BenchResults, folder: Path) -> Path:

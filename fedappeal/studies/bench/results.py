@@ -155,36 +155,17 @@ def measures(task: str, metric: Metric, short: Mapping[str, Any] | None = None) 
     settings, target = {**TASKS[task].settings, **(short or {})}, TASKS[task].target
     clients, planned = int(settings["clients"]), int(settings["rounds"])
     better: Literal["higher", "lower"] = "higher" if metric.higher_is_better else "lower"
-    column, percent = metric.column, metric.is_share
+    column, percent, digits = metric.column, metric.is_share, 1 if metric.is_share else 3
+    to_target = column, target, metric.higher_is_better
+    score, worst = (_at_end(late(key), planned) for key in (column, f"worst_decile_{column}"))
     return (
         Measure("kept", "clients that join at the end, %", _kept_at_end(clients, planned), percent=True, digits=0),
         Measure("stayed", "did not leave, %", stayed(clients), percent=True, digits=0),
         Measure("gm-appeal", "GM-Appeal", _at_end(late("gm_appeal"), planned)),
-        Measure("score", metric.heading, _at_end(late(column), planned), percent, better, 1 if percent else 3),
-        Measure(
-            "worst",
-            f"worst decile's {metric.heading}",
-            _at_end(late(f"worst_decile_{column}"), planned),
-            percent,
-            better,
-            1 if percent else 3,
-        ),
-        Measure(
-            "rounds-to",
-            f"rounds to {target:g}",
-            rounds_to(column, target, metric.higher_is_better),
-            False,
-            "lower",
-            0,
-        ),
-        Measure(
-            "megabytes-to",
-            f"MB to {target:g}",
-            megabytes_to(column, target, metric.higher_is_better),
-            False,
-            "lower",
-            1,
-        ),
+        Measure("score", metric.heading, score, percent, better, digits),
+        Measure("worst", f"worst decile's {metric.heading}", worst, percent, better, digits),
+        Measure("rounds-to", f"rounds to {target:g}", rounds_to(*to_target), False, "lower", 0),
+        Measure("megabytes-to", f"MB to {target:g}", megabytes_to(*to_target), False, "lower", 1),
     )
 
 
