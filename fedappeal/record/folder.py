@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -203,8 +204,16 @@ class RunFolder:
                 self.event("damaged", file=name, aside=aside.name, reason=reason)
                 whole = f"the run continues without these lines, and the whole file is kept as '{aside.name}'"
                 yield f"file '{file}' is damaged ({reason}): {whole}"
-            if wrong := [f"line {line.number}: {line.problem}" for line, _ in lines if line.problem]:
+            wrong = [f"line {line.number}: {line.problem}" for line, _ in lines if line.problem]
+            if wrong and (name, wrong[0]) not in self._just_said():
+                self.event("damaged", file=name, reason=wrong[0])
                 yield damage_of(file, wrong)
+
+    def _just_said(self) -> set[tuple[object, object]]:
+        """Return files and reasons of damage that the last events name: a command looks before its run does."""
+        events = (line for _, line in reversed(usable_lines(self.path / EVENTS)[0]))
+        damages = takewhile(lambda line: line["event"] == "damaged", events)
+        return {(line.get("file"), line.get("reason")) for line in damages}
 
 
 def _is_of_later(line: Mapping[str, Any], server_round: int) -> bool:

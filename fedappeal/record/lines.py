@@ -128,9 +128,9 @@ def resealed(lines: Iterable[WrittenLine]) -> Iterator[bytes]:
         yield text
 
 
-def rewrite(path: Path, texts: Iterable[bytes]) -> None:
-    """Replace a file's lines."""
-    replace_file(path, b"".join(text + b"\n" for text in texts))
+def rewrite(path: Path, texts: Iterable[bytes], durable: bool = True) -> None:
+    """Replace a file's lines; ``durable`` as in `fedappeal.system.files.replaced`."""
+    replace_file(path, b"".join(text + b"\n" for text in texts), durable)
 
 
 def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:

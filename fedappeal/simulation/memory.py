@@ -26,10 +26,11 @@ from fedappeal.core.measured import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.record.files import REQUIREMENTS
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import rewrite, sealed
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
-from fedappeal.system.files import read_safetensors, replace_file, set_aside, write_safetensors
+from fedappeal.system.files import read_safetensors, set_aside, write_safetensors
 from server.records import FlowerRecord, flattened, restored
 
 log = logging.getLogger("fedappeal")
@@ -215,6 +216,4 @@ class SavedMemory:
             if key and (requirement := read_requirement(store, key)) is not None:
                 client = client_of_partition(node - FIRST_NODE)
                 lines.append({"client-id": client, "requirement": requirement.rho, "of": requirement.of})
-        replace_file(
-            self._folder.path / REQUIREMENTS, "".join(json.dumps(line) + "\n" for line in lines).encode(), False
-        )
+        rewrite(self._folder.path / REQUIREMENTS, sealed(lines), durable=False)

@@ -91,6 +91,8 @@ def test_lines_that_a_resume_leaves_fit_each_other_and_damage_stays_damage(tmp_p
     assert problems(path) == {3: "it does not match its checksum"}
     (warning,) = folder.mend()
     assert "events.jsonl' is damaged: line 3: it does not match its checksum (fedappeal verify shows all)" in warning
+    assert list(folder.mend()) == [], "it was said a moment ago"
+    folder.event("resumed", round=1)
     assert list(folder.mend()) == [warning]
 
 
