@@ -1,4 +1,4 @@
-"""What clients of a run share whose owners' settings are the same: all but data, memory and id."""
+"""State shared by all clients of a run with equal owner settings."""
 
 import copy
 from functools import cached_property, lru_cache
@@ -27,7 +27,7 @@ from fedappeal.tasks.examples import OneClientsData
 
 
 class Equipment:
-    """What a client of a run needs besides its own; none of it is to be changed.
+    """What a client of a run needs besides its data, memory and id; read-only.
 
     Attributes:
         discloses: what replies may tell.

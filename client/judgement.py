@@ -1,4 +1,4 @@
-"""What a client judges a model by: local training before it, and what it measured."""
+"""Local training before a model is judged, and the measurements of the latest model."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a client measures to look ahead: the model that was sent, and what it would train alone from it."""
+"""Measurements of a policy that looks ahead: the model that was sent, and a model trained alone from it."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The clients of one federation in this process: each made on its first message and kept while it is in use."""
+"""The clients of one federation in this process, each made on its first message."""
 
 import logging
 from collections import OrderedDict

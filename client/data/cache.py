@@ -1,4 +1,4 @@
-"""What a federation's clients in one process share: the task, data on their device, models."""
+"""Tasks, data and models shared by the clients of one process."""
 
 import copy
 import logging

@@ -1,4 +1,4 @@
-"""What a client's owner lets replies tell, whatever a run asks: the switches of `NodeSettings`.
+"""The owner's switches of `NodeSettings` on what replies may tell.
 
 docs/privacy.md says what a server still works out under each switch, measured by the attacks in tests/hostile.
 """

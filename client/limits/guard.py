@@ -1,4 +1,4 @@
-"""The owner's limits at work: what one client checks before it answers a message, and while it does."""
+"""Checks of the owner's limits, before a client answers a message and while it works."""
 
 from collections.abc import Mapping
 from contextlib import suppress

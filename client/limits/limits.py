@@ -1,4 +1,4 @@
-"""What a device's owner lets a server take of it, in one model: when, and how much.
+"""The owner's limits on what a server may take of a device: when, and how much.
 
 The limits stand in the file ``limits.json`` of the client's state folder, which `fedappeal client limits` shows and
 changes; `fedappeal client --limits` (the node setting ``limits``) goes before it. A running client reads a changed

@@ -1,4 +1,4 @@
-"""What a client's state keeps of past runs: records of the latest, and of more of them only that it has left.
+"""Which records of past runs a client's state keeps: all of the latest runs, of earlier ones that it has left them.
 
 A run leaves a record of itself, its requirement with the model trained alone, and what its rule remembers (control
 variates, a personal part). The run that is served is never touched, nor is what belongs to no run.

@@ -38,8 +38,24 @@ UNMEASURED = Evaluation(math.nan, math.nan)
 """Placeholder: not measured (NaN)."""
 
 
+class JudgedByDefault:
+    """Base of dataclasses whose ``judged`` is by default their ``evaluation``."""
+
+    evaluation: Evaluation
+    judged: Evaluation
+
+    def __post_init__(self) -> None:
+        if self.judged is None:
+            object.__setattr__(self, "judged", self.evaluation)
+
+    @property
+    def loss(self) -> float:
+        """F_k(w), the training loss of the model that was sent, measured as ``loss-mode`` says."""
+        return self.evaluation.loss
+
+
 @dataclass(frozen=True)
-class Measured:
+class Measured(JudgedByDefault):
     """What a joined client knows when it reports.
 
     Attributes:
@@ -57,12 +73,3 @@ class Measured:
     priority: bool = False
     told: Mapping[str, Scalar] = field(default_factory=dict)
     judged: Evaluation = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        if self.judged is None:
-            object.__setattr__(self, "judged", self.evaluation)
-
-    @property
-    def loss(self) -> float:
-        """F_k(w), the training loss of the model that was sent."""
-        return self.evaluation.loss

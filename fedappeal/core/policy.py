@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from fedappeal.core.measured import UNMEASURED, Evaluation
+from fedappeal.core.measured import UNMEASURED, Evaluation, JudgedByDefault
 from fedappeal.core.plugins import Plugin
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import Scalar
@@ -46,7 +46,7 @@ class Outlook(Protocol):
 
 
 @dataclass(frozen=True)
-class Situation:
+class Situation(JudgedByDefault):
     """What a client knows when it decides.
 
     Attributes:
@@ -77,15 +77,6 @@ class Situation:
     outlook: Outlook | None = None
     judged: Evaluation = None  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        if self.judged is None:
-            object.__setattr__(self, "judged", self.evaluation)
-
-    @property
-    def loss(self) -> float:
-        """F_k(w), the training loss of the model that was sent, measured as ``loss-mode`` says."""
-        return self.evaluation.loss
-
     @property
     def score(self) -> float:
         """Its value of the task's metric; of a classifier the accuracy, in [0, 1]."""
@@ -96,15 +87,15 @@ class Policy(Plugin):
     """Base of policies: derive from it, and write `decide`."""
 
     mandatory: ClassVar[bool] = False
-    """Whether mandatory rounds, and the rule for an empty round, mean anything to it."""
+    """Whether the policy heeds mandatory rounds and the rule for an empty round."""
     needs_loss: ClassVar[bool] = True
-    """Whether it looks at the model before it decides."""
+    """Whether the client measures the model before the policy decides."""
     needs_history: ClassVar[bool] = False
-    """Whether it reads ``situation.history``; else none is kept."""
+    """Whether the policy reads ``situation.history``; else no history is kept."""
     can_leave: ClassVar[bool] = False
-    """Whether it may leave a run for good."""
+    """Whether the policy may leave a run for good."""
     looks_ahead: ClassVar[bool] = False
-    """Whether it reads ``situation.outlook`` and the past's ``held_out``."""
+    """Whether the policy reads ``situation.outlook`` and the past's ``held_out``."""
     owner_alone: ClassVar[tuple[str, ...]] = ()
     """Settings that a run may not set on a device of another owner, as they name files of the device."""
 

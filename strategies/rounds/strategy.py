@@ -202,7 +202,6 @@ class Strategy(RoundSteps):
         from flwr.app import ConfigRecord, MetricRecord
         from flwr.serverapp.strategy import Result
 
-        from strategies.rounds.exchange.collect import evaluation_answers
         from strategies.rounds.exchange.exchange import Channel
         from strategies.rounds.exchange.ownership import IdentitiesInMemory
         from strategies.rounds.exchange.roll_call import RollCall
@@ -239,10 +238,7 @@ class Strategy(RoundSteps):
             result.train_metrics_clientapp[number] = MetricRecord(dict(round.metrics))
             every, last = shared.evaluate_every, number == num_rounds or bool(self.finished)
             if last or (every and number % every == 0):
-                evaluation_settings: dict[str, Any] = {**evaluation, keys.FINAL: int(last)}
-                messages = self.evaluate_messages(number, model, evaluation_settings, shared.round_timeout)
-                until = channel.clock() + shared.round_timeout
-                answers = evaluation_answers(round.record, channel, until, messages, self.metric)
+                answers = self._evaluated(round.record, channel, model, {**evaluation, keys.FINAL: int(last)})
                 round.record.measured = {member.client_id: measured for member, measured in answers}
                 self._hear(answers)
                 metrics = self.summarise(answers)
@@ -263,12 +259,18 @@ class Strategy(RoundSteps):
         self, number: int, channel: "Channel", initial: "ArrayRecord", config: Mapping[str, Any]
     ) -> None:
         """Have the clients evaluate w_0, which no other answer says anything of."""
+        answers = self._evaluated(RoundRecord(number), channel, initial, config)
+        self._last_good.note_initial([measured for _, measured in answers])
+
+    def _evaluated(
+        self, record: RoundRecord, channel: "Channel", model: "ArrayRecord", config: Mapping[str, Any]
+    ) -> "list[tuple[Member, MetricRecord]]":
+        """Have the clients evaluate a model; return the answers by client-id."""
         from strategies.rounds.exchange.collect import evaluation_answers
 
-        messages = self.evaluate_messages(number, initial, config, self.shared.round_timeout)
+        messages = self.evaluate_messages(record.server_round, model, config, self.shared.round_timeout)
         until = channel.clock() + self.shared.round_timeout
-        answers = evaluation_answers(RoundRecord(number), channel, until, messages, self.metric)
-        self._last_good.note_initial([measured for _, measured in answers])
+        return evaluation_answers(record, channel, until, messages, self.metric)
 
     def _settled(self, record: RoundRecord, model: "ArrayRecord", hooks: Hooks) -> "ArrayRecord":
         """Return the model with which the run continues after a round; see `LastGood`."""
