@@ -4,7 +4,6 @@
 are there, and knows no "not set", so settings without a default are left out: the key ``set`` carries them.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import tomli_w
@@ -19,17 +18,18 @@ _REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, LOCAL_RULES, POLICIES, REQ
 
 def config_tables() -> dict[str, Scalar | dict[str, Scalar]]:
     """Return the defaults of the general settings, and a table for each plug-in of fedappeal's that has settings."""
-    defaults = ((name, plugin.Settings.parse({}).as_config()) for name, plugin in plugins_with_settings())
+    defaults = ((name, plugin.Settings.parse({}).as_config()) for name, plugin in plugins_with_settings().items())
     return {**RunConfig.parse({}).as_config(), "set": "", **{name: table for name, table in defaults if table}}
 
 
-def plugins_with_settings() -> Iterator[tuple[str, type[Plugin]]]:
-    """Yield fedappeal's plug-ins that have settings, by name; a strategy's own rule shares the strategy's."""
+def plugins_with_settings() -> dict[str, type[Plugin]]:
+    """Return fedappeal's plug-ins that have settings, by name; a strategy's own rule shares the strategy's."""
+    plugins: dict[str, type[Plugin]] = {}
     for registry in _REGISTRIES:
-        for name in registry.built_in:
-            plugin = registry.load(name)
-            if plugin.settings_name() == name and plugin.Settings.by_key():
-                yield name, plugin
+        for plugin in map(registry.load, registry.built_in):
+            if plugin.Settings.by_key():
+                plugins.setdefault(plugin.settings_name(), plugin)
+    return plugins
 
 
 def with_tables(pyproject: str) -> str:

@@ -31,7 +31,7 @@ def tables() -> dict[str, Iterator[str]]:
     """Return the rows of each table in Markdown, by the table's name."""
     plugins = {
         f"{name}.{key}": field
-        for name, plugin in plugins_with_settings()
+        for name, plugin in plugins_with_settings().items()
         for key, field in plugin.Settings.by_key().items()
     }
     owners = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()

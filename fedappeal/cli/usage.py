@@ -2,8 +2,7 @@
 
 from click import NoSuchOption, UsageError
 
-from fedappeal.core.registry import POLICIES, REQUIREMENTS, STRATEGIES
-from fedappeal.tasks import TASKS
+from fedappeal.cli.config_tables import plugins_with_settings
 
 
 def explain(error: UsageError) -> str:
@@ -33,10 +32,4 @@ def _command(error: UsageError) -> str:
 
 def _settings_called(key: str) -> list[str]:
     """Return the settings of fedappeal's plug-ins that have a key, as ``NAME.KEY``."""
-    found = []
-    for registry in (STRATEGIES, POLICIES, REQUIREMENTS, TASKS):
-        for name in registry.built_in:
-            known = registry.load(name).Settings.keys()
-            if key in known:
-                found.append(f"{name}.{key}")
-    return found
+    return [f"{name}.{key}" for name, plugin in plugins_with_settings().items() if key in plugin.Settings.by_key()]

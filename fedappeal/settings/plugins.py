@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from fedappeal.settings.model import ConfigError, Scalar, Settings
+from fedappeal.settings.model import ConfigError, Scalar, Settings, kebab
 
 
 def scalar(text: str) -> Scalar:
@@ -34,7 +34,7 @@ def plugin_setting(text: str) -> tuple[str, Scalar]:
     name, dot, rest = key.strip().partition(".")
     if not (equals and name and dot and rest):
         raise ConfigError(f"set = '{text}' is not allowed: NAME.KEY=VALUE, a setting of a plug-in")
-    return key.strip().replace("_", "-"), scalar(value.strip())
+    return kebab(key.strip()), scalar(value.strip())
 
 
 def plugin_settings(text: str) -> dict[str, Scalar]:
@@ -67,17 +67,18 @@ class WithPlugins(Settings):
         Raises:
             ConfigError: one line a setting that is wrong.
         """
-        own = {key: value for key, value in values.items() if "." not in key and key not in ("set", "plugins")}
-        given = {key.replace("_", "-"): value for key, value in values.items() if "." in key}
-        given |= plugin_settings(str(values.get("set", "")))
-        if wrong := [key for key, value in given.items() if not isinstance(value, Scalar)]:
+        general = {key: value for key, value in values.items() if "." not in key and key not in ("set", "plugins")}
+        plugins = {kebab(key): value for key, value in values.items() if "." in key}
+        plugins |= plugin_settings(str(values.get("set", "")))
+        if wrong := [key for key, value in plugins.items() if not isinstance(value, Scalar)]:
             raise ConfigError(
-                "\n".join(f"{key} = {given[key]!r} is not allowed: a number, a text, true or false" for key in wrong)
+                "\n".join(
+                    f"{key} = {plugins[key]!r} is not allowed: a number, a text, true or false" for key in wrong
+                )
             )
         if ignore_unknown:
-            known = set(cls.keys())
-            own = {key: value for key, value in own.items() if key in known}
-        return super().parse(own | {"plugins": tuple(sorted(given.items()))})
+            general = {key: value for key, value in general.items() if key in cls.by_key()}
+        return super().parse(general | {"plugins": tuple(sorted(plugins.items()))})
 
     @classmethod
     def by_key(cls) -> dict[str, FieldInfo]:
