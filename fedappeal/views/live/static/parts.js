@@ -62,17 +62,17 @@ function strip(decisions) {
 function clientRow(client, states) {
   const names = client.name ? [element("span", client.name, { css: "name" }), element("span", client.client)]
     : [element("span", client.client)];
-  const state = [element("span", client.state.store, { css: CLASSES[client.state.store] || "", title: states[client.state.store] })];
+  const state = [element("span", client.state, { css: CLASSES[client.state] || "", title: states[client.state] })];
   if (client.why) state.push(element("span", client.why, { css: "why" }));
   const made = row([
-    heading("", { inside: names }), cell("", { inside: state, value: client.state.store }),
+    heading("", { inside: names }), cell("", { inside: state, value: client.state }),
     cell("", { inside: [strip(client.recent)] }),
     cell(client.answered ? `round ${client.answered}` : "-", { value: client.answered }),
     cell(client.seen ? minute(client.seen) : "-"),
     cell(typeof client.examples === "number" ? whole(client.examples) : "-"),
   ]);
   made.dataset.client = client.client;
-  made.dataset.state = client.state.store;
+  made.dataset.state = client.state;
   return made;
 }
 
