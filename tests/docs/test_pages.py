@@ -27,6 +27,7 @@ from fedappeal.tasks import TASKS
 from fedappeal.views.tracking.registry import chosen_trackers
 from server.build import check_settings
 from tests.docs.pages import DOCS, ROOT, pages
+from tests.test_imports import RANKS
 
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages()}
 ROOMS = ("strategies", "client", "server", "fedappeal", "tests", "docs", "docker", "benchmarks")
@@ -260,6 +261,13 @@ def test_the_words_are_plain(page: str) -> None:
 
 def test_the_pages_are_all_of_docs() -> None:
     assert {DOCS / name for name in ("architecture.md", "protocol.md", "extending.md", "glossary.md")} <= set(pages())
+
+
+def test_the_page_on_architecture_has_the_arrows_that_the_imports_are_checked_by() -> None:
+    text = PAGES["docs/architecture.md"]
+    block = text[text.index("Imports go one way") :].split("```\n")[1]
+    rows = [tuple(name.replace("/", ".") for name in row.split(", ")) for row in block.splitlines()]
+    assert tuple(reversed(rows)) == RANKS
 
 
 # -- contracts -----------------------------------------------------------------------------------------
