@@ -57,7 +57,7 @@ class Deployed:
     def __enter__(self) -> "Deployed":
         """Start all."""
         from benchmarks.counting import Counting
-        from fedappeal.federation.clients import ClientProcesses
+        from fedappeal.runs.launch.clients import ClientProcesses
 
         root = self.folder.parent
         self.superlink = self._stack.enter_context(Counting(root / "superlink", database=self._database))

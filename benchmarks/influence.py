@@ -176,7 +176,8 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from fedappeal.record.reader import Record
-    from fedappeal.simulation.engine import Simulation, simulate
+    from fedappeal.simulation.engine import simulate
+    from fedappeal.simulation.options import Simulation
     from server.new_run import new_run
 
     torch.set_num_threads(1)

@@ -55,8 +55,9 @@ def simulated(settings: Mapping[str, Any], clients: int, rounds: int) -> Figures
     import torch
 
     from fedappeal.settings.config import RunConfig
-    from fedappeal.simulation.engine import Simulation, simulate
+    from fedappeal.simulation.engine import simulate
     from fedappeal.simulation.forms.scheduler import BatchScheduler
+    from fedappeal.simulation.options import Simulation
     from fedappeal.tasks import partitioned
     from fedappeal.tasks.datasets.synth import Synth
     from server.new_run import new_run

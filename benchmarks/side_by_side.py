@@ -101,8 +101,9 @@ class Round:
 
     def form(self, mode: str) -> Callable[[], None]:
         """Return what trains all clients in a form; `NotBatchable`: the model has none."""
-        from fedappeal.simulation.forms.choice import SEQUENTIAL, form_of
+        from fedappeal.simulation.forms.choice import form_of
         from fedappeal.simulation.forms.scheduler import BatchScheduler
+        from fedappeal.simulation.options import SEQUENTIAL
 
         if mode == SEQUENTIAL:
             return self.one_by_one

@@ -72,7 +72,8 @@ def pooled_rows() -> Iterator[dict[str, Any]]:
 
 def run(row: dict[str, Any]) -> dict[str, Any]:
     """Simulate a run; return what came out."""
-    from fedappeal.simulation.engine import Simulation, simulate
+    from fedappeal.simulation.engine import simulate
+    from fedappeal.simulation.options import Simulation
     from server.build import check_settings
     from server.new_run import new_run
 

@@ -10,6 +10,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.system.freed_memory import return_freed_memory
 from fedappeal.system.json_log import chosen_formatter
 from fedappeal.tasks.files.data_files import environment_data_dir
+from server.build import chosen
 from server.run import run
 
 app = ServerApp()
@@ -27,4 +28,4 @@ def main(grid: Grid, context: Context) -> None:
         log.propagate = False
     return_freed_memory()
     keep_steady_time()
-    run(grid, RunConfig.parse_recorded(context.run_config), data_dir=environment_data_dir())
+    run(grid, chosen(RunConfig.parse_recorded(context.run_config)), data_dir=environment_data_dir())

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import RunConfig, Scalar
-from server.build import resolved_settings
+from server.build import chosen
 from server.given import NOTHING_GIVEN, Given
 
 
@@ -27,4 +27,4 @@ def new_run(
     Raises:
         ConfigError: it already holds a run or cannot be made.
     """
-    return RunFolder.create(path, resolved_settings(config, given), runtime)
+    return RunFolder.create(path, chosen(config, given).all_settings(), runtime)

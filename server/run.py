@@ -1,7 +1,9 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,20 +19,17 @@ from fedappeal.record.files import MODEL
 from fedappeal.record.folder import RunFolder, new_path, without_memory
 from fedappeal.record.resumption import KIND, SUBMITTED, schedule_rounds
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.participation import AUTO
 from fedappeal.system.files import CARD, read_safetensors, write_safetensors
-from fedappeal.tasks import load_task
 from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.task import Task
-from server.build import Chosen, build_strategy, chosen, foreign_plugins, own_settings
+from server.build import Chosen
 from server.card import run_card
 from server.checkpoint import Checkpoint
 from server.continuation import mended
-from server.given import NOTHING_GIVEN, Given
 from server.identities import identities_of
-from server.new_run import new_run
 from server.recorder import ClientMemory, Recorder
 from strategies.rounds.hooks import Hooks
-from strategies.rounds.strategy import Strategy
 
 log = logging.getLogger("fedappeal")
 
@@ -68,13 +67,12 @@ def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arra
 
 def run(
     grid: Grid,
-    config: RunConfig,
+    plugins: Chosen,
     watch: Hooks | None = None,
     durable: bool = True,
     memory: ClientMemory | None = None,
     *,
     task: Task | None = None,
-    strategy: Strategy | None = None,
     data_dir: Path | None = None,
     evaluate: Evaluate | None = None,
     runtime: Mapping[str, Scalar] = MappingProxyType({}),
@@ -84,13 +82,12 @@ def run(
 
     Args:
         grid: Flower's grid.
-        config: the settings.
+        plugins: the settings, and the plug-ins that they name.
         watch: told of each round after it is on the disk.
         durable: whether there is a checkpoint after each round, and it is to survive a power cut; else there is one
             about every second, and after the last round.
         memory: what the clients remember, where it ends with this process.
-        task: in place of the one that the settings name.
-        strategy: the same; a template, which is copied.
+        task: the run's task; None: it is loaded.
         data_dir: the server's folder of data sets, for a task whose initial model lies in it; None: the default.
         evaluate: evaluates each evaluated model on the server as well.
         runtime: what the folder records of it once no other process has the run; empty: that stays as it is.
@@ -99,35 +96,46 @@ def run(
     Raises:
         ConfigError: for settings that do not fit; RollCallError: if too few clients came.
     """
-    given = Given(task, strategy)
+    config = plugins.config
     path = Path(config.out or new_path(config)).absolute()
-    folder = RunFolder.open(path) if config.resume else new_run(path, config, {KIND: SUBMITTED}, given)
-    with folder.alone():
+    if config.resume:
+        folder = RunFolder.open(path)
+    else:
+        folder = RunFolder.create(path, plugins.all_settings(), {KIND: SUBMITTED})
+    with folder.alone(), _failure_recorded(folder):
         if runtime:
             folder.record(runtime=dict(runtime))
-        try:
-            _run(grid, config, folder, watch or Hooks(), durable, memory, given, data_dir, evaluate, nodes)
-        except Exception as error:
-            folder.event("failed", reason=one_line(error))
-            raise
+        if config.resume:
+            config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
+            plugins = replace(plugins, config=config)
+        plugins.check()
+        _run_rounds(
+            *(grid, plugins, task or plugins.load_task(data_dir), folder, watch or Hooks(), durable, memory),
+            *(evaluate, nodes),
+        )
 
 
-def _run(
+@contextmanager
+def _failure_recorded(folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        folder.event("failed", reason=one_line(error))
+        raise
+
+
+def _run_rounds(
     grid: Grid,
-    config: RunConfig,
+    plugins: Chosen,
+    task: Task,
     folder: RunFolder,
     watch: Hooks,
     durable: bool,
     memory: ClientMemory | None,
-    given: Given,
-    data_dir: Path | None,
     evaluate: Evaluate | None,
     nodes: Sequence[int],
 ) -> None:
-    if config.resume:
-        config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
-    strategy, plugins = build_strategy(config, given), chosen(config, given)
-    task = given.task or load_task(config.task_settings(), data_dir)
+    config, strategy = plugins.config, plugins.build()
     strategy.granted_nodes = frozenset(n for k, n in enumerate(nodes) if strategy.asks_priority(k, config.clients))
     strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
     named = initial_arrays(config, task, plugins.rule)
@@ -166,11 +174,11 @@ def _run(
             grid,
             start.initial,
             config.rounds,
-            train_config=ConfigRecord({**told, **training_settings(config, plugins)}),
+            train_config=ConfigRecord({**told, **training_settings(plugins)}),
             evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
             evaluate_fn=central if evaluate else None,
             hooks=recorder,
-            roll_call_config=ConfigRecord({**told, **roll_call_settings(config, plugins, task, given)}),
+            roll_call_config=ConfigRecord({**told, **roll_call_settings(plugins, task)}),
             arrays=start.arrays,
             first_round=start.server_round + 1,
             schedule_rounds=config.schedule_rounds,
@@ -186,23 +194,21 @@ def _run(
     folder.event("finished", round=last, reason=strategy.finished)
 
 
-def training_settings(config: RunConfig, plugins: Chosen) -> dict[str, Scalar]:
+def training_settings(plugins: Chosen) -> dict[str, Scalar]:
     """Return what every TRAIN says of local training: settings, and the run's rule."""
-    settings, shared = config.as_config(), LocalTrainingSettings.keys()
-    told = {key: settings[key] for key in shared}
-    if config.local_rule != "auto":
-        name = plugins.rule.settings_name()
-        own = own_settings(config, plugins.rule).as_config()
-        told |= {keys.LOCAL_RULE: config.local_rule, **{f"{name}.{key}": value for key, value in own.items()}}
-    return told
+    config, rule, shared = plugins.config, plugins.rule, LocalTrainingSettings.keys()
+    training = {key: value for key, value in config.as_config().items() if key in shared}
+    if config.local_rule != AUTO:
+        of_rule = plugins.settings_of(rule).as_config()
+        training[keys.LOCAL_RULE] = config.local_rule
+        training |= {f"{rule.settings_name()}.{key}": value for key, value in of_rule.items()}
+    return training
 
 
-def roll_call_settings(
-    config: RunConfig, plugins: Chosen, task: Task, given: Given = NOTHING_GIVEN
-) -> dict[str, Scalar]:
+def roll_call_settings(plugins: Chosen, task: Task) -> dict[str, Scalar]:
     """Return what the roll call says besides the run's key and the layout."""
     strategy = plugins.strategy
-    foreign = (f"{kind}\t{found.name}\t{found}" for kind, found in foreign_plugins(config, given))
+    foreign = (f"{kind}\t{provenance.name}\t{provenance}" for kind, provenance in plugins.foreign())
     return {
         keys.FINGERPRINT: task.fingerprint,
         keys.PROTOCOL_VERSION: keys.PROTOCOL,
@@ -210,5 +216,5 @@ def roll_call_settings(
         keys.NEEDS_LOSS: int(strategy.needs_losses),
         keys.NEEDS_WEIGHT: int(strategy.needs_weight),
         keys.NEEDS_APPEAL: int(strategy.needs_appeal),
-        keys.NEEDS_TRAIN_SPLIT: int(strategy.needs_train_split(own_settings(config, strategy))),
+        keys.NEEDS_TRAIN_SPLIT: int(strategy.needs_train_split(plugins.settings_of(strategy))),
     }

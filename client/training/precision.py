@@ -9,7 +9,6 @@ from fedappeal.tasks.examples import Structure, map_tensors
 from fedappeal.tasks.task import Task
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
-PRECISIONS = (FLOAT32, BFLOAT16)
 
 
 def forward(task: Task, model: nn.Module, x: Structure, precision: str) -> Any:

@@ -6,27 +6,26 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
-from fedappeal.api.plan import Plan
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, started
 from fedappeal.record.files import CONFIG
+from fedappeal.runs.launch.in_process import Machine
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
-from fedappeal.simulation.engine import Simulation, quiet
-from fedappeal.simulation.jobs import run_in_parallel
+from fedappeal.simulation.engine import quiet
+from fedappeal.simulation.options import Simulation
 from server.given import Given
 
 _MAIN = "__main__"
 
 
 class _Jobs(Sequence[Callable[[], None]]):
-    """What the processes do; each run is planned and packed when its turn comes."""
+    """What the processes do; each run is planned when its turn comes."""
 
-    def __init__(
-        self, makers: Sequence[Callable[[], Plan]], paths: Sequence[Path], how: Simulation, watching: Watching
-    ) -> None:
-        self._makers, self._paths, self._how, self._watching = makers, paths, how, watching
+    def __init__(self, makers: Sequence[Callable[[], RunPlan]], how: Simulation, watching: Watching) -> None:
+        self._makers, self._how, self._evaluate = makers, how, watching.evaluate
 
     def __len__(self) -> int:
         return len(self._makers)
@@ -40,11 +39,16 @@ class _Jobs(Sequence[Callable[[], None]]):
     def __getitem__(self, index: int | slice) -> Callable[[], None] | Sequence[Callable[[], None]]:
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
-        packed = _packed(self._makers[index](), self._watching)
-        return partial(run_packed, packed, self._paths[index], self._how)
+        return partial(_run, self._makers[index](), self._how, self._evaluate)
 
 
-def check_sendable(plan: Plan, watching: Watching) -> None:
+def _run(plan: RunPlan, how: Simulation, evaluate: Any) -> None:
+    """Simulate a run that was sent to this process."""
+    quiet()
+    started(plan, how, Watching(evaluate), lambda what, done, total: None)
+
+
+def check_sendable(plan: RunPlan, watching: Watching) -> None:
     """Check that a run can be sent to another process.
 
     Raises:
@@ -52,7 +56,11 @@ def check_sendable(plan: Plan, watching: Watching) -> None:
     """
     if watching.on_round is not None:
         raise ConfigError("on_round is not allowed with jobs > 1: the rounds are in other processes (jobs = 1)")
-    packed = _packed(plan, watching)
+    try:
+        packed = pickle.dumps((plan, watching.evaluate), protocol=5)
+    except Exception as error:  # a class's own reduction may raise anything
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"jobs > 1 is not allowed: an object cannot be sent to another process: {reason}") from None
     if not hasattr(sys.modules[_MAIN], "__file__") and (name := _defined_here(packed)):
         raise ConfigError(
             f"jobs > 1 is not allowed with {name}: other processes do not see what a notebook defines; put it into a "
@@ -61,7 +69,11 @@ def check_sendable(plan: Plan, watching: Watching) -> None:
 
 
 def in_processes(
-    makers: Sequence[Callable[[], Plan]], paths: Sequence[Path], how: Simulation, watching: Watching, at_once: int
+    makers: Sequence[Callable[[], RunPlan]],
+    paths: Sequence[Path],
+    how: Simulation,
+    watching: Watching,
+    machine: Machine,
 ) -> list[Run]:
     """Simulate runs in processes; return those that have begun, in order.
 
@@ -80,8 +92,7 @@ def in_processes(
     interrupted = False
     with shown(watching.quiet) as show:
         try:
-            jobs = _Jobs(makers, paths, how, watching)
-            run_in_parallel(jobs, at_once, ended, lambda: show("runs", over, len(paths)))
+            machine.do(_Jobs(makers, how, watching), ended, lambda: show("runs", over, len(paths)))
             show("runs", over, len(paths))
         except KeyboardInterrupt:
             interrupted = True
@@ -98,28 +109,8 @@ def in_processes(
     return runs
 
 
-def _given(make: Callable[[], Plan]) -> Given:
-    return make().given
-
-
-def run_packed(packed: bytes, path: Path, how: Simulation) -> None:
-    """Simulate a run that was sent to this process."""
-    quiet()
-    plan, evaluate = pickle.loads(packed)  # nosec B301 # from the process that started this one
-    started(lambda: plan, path, how, Watching(evaluate), lambda what, done, total: None, "")
-
-
-def _packed(plan: Plan, watching: Watching) -> bytes:
-    """Return a run as bytes.
-
-    Raises:
-        ConfigError: an object that cannot be packed.
-    """
-    try:
-        return pickle.dumps((plan, watching.evaluate), protocol=5)
-    except Exception as error:  # a class's own reduction may raise anything
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"jobs > 1 is not allowed: an object cannot be sent to another process: {reason}") from None
+def _given(make: Callable[[], RunPlan]) -> Given:
+    return make().plugins.given
 
 
 def _defined_here(packed: bytes) -> str:

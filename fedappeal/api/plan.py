@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +11,39 @@ from fedappeal.api.names import CLASSES, name_of, with_names
 from fedappeal.api.own import Own
 from fedappeal.core.plugins import is_ours
 from fedappeal.core.registry import STRATEGIES
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import TASKS
 from fedappeal.tasks.task import Task
-from server.build import check_settings, chosen, unused_settings
+from server.build import Chosen, chosen
 from server.given import Given
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Strategy
 
+NO_FOLDER = Path()
+"""The folder of a plan before it starts."""
 _UNSET = {"clients_per_round": 0, "mandatory_rounds": -1}
 """What the run's settings have where the shared ones have None."""
 _HIDDEN = frozenset({"out", "resume", "schedule_rounds", "plugins"})
 """Settings of a run that are no arguments of the same meaning."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One run, before it starts.
-
-    Attributes:
-        config: its settings.
-        given: objects in place of names.
-        unused: a line for each plug-in setting that it does not use.
-    """
-
-    config: RunConfig
-    given: Given
-    unused: tuple[str, ...] = ()
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the run's folder records of the objects."""
-        facts: dict[str, Any] = {}
-        task, strategy = self.given.task, self.given.strategy
-        if task is not None:
-            facts["task"] = task.parts if isinstance(task, GivenTask) else {"task": task.fingerprint}
-        functions = strategy is not None and any(map(callable, vars(strategy).values()))
-        if strategy is not None and (functions or not is_ours(type(strategy))):  # name and settings do not say all
-            facts["strategy"] = type(strategy).__qualname__
-        return facts
+def facts_of(given: Given) -> dict[str, Any]:
+    """Return what a run's folder records of a program's objects."""
+    facts: dict[str, Any] = {}
+    task, strategy = given.task, given.strategy
+    if task is not None:
+        facts["task"] = task.parts if isinstance(task, GivenTask) else {"task": task.fingerprint}
+    functions = strategy is not None and any(map(callable, vars(strategy).values()))
+    if strategy is not None and (functions or not is_ours(type(strategy))):  # name and settings do not say all
+        facts["strategy"] = type(strategy).__qualname__
+    return facts
 
 
 def planned(
     strategy: Any, task: Any, own: Own, settings: Mapping[str, Any], plugins: Mapping[str, Any], data_dir: str
-) -> Plan:
-    """Return a run by what a program gives, checked.
+) -> RunPlan:
+    """Return the plan of a run by what a program gives, checked; it has no folder yet.
 
     Args:
         strategy: a name, a class, or an object that is a template.
@@ -90,15 +79,15 @@ def planned(
         known = task(config.task_settings(), None)
     given = Given(own.task(config, known, data_dir) if own.given else known, template)
     config = given.named(config)
-    check_settings(config, given)
-    unused = unused_settings(config, given=given)
-    if own.given and own.data is None:  # the known task uses its settings, though the run's task is made of it
-        unused = [line for line in unused if not line.startswith(f"{given.task.name}.")] if given.task else unused
-    return Plan(config, given, tuple(unused))
+    plan = RunPlan.of(config, NO_FOLDER, given=given, data_dir=data_dir)
+    unused = plan.unused
+    if own.given and own.data is None and given.task:  # it uses its settings, though the run's task is made of it
+        unused = tuple(line for line in unused if not line.startswith(f"{given.task.name}."))
+    return replace(plan, unused=unused, facts=facts_of(given))
 
 
-def own_plugins(strategy: Any, settings: Mapping[str, Any]) -> set[str]:
-    """Return the names of a run's plug-ins that are not fedappeal's.
+def chosen_of(strategy: Any, settings: Mapping[str, Any]) -> Chosen:
+    """Return a run's plug-ins, before the settings of plug-ins are known.
 
     Args:
         strategy: as `planned` takes it.
@@ -110,11 +99,11 @@ def own_plugins(strategy: Any, settings: Mapping[str, Any]) -> set[str]:
     template, name = _strategy(strategy, {})
     named = {key: value for key, value in with_names(settings).items() if key in CLASSES}
     config = RunConfig.parse({**named, **({"strategy": name} if name else {})})
-    return {p.settings_name() for p in chosen(config, Given(None, template)).plugins() if not is_ours(p)}
+    return chosen(config, Given(None, template))
 
 
-def planned_again(config: RunConfig, strategy: Any, task: Any, own: Own, data_dir: str) -> Plan:
-    """Return a run by its recorded settings, with the objects that a program gives again, as to `planned`.
+def given_again(config: RunConfig, strategy: Any, task: Any, own: Own, data_dir: str) -> Given:
+    """Return the objects that a program gives again, as to `planned`, for a run with recorded settings.
 
     Raises:
         ConfigError: for what is not allowed.
@@ -124,7 +113,7 @@ def planned_again(config: RunConfig, strategy: Any, task: Any, own: Own, data_di
     settings = config.task_settings()
     if isinstance(task, type) and known is None:
         known = task(settings, Path(data_dir) if data_dir else None)
-    return Plan(config, Given(own.task(config, known, data_dir) if own.given else known, template))
+    return Given(own.task(config, known, data_dir) if own.given else known, template)
 
 
 def _strategy(strategy: Any, sections: dict[str, Any]) -> tuple[Strategy | None, str]:

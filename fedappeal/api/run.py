@@ -13,7 +13,6 @@ from client.data.cache import pick_device
 from client.training.models import arrays_of, load_arrays
 from fedappeal.api import frames
 from fedappeal.api.central import central_evaluation
-from fedappeal.api.plan import Plan
 from fedappeal.api.progress import Shown, shown
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.foreign_text import printable
@@ -21,24 +20,26 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.record.columns import CARD, HEADLINE, SUMMARY, shown_in, templates
 from fedappeal.record.files import CHECKPOINT, MODEL
-from fedappeal.record.folder import GIVEN, RunFolder
+from fedappeal.record.folder import GIVEN
 from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import Snapshot
+from fedappeal.runs.allowed import check_allowed
+from fedappeal.runs.checks import check_learns_here
+from fedappeal.runs.launch.in_process import simulate_plan
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
-from fedappeal.simulation.engine import Simulation
-from fedappeal.simulation.forms.choice import AUTO, SEQUENTIAL
+from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.views.tracking.following import tracked
 from fedappeal.views.tracking.registry import MakeTracker
-from server.build import check_allowed
+from server.build import chosen
 from server.checkpoint import Checkpoint
 from server.continuation import settings_to_resume
 from server.given import Given
-from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 
 if TYPE_CHECKING:
@@ -184,8 +185,9 @@ class Run:
         self._check_given()
         if self._allow is not None:
             check_allowed(config, self.path, self._allow, self._given())
+        plan = RunPlan(chosen(config, self._given()), self.path, config.strategy, self._data_dir, resumes=True)
         with shown(self._watching.quiet) as show:
-            self._go(config, RunFolder.open(self.path), show, config.strategy)
+            self._go(plan, show)
         return self
 
     def __repr__(self) -> str:
@@ -228,9 +230,12 @@ class Run:
             raise ConfigError(
                 f"'{self.path}' holds a run of a program's own: fedappeal.load(path, {needed}) takes it"
             )
-        data_dir = self._how.data_dir if self._how else ""
         allowed = ALL if self._allow is None else Allowed.of(self._allow, by_call=True)
-        return load_task(self.config.task_settings(), Path(data_dir) if data_dir else None, allowed)
+        return load_task(self.config.task_settings(), Path(self._data_dir) if self._data_dir else None, allowed)
+
+    @property
+    def _data_dir(self) -> str:
+        return self._how.data_dir if self._how else ""
 
     def _check_given(self) -> None:
         """Check that all objects are here with which the run began.
@@ -244,73 +249,61 @@ class Run:
                 f"'{self.path}' holds a run of a program's own: fedappeal.load(path, strategy=...) takes it"
             )
 
-    def _go(self, config: RunConfig, folder: RunFolder, show: Shown, name: str) -> None:
+    def _go(self, plan: RunPlan, show: Shown) -> None:
         """Run, or continue, the run; Ctrl-C leaves it to be continued."""
-        given, how = self._given(), self._how or Simulation.of_runtime(Record(self.path).config["runtime"])
+        how = self._how or Simulation.of_runtime(Record(self.path).config["runtime"])
         evaluate = None
         if self._watching.evaluate is not None:
             device = pick_device(how.device)
-            evaluate = central_evaluation(self._watching.evaluate, self._task(), config.seed, device)
+            evaluate = central_evaluation(self._watching.evaluate, plan.task, plan.config.seed, device)
         self.interrupted = False
-        columns = [column.key for column in shown_in(HEADLINE, self._task().metric)]
+        columns = [column.key for column in shown_in(HEADLINE, plan.task.metric)]
 
         def on_round(record: RoundRecord) -> None:
             row = dict(record.as_line())
-            known = [(column.replace("_", " "), row[column]) for column in columns if column in row]
-            said = [f"{column} {value:.3f}" for column, value in known]
-            show(" ".join([name, *said]), record.server_round, config.rounds)
+            figures = (f"{column.replace('_', ' ')} {row[column]:.3f}" for column in columns if column in row)
+            show(" ".join([plan.name, *figures]), record.server_round, plan.config.rounds)
             if self._watching.on_round is not None:
                 self._watching.on_round(FinishedRound(record.server_round, row, dict(record.decisions), self))
 
+        folder = plan.folder(how.runtime())
         try:
             with tracked(self.path, self._watching.trackers, warnings.warn):
-                engine.simulate(
-                    config, folder, how, on_round, task=given.task, strategy=given.strategy, evaluate=evaluate
-                )
+                simulate_plan(plan, how, folder, on_round=on_round, evaluate=evaluate)
         except KeyboardInterrupt:
             self.interrupted = True
         if self.interrupted:
             print(f"interrupted after round {self.rounds}; run.resume() continues it ({_near(self.path)})")
 
 
-def started(make: Callable[[], Plan], path: Path, how: Simulation, watching: Watching, show: Shown, name: str) -> Run:
+def started(plan: RunPlan, how: Simulation, watching: Watching, show: Shown) -> Run:
     """Start a checked run in a new folder; return it when it is over, or Ctrl-C has ended it.
 
     Args:
-        make: plans the run.
-        path: its folder.
+        plan: the run.
         how: how it is simulated.
         watching: what the program wants to see of it.
         show: shows how far it is.
-        name: what that calls the run.
 
     Raises:
         ConfigError: a folder that holds a run, or cannot be made.
     """
-    plan = make()
-    folder = new_run(path, plan.config, how.runtime(), plan.given)
-    folder.record(**{GIVEN: plan.facts()})
-    run = Run(path, lambda: make().given, how, watching)
-    run._go(plan.config, folder, show, name)
+    run = Run(plan.path, lambda: plan.plugins.given, how, watching)
+    run._go(plan, show)
     return run
 
 
-def checked(plan: Plan, how: Simulation, watching: Watching) -> None:
+def checked(plan: RunPlan, how: Simulation, watching: Watching) -> None:
     """Check a planned run as far as it can be checked without starting it.
 
     Raises:
         ConfigError: for what is not allowed.
     """
-    device = pick_device(how.device)
-    task = plan.given.task
-    if task is None:
-        data_dir = Path(how.data_dir) if how.data_dir else None
-        task = load_task(plan.config.task_settings(), data_dir)
-    task.check()
+    check_learns_here(plan, how.device)
     if how.mode not in (AUTO, SEQUENTIAL):
-        engine.choose_mode(plan.config, how, given=plan.given)
+        engine.choose_mode(plan.plugins, how, plan.task)
     if watching.evaluate is not None:
-        central_evaluation(watching.evaluate, task, plan.config.seed, device)
+        central_evaluation(watching.evaluate, plan.task, plan.config.seed, pick_device(how.device))
     if watching.on_round is not None and not callable(watching.on_round):
         raise ConfigError(f"on_round = {watching.on_round!r} is not allowed: a callable is")
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,14 @@ from typing import Any
 from fedappeal.api.given import MEASURES
 from fedappeal.api.measures import TASKS_OWN
 from fedappeal.api.own import Own
-from fedappeal.api.plan import planned, planned_again
+from fedappeal.api.plan import facts_of, given_again, planned
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
 from fedappeal.record.folder import GIVEN, check_new
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, SIMULATION
 from fedappeal.settings.config import ConfigError, Scalar
-from fedappeal.simulation.engine import Simulation
+from fedappeal.simulation.options import Simulation
 from fedappeal.views.tracking.registry import chosen_trackers, several
 from server.given import Given
 
@@ -89,7 +90,7 @@ def simulate(
     config = plan.config
     path = Path(out).absolute() if out else new_folder(f"{config.strategy}-{config.task}")
     with shown(quiet) as show:
-        return started(lambda: plan, path, how, watching, show, config.strategy)
+        return started(replace(plan, path=path, name=config.strategy), how, watching, show)
 
 
 def load(
@@ -133,9 +134,8 @@ def load(
     given = Given()
     if own.given or task is not None or strategy is not None:
         _check_given(folder, began.get("task", {}), own)
-        plan = planned_again(Run(folder).config, strategy, task, own, how.data_dir)
-        _check_same(folder, began, plan.facts())
-        given = plan.given
+        given = given_again(Run(folder).config, strategy, task, own, how.data_dir)
+        _check_same(folder, began, facts_of(given))
     return Run(folder, lambda: given, how, Watching(evaluate, on_round, quiet, trackers), allow)
 
 

@@ -5,21 +5,24 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from fedappeal.api.own import Own
 from fedappeal.api.parallel import check_sendable, in_processes
-from fedappeal.api.plan import Plan, own_plugins, planned
+from fedappeal.api.plan import chosen_of, planned
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
 from fedappeal.api.runs import Runs
 from fedappeal.api.simulate import warn_of
 from fedappeal.record.folder import check_new
+from fedappeal.runs.launch.in_process import Machine
+from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.sweep import check_distinct, combinations, foreign_sections, name_of_run
 from fedappeal.settings.config import ConfigError
-from fedappeal.simulation.engine import Simulation
-from fedappeal.simulation.jobs import check_at_once, share_threads
+from fedappeal.simulation.options import Simulation
 from strategies.rounds.strategy import Strategy
 
 _SET = "set."
@@ -65,17 +68,19 @@ def sweep(
         ConfigError: one line for what is not allowed, before any run is started.
         RuntimeError: with several jobs, runs that failed; the others are in their folders.
     """
-    check_at_once(jobs)
+    machine = Machine(jobs, threads)
     own, watching = Own.of(locals()), Watching(evaluate, on_round, quiet)
     of_plugins = {f"{_SET}{key}": value for key, value in (set or {}).items()}
     given = {"strategy": strategy, "task": task, "model": model, **of_plugins, **settings}
     varied = {name: _values(name, value) for name, value in given.items() if isinstance(value, list | tuple | range)}
-    combinations = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
-    labels = _labels(combinations)
-    makers = _makers([given | combination for combination in combinations], own, data_dir)
-    threads = share_threads(threads, jobs) if jobs > 1 else threads
-    how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
-    names = [re.sub(r"[^\w.,=-]+", "-", "-".join(f"{k}-{v}" for k, v in each.items())).strip("-") for each in labels]
+    swept = combinations(varied)
+    labels = _labels(swept)
+    names = [re.sub(r"[^\w.,=-]+", "-", name_of_run(label)).strip("-") or "run" for label in labels]
+    check_distinct(zip(names, names, strict=True), "sweep")
+    makers = _makers([given | values for values in swept], own, data_dir)
+    if jobs > 1:
+        machine = machine.for_jobs(len(makers))
+    how = Simulation(mode, device, data_dir, machine.threads, evaluation_precision=evaluation_precision)
     for name in names if out else ():
         check_new(Path(out, name))
     unused: Counter[str] = Counter()
@@ -87,48 +92,50 @@ def sweep(
         unused.update(plan.unused)
     warn_of([*(line for line, count in unused.items() if count == len(makers)), *how.notes()])
     root = Path(out).absolute() if out else new_folder("sweep")
-    paths = [root / (name or "run") for name in names]
+    paths = [root / name for name in names]
+    placed = [partial(_placed, *run) for run in zip(makers, paths, _titles(labels), strict=True)]
     if jobs > 1:
-        runs = in_processes(makers, paths, how, watching, min(jobs, len(makers)))
+        runs = in_processes(placed, paths, how, watching, machine)
     else:
-        runs = list(_one_by_one(makers, paths, labels, how, watching))
+        runs = list(_one_by_one(placed, how, watching))
     return Runs(runs, labels[: len(runs)])
 
 
-def _makers(combinations: Sequence[Mapping[str, Any]], own: Own, data_dir: str) -> list[Callable[[], Plan]]:
+def _placed(make: Callable[[], RunPlan], path: Path, name: str) -> RunPlan:
+    return replace(make(), path=path, name=name)
+
+
+def _makers(each_run: Sequence[Mapping[str, Any]], own: Own, data_dir: str) -> list[Callable[[], RunPlan]]:
     """Return for each combination what plans its run.
 
     A run has no settings of own plug-ins that only others use; fedappeal's own are known to all.
     """
     general = [
-        {key: value for key, value in each.items() if key not in _APART and not key.startswith(_SET)}
-        for each in combinations
+        {key: value for key, value in run.items() if key not in _APART and not key.startswith(_SET)}
+        for run in each_run
     ]
-    used = [own_plugins(each["strategy"], rest) for each, rest in zip(combinations, general, strict=True)]
-    known = frozenset[str]().union(*used)
+    foreign = foreign_sections(
+        [chosen_of(run["strategy"], settings) for run, settings in zip(each_run, general, strict=True)]
+    )
 
-    def maker(each: Mapping[str, Any], rest: Mapping[str, Any], mine: frozenset[str]) -> Callable[[], Plan]:
-        others = known - mine
-        plugins = {key.removeprefix(_SET): value for key, value in each.items() if key.startswith(_SET)}
+    def plan(run: Mapping[str, Any], settings: Mapping[str, Any], others: frozenset[str]) -> RunPlan:
+        plugins = {key.removeprefix(_SET): value for key, value in run.items() if key.startswith(_SET)}
         kept = {key: value for key, value in plugins.items() if key.partition(".")[0].replace("_", "-") not in others}
-        return lambda: planned(
-            each["strategy"], each["task"], replace(own, model=each["model"]), rest, kept, data_dir
-        )
+        return planned(run["strategy"], run["task"], replace(own, model=run["model"]), settings, kept, data_dir)
 
-    return [maker(*each) for each in zip(combinations, general, map(frozenset, used), strict=True)]
+    return [partial(plan, *run) for run in zip(each_run, general, foreign, strict=True)]
 
 
-def _one_by_one(
-    makers: Sequence[Callable[[], Plan]],
-    paths: Sequence[Path],
-    labels: Sequence[Mapping[str, Any]],
-    how: Simulation,
-    watching: Watching,
-) -> Iterator[Run]:
+def _titles(labels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the progress calls each run."""
+    of_each = (" ".join(f"{key} {value}" for key, value in label.items()) for label in labels)
+    return [f"run {number} of {len(labels)}: {title}".rstrip() for number, title in enumerate(of_each, start=1)]
+
+
+def _one_by_one(makers: Sequence[Callable[[], RunPlan]], how: Simulation, watching: Watching) -> Iterator[Run]:
     with shown(watching.quiet) as show:
-        for number, (make, path, label) in enumerate(zip(makers, paths, labels, strict=True), start=1):
-            name = " ".join([f"run {number} of {len(makers)}:", *(f"{key} {value}" for key, value in label.items())])
-            run = started(make, path, how, watching, show, name)
+        for make in makers:
+            run = started(make(), how, watching, show)
             yield run
             if run.interrupted:
                 return

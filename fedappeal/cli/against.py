@@ -1,62 +1,60 @@
 """`--against STRATEGY`: the same clients under another strategy, in this process, and who stayed under each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.runs.launch.in_process import simulate_plan
+from fedappeal.runs.plan import RunPlan
+from fedappeal.settings.config import ConfigError
 from fedappeal.settings.participation import AUTO
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.views.comparison.figures import save
 from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings
 from fedappeal.views.terminal.shown import as_json, complain, line_of, say
-from server.build import check_settings, chosen
-from server.new_run import new_run
 
 PICTURE = "stayed"
 """The picture's files in the run's folder, without their endings."""
 
 
-def config_against(configs: Sequence[RunConfig], strategy: str) -> RunConfig:
-    """Return the settings of the same run under another strategy; clients keep the policy that they have.
+def plan_against(plans: Sequence[RunPlan], strategy: str) -> RunPlan:
+    """Return the same run under another strategy; clients keep the policy that they have.
 
     Args:
-        configs: of the runs, of which there may be one.
+        plans: the runs, of which there may be one.
         strategy: the other one.
 
     Raises:
         ConfigError: for several runs, the run's own strategy, or one that does not go with the settings.
     """
-    if len(configs) > 1:
+    if len(plans) > 1:
         raise ConfigError(f"against = '{strategy}' is not allowed with several runs: `fedappeal compare` shows them")
-    config = configs[0]
+    plan, config = plans[0], plans[0].config
     if strategy == config.strategy:
         raise ConfigError(f"against = '{strategy}' is not allowed: it is the run's own strategy; name another")
-    policy = chosen(config).strategy.policy if config.participation == AUTO else config.participation
+    policy = plan.plugins.strategy.policy if config.participation == AUTO else config.participation
     other = config.model_copy(update={"strategy": strategy, "participation": policy, "out": ""})
-    check_settings(other)
-    return other
+    return RunPlan.of(other, plan.path / f"against-{strategy.replace(':', '.')}", data_dir=plan.data_dir)
 
 
-def show_against(path: Path, config: RunConfig, how: Mapping[str, Any]) -> None:
+def show_against(path: Path, other: RunPlan, device: str, threads: int = 0) -> None:
     """Simulate the other strategy, and show who stayed under each: a table, and a picture in the run's folder.
 
     Args:
         path: the run's folder.
-        config: the settings of the other run.
-        how: of `Simulation`: device, data_dir.
+        other: the other run.
+        device: where it trains.
+        threads: its PyTorch threads; 0: as PyTorch has it.
     """
-    console, folder = Console(highlight=False), path / f"against-{config.strategy.replace(':', '.')}"
-    simulation = Simulation(resumable=False, **how)
-    with console.status(f"the same clients under {config.strategy}"):
-        simulate(config, new_run(folder, config, simulation.runtime()), simulation)
-    runs = [WhoStayed.of(each) for each in (path, folder)]
+    console = Console(highlight=False)
+    with console.status(f"the same clients under {other.config.strategy}"):
+        simulate_plan(other, Simulation(device=device, data_dir=other.data_dir, threads=threads, resumable=False))
+    runs = [WhoStayed.of(folder) for folder in (path, other.path)]
     names = headings(runs[0].metric)
     if as_json():
-        for run, place in zip(runs, (path, folder), strict=True):
+        for run, place in zip(runs, (path, other.path), strict=True):
             said = " ".join(f"{name.replace(' ', '_')}={cell}" for name, cell in zip(names, run.row(), strict=True))
             say(console, said, facts={"event": "stayed", "run": place.name})
     else:

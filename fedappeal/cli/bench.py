@@ -6,13 +6,13 @@ from pathlib import Path
 from rich.console import Console
 
 from fedappeal.cli.option_groups import BenchOptions
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.conclusions import HEADLINES, conclusions
 from fedappeal.studies.bench.page import PICTURE, tables, write_page
 from fedappeal.studies.bench.picture import draw
 from fedappeal.studies.bench.results import BenchResults
 from fedappeal.studies.bench.runs import Selection, do_runs
-from fedappeal.studies.harness import Machine
 from fedappeal.views.comparison.figures import check_plots
 from fedappeal.views.terminal.shown import complain, say
 

@@ -89,20 +89,14 @@ def _local(
 ) -> None:
     """Run a federation on this machine: a SuperLink and one real process per client, over gRPC."""
     from fedappeal.cli.local import start_local
+    from fedappeal.cli.onlookers import CommandOnlookers
     from fedappeal.cli.page import PageOptions
     from fedappeal.cli.report import report_run
+    from fedappeal.runs.launch.local import LocalProcesses
     from fedappeal.views.metrics.serving import MetricsPort
 
-    path = start_local(
-        settings,
-        port=port,
-        data_dir=data_dir,
-        device=device,
-        track=track or [],
-        metrics=MetricsPort(metrics_port, metrics_address),
-        page=PageOptions(page, page_published),
-        against=against,
-    )
+    onlookers = CommandOnlookers((), MetricsPort(metrics_port, metrics_address), PageOptions(page, page_published))
+    path = start_local(settings, LocalProcesses(port, device), data_dir, track or [], onlookers, against)
     report_run(path, report)
 
 
@@ -164,13 +158,13 @@ def resume(
     allow: AllowedPackages = None,
 ) -> None:
     """Continue a run from its last finished round, in the runtime that it was started in."""
-    from fedappeal.cli.observers import observers_to_resume
+    from fedappeal.cli.onlookers import onlookers_to_resume
     from fedappeal.cli.resume import ResumeOptions, resume_run
     from fedappeal.views.metrics.serving import MetricsPort
 
     options = ResumeOptions(rounds, superlink, root_certificates, detach, port, data_dir, device, tuple(allow or ()))
     metrics = MetricsPort(metrics_port, metrics_address)
-    resume_run(folder, options, observers_to_resume(track or [], set_ or [], metrics))
+    resume_run(folder, options, onlookers_to_resume(track or [], set_ or [], metrics))
 
 
 def _submit(
@@ -194,22 +188,23 @@ def _submit(
     page_published: PagePublished = "",
 ) -> None:
     """Start a run on a long-running SuperLink and wait for it; --out is a folder as the SuperLink sees it."""
+    from client.process.heartbeat import Heartbeat
+    from fedappeal.cli.onlookers import CommandOnlookers
     from fedappeal.cli.page import PageOptions
     from fedappeal.cli.report import report_run
     from fedappeal.cli.submit import submit_run
+    from fedappeal.federation.submit import CLIENT_APP
+    from fedappeal.runs.launch.remote import Submission, remote_superlink
     from fedappeal.views.metrics.serving import MetricsPort
 
-    path = submit_run(
-        settings,
-        superlink,
-        root_certificates,
-        detach,
-        clientapp,
-        track or [],
-        MetricsPort(metrics_port, metrics_address),
-        heartbeat,
-        PageOptions(page, page_published),
+    launcher = Submission(remote_superlink(superlink, root_certificates), clientapp or CLIENT_APP, detach)
+    onlookers = CommandOnlookers(
+        metrics=MetricsPort(metrics_port, metrics_address),
+        page=PageOptions(page, page_published),
+        root_certificates=root_certificates,
+        heartbeat=Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None,
     )
+    path = submit_run(settings, launcher, track or [], onlookers)
     report_run(path, report and not detach)
 
 
@@ -254,24 +249,26 @@ def _simulate(
     against: Against = "",
 ) -> None:
     """Run a federation inside this process: the same apps, many virtual clients."""
-    from fedappeal.cli.against import config_against, show_against
-    from fedappeal.cli.observers import chosen_observers
+    from fedappeal.cli.against import plan_against, show_against
+    from fedappeal.cli.onlookers import CommandOnlookers, chosen_onlookers, report_unused
     from fedappeal.cli.page import PageOptions
-    from fedappeal.cli.simulate import plan, start_simulations
+    from fedappeal.cli.simulate import start_simulations
+    from fedappeal.runs.launch.in_process import InProcess, Machine
+    from fedappeal.runs.sweep import swept_plans
+    from fedappeal.simulation.options import Simulation
     from fedappeal.simulation.workers.cluster import RayOptions
     from fedappeal.views.metrics.serving import MetricsPort
 
-    metrics = MetricsPort(metrics_port, metrics_address)
-    observers, settings = chosen_observers(track or [], metrics, settings)
-    place = PageOptions(page, page_published).place()
-    runs = plan(settings, sweep or [], str(settings.get("out", "")))
-    options = RayOptions(ray, ray_cpus, ray_gpus)
-    other = config_against([run.config for run in runs], against) if against else None
-    start_simulations(
-        *(runs, jobs, mode, device, data_dir, threads, workers, options, evaluation_precision, observers, place)
-    )
+    onlookers = CommandOnlookers((), MetricsPort(metrics_port, metrics_address), PageOptions(page, page_published))
+    onlookers, settings = chosen_onlookers(track or [], settings, onlookers)
+    plans = swept_plans(settings, sweep or [], str(settings.get("out", "")), data_dir)
+    report_unused(plans)
+    other = plan_against(plans, against) if against else None
+    simulation = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
+    machine = Machine(jobs, ray=RayOptions(ray, ray_cpus, ray_gpus))
+    start_simulations(plans, InProcess(simulation, machine, workers), onlookers)
     if other is not None:
-        show_against(runs[0].path, other, {"device": device, "data_dir": data_dir, "threads": threads})
+        show_against(plans[0].path, other, device, threads)
 
 
 cli.command("simulate")(with_run_options(_simulate))

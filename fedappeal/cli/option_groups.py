@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from fedappeal.runs.launch.in_process import Machine
     from fedappeal.simulation.workers.cluster import RayOptions
-    from fedappeal.studies.harness import Machine
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MachineOptions:
 
     def machine(self) -> "Machine":
         """Return the means for studies."""
-        from fedappeal.studies.harness import Machine
+        from fedappeal.runs.launch.in_process import Machine
 
         return Machine(self.jobs, self.threads, self.device, self.data_dir, self.ray_options())
 

@@ -1,8 +1,9 @@
 """The live page of a command: where it stands, and the line that says so."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from fedappeal.system.private_files import write_private
 from fedappeal.views.terminal.shown import say
 
 if TYPE_CHECKING:
-    from fedappeal.federation.remote import RemoteSuperLink
     from fedappeal.views.live.view import View
     from fedappeal.web.serving import PagePlace
 
@@ -32,8 +32,9 @@ class PageOptions:
     page: str = ""
     published: str = ""
 
+    @cached_property
     def place(self) -> "PagePlace | None":
-        """Return where the page is to stand; None: there is none.
+        """Where the page is to stand; None: there is none.
 
         Raises:
             ConfigError: no page can stand there.
@@ -50,57 +51,6 @@ class PageOptions:
 
 
 NO_PAGE = PageOptions()
-
-
-@contextmanager
-def page_of_local(place: "PagePlace | None", folder: Path, console: Console) -> Iterator[Callable[[str], None]]:
-    """Serve the page of this process's own run, where it is to have one, until the `with` ends.
-
-    Args:
-        place: where it stands; None: there is none.
-        folder: the run's.
-        console: where the address is printed.
-
-    Yields:
-        What is to be told the address of the SuperLink's Control API.
-    """
-    if place is None:
-        yield lambda control_address: None
-        return
-    from fedappeal.federation.remote import RemoteSuperLink
-    from fedappeal.views.live.actions import OwnRun
-    from fedappeal.views.live.view import View
-
-    view = View(OwnRun(), folder, lists_runs=False)
-
-    def begun(control_address: str) -> None:
-        view.superlink = RemoteSuperLink(control_address)
-
-    with shown_page(view, place, console, folder):
-        yield begun
-
-
-@contextmanager
-def page_of_submitted(
-    place: "PagePlace | None", folder: Path, superlink: "RemoteSuperLink", root_certificates: str
-) -> Iterator[None]:
-    """Serve the page of a run on a long-running SuperLink, where it is to have one, until the `with` ends.
-
-    Args:
-        place: where it stands; None: there is none.
-        folder: the run's, as the SuperLink sees it; only an absolute path may be seen from here, too.
-        superlink: the SuperLink.
-        root_certificates: the file of its CA certificate; empty: plaintext.
-    """
-    if place is None:
-        yield
-        return
-    from fedappeal.views.live.actions import SubmittedRun
-    from fedappeal.views.live.view import View
-
-    view = View(SubmittedRun(superlink, root_certificates), folder if folder.is_absolute() else None, superlink)
-    with shown_page(view, place, Console(highlight=False), None):
-        yield
 
 
 @contextmanager

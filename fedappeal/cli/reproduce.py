@@ -9,11 +9,12 @@ from rich.console import Console
 
 from fedappeal.cli.option_groups import ReproduceOptions
 from fedappeal.reproductions import experiment_names, load_experiment
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError, Scalar, scalar
 from fedappeal.studies.added_rows import missing_rows
 from fedappeal.studies.experiment import Experiment, Results
 from fedappeal.studies.grid import best_of_each, grid_experiment, grid_keys
-from fedappeal.studies.harness import Machine, carry_out
+from fedappeal.studies.harness import carry_out
 from fedappeal.studies.page import add_to_page, all_tables, rewrite_page, write_page
 from fedappeal.studies.plan import Plan, make_plan
 from fedappeal.studies.record import Record, read_record

@@ -6,13 +6,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedappeal.cli.observers import NONE, Observers
+from fedappeal.cli.local import launch_local
+from fedappeal.cli.onlookers import CommandOnlookers, ends
+from fedappeal.cli.submit import launch_submission
 from fedappeal.core.plugins import HERE, current_folder_unsearched
 from fedappeal.record.files import CONFIG
 from fedappeal.record.folder import COMMAND_LOCK, GIVEN, RunFolder, Usable, without_memory
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of
+from fedappeal.runs.allowed import check_allowed
+from fedappeal.runs.checks import check_trains_here
+from fedappeal.runs.launch.in_process import InProcess, memory_of
+from fedappeal.runs.launch.local import LocalProcesses
+from fedappeal.runs.launch.remote import Submission, remote_superlink
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.simulation.options import Simulation
 from server.continuation import settings_to_resume
 
 _FITTING = {
@@ -63,7 +72,7 @@ class ResumeOptions:
                 )
 
 
-def resume_run(path: Path, options: ResumeOptions, observers: Observers = NONE) -> None:
+def resume_run(path: Path, options: ResumeOptions, onlookers: CommandOnlookers | None = None) -> None:
     """Continue the run of a folder.
 
     Raises:
@@ -83,15 +92,14 @@ def resume_run(path: Path, options: ResumeOptions, observers: Observers = NONE) 
     runtime = runtime_of(path)
     kind = str(runtime[KIND])
     options.check(path, kind)
-    config = settings_to_resume(path, options.rounds, usable := _usable(path, kind))
-    from server.build import check_allowed
-
+    usable = memory_of(path) if kind == SIMULATION else without_memory
+    config = settings_to_resume(path, options.rounds, usable)
     check_allowed(config, path, options.allow)
     if kind == SUBMITTED and options.superlink is None:
         raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
     searched = nullcontext() if HERE in options.allow else current_folder_unsearched()
     with RunFolder.open(path).alone(COMMAND_LOCK), searched:
-        _continue(config, path, runtime, usable, options, observers)
+        _continue(config, path, runtime, usable, options, onlookers or CommandOnlookers())
 
 
 def _continue(
@@ -100,43 +108,25 @@ def _continue(
     runtime: Mapping[str, Any],
     usable: Usable,
     options: ResumeOptions,
-    observers: Observers,
+    onlookers: CommandOnlookers,
 ) -> None:
-    """Continue a run whose settings are checked; raises as `resume_run`."""
-    kind = runtime[KIND]
-    if kind == SUBMITTED:
-        from fedappeal.cli.submit import resume_submitted
-
-        resume_submitted(
-            config, path, options.superlink or "", options.root_certificates or "", bool(options.detach), observers
-        )
-    elif kind == LOCAL:
-        from fedappeal.cli.local import resume_local
-
-        data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
-        device = options.device or runtime.get("device", "auto")
-        resume_local(
-            config, path.absolute(), port=options.port or 0, data_dir=data_dir, device=device, observers=observers
-        )
-    else:
-        from fedappeal.cli.simulate import resume_simulation
-        from fedappeal.simulation.engine import Simulation
-
-        simulation = Simulation.of_runtime(runtime)
-        if options.data_dir is not None:
-            simulation = replace(simulation, data_dir=options.data_dir)
-        if options.device is not None:
-            simulation = replace(simulation, device=options.device)
-        resume_simulation(config, path.absolute(), simulation, usable, observers)
-
-
-def _usable(path: Path, kind: str) -> Usable:
-    """Return the check of what belongs to a checkpoint besides itself."""
-    if kind != SIMULATION:
-        return without_memory
-    from fedappeal.simulation.memory import read_memory
-
-    def usable(server_round: int) -> None:
-        read_memory(path, server_round)
-
-    return usable
+    """Continue a run whose settings are known; raises as `resume_run`."""
+    if runtime[KIND] == SUBMITTED:
+        certificates = options.root_certificates or ""
+        superlink = remote_superlink(options.superlink or "", certificates)
+        plan = RunPlan.of(config.model_copy(update={"out": str(path), "resume": True}), path, resumes=True)
+        launch_submission(plan, Submission(superlink, detach=bool(options.detach)), onlookers)
+        return
+    data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
+    plan = RunPlan.of(config, path.absolute(), data_dir=data_dir, resumes=True)
+    if runtime[KIND] == LOCAL:
+        local = LocalProcesses(options.port or 0, options.device or runtime.get("device", "auto"))
+        local.check(plan)
+        launch_local(plan, local, onlookers)
+        return
+    simulation = replace(Simulation.of_runtime(runtime), data_dir=data_dir)
+    if options.device is not None:
+        simulation = replace(simulation, device=options.device)
+    check_trains_here(plan, simulation.device)
+    with ends():
+        InProcess(simulation).resume(plan, onlookers, usable)

@@ -31,7 +31,7 @@ def watch(run: Path | None, superlink: str, root_certificates: str, options: Pag
         raise ConfigError(f"root-certificates = '{root_certificates}' is not allowed without --superlink")
     if run is not None:
         Record(run).check()
-    place = options.place()
+    place = options.place
     assert place is not None  # the option has a default
 
     from fedappeal.views.live.actions import Actions, ForeignRun, SubmittedRun
@@ -40,7 +40,7 @@ def watch(run: Path | None, superlink: str, root_certificates: str, options: Pag
     remote = None
     actions: Actions = ForeignRun()
     if superlink:
-        from fedappeal.cli.submit import remote_superlink
+        from fedappeal.runs.launch.remote import remote_superlink
 
         remote = remote_superlink(superlink, root_certificates)
         actions = SubmittedRun(remote, root_certificates)

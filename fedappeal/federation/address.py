@@ -1,5 +1,7 @@
-"""Where a SuperLink's Control API is, as a user names it: its address and its CA certificate, checked."""
+"""Addresses and certificates that a user names: of a SuperLink's Control API, ports of this machine; checked."""
 
+import contextlib
+import socket
 import ssl
 from pathlib import Path
 
@@ -33,3 +35,25 @@ def check_control_address(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"superlink = '{address}' is not allowed: HOST:PORT of the SuperLink's Control API")
+
+
+def check_port(port: int, setting: str = "port", address: str = "127.0.0.1") -> None:
+    """Check that a port is free.
+
+    Args:
+        port: the port.
+        setting: what the user calls it.
+        address: of this machine, as a number.
+
+    Raises:
+        ConfigError: if it is in use, or not a port.
+    """
+    if not 0 <= port < 65536:
+        raise ConfigError(f"{setting} = {port} is not allowed: 0 (the system picks one) to 65535")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.closing(socket.socket(family)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise ConfigError(f"{setting} = {port} is not allowed: {error.strerror}") from None

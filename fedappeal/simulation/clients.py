@@ -11,7 +11,7 @@ from client.app import client_app
 from client.data.cache import Cache
 from client.participant import Participant
 from client.roster import Participants
-from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.settings.config import Scalar
 from fedappeal.simulation.forms.choice import form_of
 from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue
 from fedappeal.simulation.forms.threaded import ThreadedScheduler
@@ -19,8 +19,7 @@ from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.process_wide import frozen_objects, single_threaded_workers
 from fedappeal.tasks.task import Task
-from server.build import files_named, packages_named
-from server.given import Given
+from server.build import Chosen
 
 
 @dataclass(frozen=True)
@@ -28,21 +27,19 @@ class Contexts:
     """Makes the contexts of a run's virtual clients.
 
     Attributes:
-        config: the run's settings.
-        given: objects in place of names.
+        plugins: the run's settings and plug-ins.
         data_dir: folder with the data sets.
         device: where data and models are.
     """
 
-    config: RunConfig
-    given: Given
+    plugins: Chosen
     data_dir: str
     device: str
 
     @property
     def clients(self) -> int:
         """The number of clients, unseen ones among them."""
-        return self.config.clients + self.config.unseen_clients
+        return self.plugins.config.clients + self.plugins.config.unseen_clients
 
     @cached_property
     def _node(self) -> dict[str, Scalar]:
@@ -50,13 +47,13 @@ class Contexts:
             "num-partitions": self.clients,
             "data-dir": self.data_dir,
             "device": self.device,
-            "allow": ",".join(packages_named(self.config, self.given)),
-            "set": files_named(self.config, self.given),
+            "allow": ",".join(self.plugins.packages()),
+            "set": self.plugins.owner_files(),
         }
 
     @cached_property
     def _told(self) -> dict[str, Scalar]:
-        return self.config.as_config()
+        return self.plugins.config.as_config()
 
     def of(self, k: int) -> Context:
         """Return the context of client k, without a record."""
@@ -87,7 +84,7 @@ def clients_here(
     Yields:
         The grid that reaches them, and their participants.
     """
-    form = form_of(mode, task, cache.scratch_model(task, contexts.config.seed, pool.device))
+    form = form_of(mode, task, cache.scratch_model(task, contexts.plugins.config.seed, pool.device))
     with single_threaded_workers(threads) as workers, frozen_objects():
         scheduler: ClientQueue | None = None
         if form:

@@ -1,60 +1,21 @@
-"""Picklable jobs in parallel, one spawned process each: simulated runs, computations."""
+"""Picklable jobs in parallel, one spawned process each."""
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from fedappeal.settings.config import ConfigError, RunConfig
-from server.new_run import new_run
+from fedappeal.settings.config import ConfigError
 
 POLL = 0.25
 """Seconds between two looks at the processes."""
 
 LOST = "its process ended without a word (out of memory?)"
-
-
-@dataclass(frozen=True)
-class SimulationJob:
-    """One simulated run of several.
-
-    Attributes:
-        config: its settings.
-        path: its folder.
-        name: what tells it from the others.
-    """
-
-    config: RunConfig
-    path: Path
-    name: str
-
-
-def run_job(job: SimulationJob, how: Mapping[str, Any]) -> None:
-    """Simulate one run, without a word on the screen.
-
-    Args:
-        job: the run; its folder must be new.
-        how: the fields of `fedappeal.simulation.engine.Simulation`, which would bring torch into a process that only
-            starts others.
-    """
-    from fedappeal.simulation.engine import Simulation, quiet, simulate
-
-    quiet()
-    simulation = Simulation(**how)
-    try:
-        simulate(job.config, new_run(job.path, job.config, simulation.runtime()), simulation)
-    finally:
-        # What a run leaves is in cycles: few objects, by whose number Python looks for them, and 100 MB each.
-        gc.collect()
 
 
 def share_threads(threads: int, at_once: int) -> int:

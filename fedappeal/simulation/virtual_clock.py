@@ -7,11 +7,10 @@ from client.participation.device import Device
 from client.participation.mixture import Mixture
 from client.training.models import arrays_of
 from fedappeal.core.training_settings import LocalTrainingSettings
-from fedappeal.settings.config import RunConfig
 from fedappeal.tasks.share import parts_of as parts_of_model
 from fedappeal.tasks.share import share_of
 from fedappeal.tasks.task import Task
-from server.build import Chosen, own_settings
+from server.build import Chosen
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.hooks import RoundRecord
 
@@ -40,13 +39,14 @@ class VirtualClock:
     examples: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, config: RunConfig, plugins: Chosen, task: Task) -> "VirtualClock | None":
+    def of_run(cls, plugins: Chosen, task: Task) -> "VirtualClock | None":
         """Return a run's clock; None: none of its policies has a device."""
         if Device.name not in plugins.mixture.parts:
             return None
+        config = plugins.config
         model = task.initial_model(config.seed)
         size = sum(each.nbytes for each in arrays_of(model, parts_of_model(model, share_of(task)).shared).values())
-        device, training = Device(own_settings(config, Device)), LocalTrainingSettings.of(config.as_config())
+        device, training = Device(plugins.settings_of(Device)), LocalTrainingSettings.of(config.as_config())
         return cls(plugins.mixture, config.seed, device, training, size)
 
     def note(self, member: Member) -> None:

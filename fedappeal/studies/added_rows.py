@@ -7,7 +7,7 @@ from typing import Any
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.studies.experiment import Experiment
 from fedappeal.studies.record import Record, rows_settings, text_of
-from server.build import resolved_settings
+from server.build import chosen
 
 _OWN_RUNS = ("--set", "--grid")
 """Options of a page's command that change its runs."""
@@ -108,7 +108,7 @@ def _of_rows(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, d
     found = {}
     for name, values in settings["rows"].items():
         given = {**experiment.settings, **(arms[name].settings if name in arms else {})}
-        own = set() if experiment.compute else resolved_settings(RunConfig.parse_recorded(given)).keys()
+        own = set() if experiment.compute else chosen(RunConfig.parse_recorded(given)).all_settings().keys()
         shared = {key: value for key, value in settings["shared"].items() if "." not in key or key in own}
         different = zip(settings["different"], values, strict=True)
         found[name] = {**shared, **{key: value for key, value in different if value}}

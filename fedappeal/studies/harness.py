@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,38 +14,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fedappeal.runs.launch.in_process import Machine, simulate_quietly
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
-from fedappeal.simulation.jobs import SimulationJob, check_at_once, run_in_parallel, run_job
-from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions
-from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
+from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.workers.jobs import check_on_ray
 from fedappeal.studies.experiment import Results
 from fedappeal.studies.plan import RESULT, Plan, Run
 from fedappeal.system.files import replace_file
 from fedappeal.system.locks import InUse, only_process
 from fedappeal.system.versions import recorded_versions
+from server.build import chosen
 
 LOCK = ".lock"
 
 Compute = Callable[[Mapping[str, Any], int], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The means by which runs are done.
-
-    Attributes:
-        at_once: runs at once, each in a process of its own.
-        threads: PyTorch threads a run; 0: the cores shared out.
-        device: where data and models are.
-        data_dir: folder of the data sets.
-        ray: the Ray cluster that has the runs; without an address: none.
-    """
-
-    at_once: int = 1
-    threads: int = 0
-    device: str = "cpu"
-    data_dir: str = ""
-    ray: RayOptions = NO_CLUSTER
 
 
 def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False) -> tuple[Results, dict[str, str]]:
@@ -65,7 +47,6 @@ def carry_out(plan: Plan, machine: Machine, console: Console, redo: bool = False
         ConfigError: a run was recorded with other settings than planned, and is not to be redone; or another process
             is at it.
     """
-    check_at_once(machine.at_once)
     check_on_ray(machine.ray, machine.at_once)
     for line in plan.skipped_lines():
         console.print(f"[yellow]skipped: {escape(line)}[/]", soft_wrap=True)
@@ -114,9 +95,8 @@ def _todo(runs: Sequence[Run], redo: bool, ours: set[Path]) -> list[Run]:
 
 
 def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> dict[str, str]:
-    at_once = min(machine.at_once, len(todo))
-    threads = threads_of_each(machine.threads, at_once, machine.ray)
-    how = {"device": machine.device, "data_dir": machine.data_dir, "threads": threads, "resumable": False}
+    machine = machine.for_jobs(len(todo))
+    how = Simulation(device=machine.device, data_dir=machine.data_dir, threads=machine.threads, resumable=False)
     failed: dict[str, str] = {}
     ended: set[int] = set()
 
@@ -143,20 +123,18 @@ def _do(todo: Sequence[Run], plan: Plan, machine: Machine, console: Console) -> 
             progress.update(bar, completed=sum(done), runs=f"{len(ended)} {count}")
 
         work = [_work(run, plan.experiment.compute, how) for run in todo]
-        if machine.ray.address:
-            run_on_ray(work, machine.ray, on_end, tick)
-        else:
-            run_in_parallel(work, at_once, on_end, tick)
+        machine.do(work, on_end, tick)
         tick()
     return failed
 
 
-def _work(run: Run, compute: Compute | None, how: Mapping[str, Any]) -> Callable[[], None]:
+def _work(run: Run, compute: Compute | None, how: Simulation) -> Callable[[], None]:
     if run.config:
-        return partial(run_job, SimulationJob(run.config, run.path, run.name), how)
+        plan = RunPlan(chosen(run.config), run.path, run.name, how.data_dir)
+        return partial(simulate_quietly, plan, how)
     if compute is None:
         raise ValueError(f"{run.name}: neither a run configuration nor a computation")
-    return partial(_computed, compute, run.settings, run.seed, run.path, int(how["threads"]))
+    return partial(_computed, compute, run.settings, run.seed, run.path, how.threads)
 
 
 def _computed(compute: Compute, settings: Mapping[str, Any], seed: int, path: Path, threads: int) -> None:

@@ -14,7 +14,7 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.studies.experiment import Arm, Experiment, RunResult
 from fedappeal.tasks import TASKS, check_task
-from server.build import check_settings, resolved_settings
+from server.build import check_settings, chosen
 
 RESULT = "result.json"
 """What a computed experiment leaves in a run's folder, in place of the files of a federated run."""
@@ -82,7 +82,7 @@ class Run:
             return []
         recorded = dict(record["settings"])
         if self.config:
-            recorded = resolved_settings(RunConfig.parse_recorded(recorded, ignore_unknown=True))
+            recorded = chosen(RunConfig.parse_recorded(recorded, ignore_unknown=True)).all_settings()
         keys = sorted((set(recorded) | set(self.settings)) - set(_KEPT_OUT))
         return [
             f"{key} = {recorded.get(key)!r}, now {self.settings.get(key)!r}"
@@ -206,8 +206,7 @@ def _run(experiment: Experiment, arm: Arm, settings: Mapping[str, Any], seed: in
             raise ConfigError(f"unknown setting '{min(unknown)}': {experiment.name} has {', '.join(settings)}")
         return Run(arm, seed, json.loads(json.dumps(dict(settings))), path)
     config = RunConfig.parse_recorded({**settings, "seed": seed})  # in the papers clients judge by training data
-    check_settings(config)
-    return Run(arm, seed, resolved_settings(config), path, config)
+    return Run(arm, seed, check_settings(config).all_settings(), path, config)
 
 
 def _task(config: RunConfig) -> TaskSettings:

@@ -22,8 +22,8 @@ from fedappeal.core.requirement import Requirement, RequirementKind, WarmUp
 from fedappeal.protocol.keys import Decision
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
-from fedappeal.simulation.engine import Simulation
 from fedappeal.simulation.engine import simulate as simulate_folder
+from fedappeal.simulation.options import Simulation
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.task import Task
 from server.new_run import new_run

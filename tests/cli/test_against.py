@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedappeal.cli.against import config_against
+from fedappeal.cli.against import plan_against
 from fedappeal.cli.commands import cli
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
+from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig
 
 SMALL = ["--model", "logistic", "--clients", "3", "--rounds", "3", "--local-steps", "2", "--set", "solo.steps=4"]
@@ -31,9 +32,9 @@ def test_the_other_run_is_what_the_same_command_with_that_strategy_is(tmp_path: 
 
 
 def test_clients_keep_the_policy_of_the_first_strategy() -> None:
-    config = RunConfig.parse({"strategy": "adagd"})
-    assert config_against([config], "fedavg").participation == "defect"
-    assert config_against([RunConfig.parse({"participation": "always"})], "fedavg").participation == "always"
+    (plan,), (always,) = swept_plans({"strategy": "adagd"}), swept_plans({"participation": "always"})
+    assert plan_against([plan], "fedavg").config.participation == "defect"
+    assert plan_against([always], "fedavg").config.participation == "always"
 
 
 @pytest.mark.parametrize(
@@ -44,11 +45,11 @@ def test_clients_keep_the_policy_of_the_first_strategy() -> None:
     ],
 )
 def test_what_is_not_allowed_is_one_line(settings: list[str], line: str) -> None:
-    configs = [RunConfig.parse({"strategy": name}) for name in settings]
+    plans = [plan for name in settings for plan in swept_plans({"strategy": name})]
     with pytest.raises(ConfigError, match=line):
-        config_against(configs, "maxfl")
+        plan_against(plans, "maxfl")
     with pytest.raises(ConfigError, match="clients-per-round = 2 is not allowed"):
-        config_against([RunConfig.parse({"clients-per-round": 2})], "adagd")
+        plan_against(swept_plans({"clients-per-round": 2}), "adagd")
 
 
 @pytest.mark.parametrize(("given", "settled"), [("auto", "auto"), ("-1", -1), ("2", 2)])

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, RecordDict
 
-from fedappeal.cli import local
 from fedappeal.cli.main import main
 from fedappeal.cli.resume import ResumeOptions, resume_run
 from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
+from fedappeal.runs.launch.local import LocalProcesses
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.system.files import write_safetensors
@@ -159,7 +159,7 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
     folder.append("history.jsonl", {"round": 1, **line}, {"round": 2, **line})
     Checkpoint(1, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / "checkpoint.safetensors")
     went_on = Mock()
-    monkeypatch.setattr(local, "_run", went_on)
+    monkeypatch.setattr(LocalProcesses, "_run", went_on)
     folder.record(runtime={"kind": "local"})
     resume_run(folder.path, ResumeOptions(device="cpu"))
     assert went_on.called

@@ -16,6 +16,7 @@ from typer.main import get_command
 from client.process.serve import Event, _log
 from fedappeal.cli.commands import cli
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.json_log import FIELDS, LOG_FORMAT, JsonLines, chosen_formatter, json_line
 from fedappeal.views.terminal.shown import complain, use_format
@@ -58,7 +59,7 @@ def test_a_simulation_prints_an_event_a_round(tmp_path: Path, capfd: pytest.Capt
 def test_events_and_failures_name_run_round_and_client() -> None:
     use_format("json")
     out = io.StringIO()
-    view = RunView(RunConfig.parse({}), Path("runs/here"), Console(file=out))
+    view = RunView(RunPlan.of(RunConfig.parse({}), Path("runs/here")), Console(file=out))
     view.watch("event", {"time": 12.5, "event": "refused", "client": "anna", "reason": "no\x1b[31m\nsuch"})
     counts = {"joined": 0, "sat_out": 0, "left": 0, "seconds": 1.0, "decisions": {}}
     view.watch("round", {"round": 2, **counts, "failures": {"berta": "she said\n{"}})

@@ -6,26 +6,33 @@ from typing import Any
 
 import pytest
 
+from fedappeal.cli.onlookers import report_unused
 from fedappeal.cli.resume import ResumeOptions, resume_run
-from fedappeal.cli.simulate import plan, start_simulations
+from fedappeal.cli.simulate import start_simulations
 from fedappeal.record.reader import Record
-from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.runs.launch.in_process import InProcess, Machine
+from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.sweep import swept_plans
+from fedappeal.settings.config import ConfigError
 from fedappeal.simulation import engine
-from fedappeal.simulation.engine import Simulation
 from fedappeal.simulation.forms.choice import Choice
+from fedappeal.simulation.options import Simulation
+from fedappeal.tasks.task import Task
+from server.build import Chosen
 
+AUTO = InProcess(Simulation("auto", threads=1))
 SMALL = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "solo.steps": 2}
 
 
 def test_a_sweep_is_every_combination(tmp_path: Path) -> None:
-    jobs = plan({"rounds": 3}, ["seed=0..2,7", "strategy=maxfl,fedavg"], str(tmp_path))
-    assert [(job.config.seed, job.config.strategy) for job in jobs] == [
+    plans = swept_plans({"rounds": 3}, ["seed=0..2,7", "strategy=maxfl,fedavg"], str(tmp_path))
+    assert [(plan.config.seed, plan.config.strategy) for plan in plans] == [
         (seed, strategy) for seed in (0, 1, 2, 7) for strategy in ("maxfl", "fedavg")
     ]
-    assert {job.config.rounds for job in jobs} == {3}
-    assert jobs[0].path == tmp_path / "seed-0-strategy-maxfl"
-    assert len({job.path for job in jobs}) == 8
-    (alone,) = plan({}, [], str(tmp_path / "one"))
+    assert {plan.config.rounds for plan in plans} == {3}
+    assert plans[0].path == tmp_path / "seed-0-strategy-maxfl"
+    assert len({plan.path for plan in plans}) == 8
+    (alone,) = swept_plans({}, [], str(tmp_path / "one"))
     assert alone.path == tmp_path / "one"
 
 
@@ -33,15 +40,16 @@ def test_a_plugins_setting_can_be_swept_beside_its_strategy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = {"maxfl.stabilizer": 0.01, "defect.leave-below": 0.5}
-    jobs = plan(given, ["maxfl.server_lr=0.5,1", "strategy=maxfl,fedavg"], str(tmp_path))
-    assert [job.config.section("maxfl")["server-lr"] for job in jobs] == [0.5, 0.5, 1, 1]
-    assert jobs[0].path.name == "maxfl.server-lr-0.5-strategy-maxfl"
+    plans = swept_plans(given, ["maxfl.server_lr=0.5,1", "strategy=maxfl,fedavg"], str(tmp_path))
+    assert [plan.config.section("maxfl")["server-lr"] for plan in plans] == [0.5, 0.5, 1, 1]
+    assert plans[0].path.name == "maxfl.server-lr-0.5-strategy-maxfl"
+    report_unused(plans)
     assert sorted(capsys.readouterr().err.splitlines()) == [
         "fedappeal: in 2 of 4 runs: maxfl.server-lr is not used by this run",
         "fedappeal: in 2 of 4 runs: maxfl.stabilizer is not used by this run",
         "fedappeal: in 4 of 4 runs: defect.leave-below is not used by this run",
     ]
-    plan(given, [], str(tmp_path))
+    report_unused(swept_plans(given, [], str(tmp_path)))
     assert capsys.readouterr().err == "fedappeal: defect.leave-below is not used by this run\n"
 
 
@@ -64,9 +72,10 @@ def test_an_own_strategy_and_its_settings_can_be_swept_beside_ours(
     (tmp_path / "sweepable.py").write_text(OWN)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
-    jobs = plan({}, ["strategy=sweepable:Swept,fedavg", "swept.rate=0.1,0.2"], str(tmp_path))
-    assert [job.config.section("swept") for job in jobs] == [{"rate": 0.1}, {"rate": 0.2}, {}, {}]
-    assert jobs[0].path.name == "strategy-sweepable.Swept-swept.rate-0.1"
+    plans = swept_plans({}, ["strategy=sweepable:Swept,fedavg", "swept.rate=0.1,0.2"], str(tmp_path))
+    assert [plan.config.section("swept") for plan in plans] == [{"rate": 0.1}, {"rate": 0.2}, {}, {}]
+    assert plans[0].path.name == "strategy-sweepable.Swept-swept.rate-0.1"
+    report_unused(plans)
     assert capsys.readouterr().err == "fedappeal: in 2 of 4 runs: swept.rate is not used by this run\n"
 
 
@@ -97,29 +106,29 @@ def test_what_is_not_allowed_is_one_line_before_anything_starts(
     settings: dict[str, object], sweep: list[str], line: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=line):
-        plan(settings, sweep, str(tmp_path / "runs"))
+        swept_plans(settings, sweep, str(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
 
 
 def test_too_many_clients_for_the_data_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    jobs = plan({"clients": 5000}, [], str(tmp_path / "run"))
+    plans = swept_plans({"clients": 5000}, [], str(tmp_path / "run"))
     with pytest.raises(ConfigError, match="clients = 5000 is not allowed"):
-        start_simulations(jobs, 1, "auto", "cpu", "", 1)
+        start_simulations(plans, AUTO)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_rule_without_a_batched_form_is_said_in_the_line_about_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jobs = plan({**SMALL, "strategy": "perfedavg", "rounds": 1}, [], str(tmp_path / "run"))
-    start_simulations(jobs, 1, "auto", "cpu", "", 1)
+    plans = swept_plans({**SMALL, "strategy": "perfedavg", "rounds": 1}, [], str(tmp_path / "run"))
+    start_simulations(plans, AUTO)
     said = "perfedavg: clients train one after another (local rule 'maml' has no batched form)"
     assert said in capsys.readouterr().out.splitlines()
 
 
 def test_resume_continues_a_simulation_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run"
-    start_simulations(plan(SMALL, [], str(path)), 1, "sequential", "cpu", "", 1)
+    start_simulations(swept_plans(SMALL, [], str(path)), InProcess(Simulation("sequential", threads=1)))
     capsys.readouterr()
     resume_run(path, ResumeOptions(rounds=4))
     shown = capsys.readouterr().out
@@ -144,7 +153,7 @@ def test_ctrl_c_says_how_to_continue(
 
     monkeypatch.setattr(engine, "simulate", interrupted)
     with pytest.raises(SystemExit) as ended:
-        start_simulations(plan(SMALL, [], str(tmp_path / "run")), 1, "auto", "cpu", "", 1)
+        start_simulations(swept_plans(SMALL, [], str(tmp_path / "run")), AUTO)
     assert ended.value.code == 130
     assert capsys.readouterr().err == (
         f"interrupted; all finished rounds are kept; continue with: fedappeal resume {tmp_path / 'run'}\n"
@@ -156,23 +165,23 @@ def test_how_clients_train_is_asked_once_for_runs_that_train_alike_and_each_keep
 ) -> None:
     asked: list[int] = []
 
-    def chosen_mode(config: RunConfig, simulation: Simulation) -> Choice:
-        asked.append(config.batch_size)
+    def chosen_mode(plugins: Chosen, simulation: Simulation, task: Task) -> Choice:
+        asked.append(plugins.config.batch_size)
         return (
             Choice("vmap", "2.0 times as fast as one after another")
-            if config.batch_size == 8
+            if plugins.config.batch_size == 8
             else Choice("layers", "")
         )
 
     found: list[tuple[str, str]] = []
 
-    def started(jobs: Any, at_once: int, simulations: list[Simulation], *shown: Any) -> None:
+    def started(launcher: InProcess, plans: list[RunPlan], simulations: list[Simulation], onlookers: Any) -> None:
         found.extend((how.mode, how.why[:3]) for how in simulations)
 
     monkeypatch.setattr("fedappeal.simulation.engine.choose_mode", chosen_mode)
-    monkeypatch.setattr("fedappeal.cli.simulate._several", started)
-    jobs = plan(SMALL, ["batch-size=8,16", "seed=0,1", "maxfl.server-lr=0.5,1"], str(tmp_path))
-    start_simulations(jobs, 2, "auto", "cpu", "", 1)
+    monkeypatch.setattr(InProcess, "_simulate_several", started)
+    plans = swept_plans(SMALL, ["batch-size=8,16", "seed=0,1", "maxfl.server-lr=0.5,1"], str(tmp_path))
+    start_simulations(plans, InProcess(AUTO.simulation, Machine(2)))
     assert asked == [8, 16]
     assert found == [("vmap", "2.0")] * 4 + [("layers", "")] * 4
     assert capsys.readouterr().out.splitlines() == [
@@ -183,9 +192,9 @@ def test_how_clients_train_is_asked_once_for_runs_that_train_alike_and_each_keep
 
 @pytest.mark.e2e
 def test_several_runs_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = plan(SMALL, ["seed=0,1"], str(tmp_path))
-    start_simulations(jobs, 2, "auto", "cpu", "", 1)
-    lines = [Record(job.path).history for job in jobs]
+    plans = swept_plans(SMALL, ["seed=0,1"], str(tmp_path))
+    start_simulations(plans, InProcess(AUTO.simulation, Machine(2)))
+    lines = [Record(plan.path).history for plan in plans]
     assert [len(of_run) for of_run in lines] == [2, 2]
     assert lines[0] != lines[1]
     shown = capsys.readouterr().out

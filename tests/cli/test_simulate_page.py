@@ -10,13 +10,15 @@ import httpx
 import pytest
 
 from fedappeal.cli.main import main
-from fedappeal.cli.observers import Observers
-from fedappeal.cli.page import ADDRESS
-from fedappeal.cli.simulate import plan, start_simulations
+from fedappeal.cli.onlookers import CommandOnlookers
+from fedappeal.cli.page import ADDRESS, PageOptions
+from fedappeal.cli.simulate import start_simulations
 from fedappeal.record.reader import Record
+from fedappeal.runs.launch.in_process import InProcess
+from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError
+from fedappeal.simulation.options import Simulation
 from fedappeal.views.tracking.tracker import TrackedRun, Tracker
-from fedappeal.web.serving import PagePlace
 
 SMALL: dict[str, Any] = {
     **{"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"},
@@ -52,8 +54,9 @@ class Visiting(Tracker):
 
 def test_a_simulation_has_a_page_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Visiting.told.clear()
-    jobs = plan(SMALL, [], str(tmp_path / "run"))
-    start_simulations(jobs, 1, "auto", "cpu", "", 1, observers=Observers((Visiting,)), place=PagePlace(0))
+    plans = swept_plans(SMALL, [], str(tmp_path / "run"))
+    onlookers = CommandOnlookers((Visiting,), page=PageOptions("0"))
+    start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), onlookers)
     history = Record(tmp_path / "run").history
     shown = Visiting.told["rounds"]
     assert [(each["round"], each["accuracy"]) for each in shown] == [
@@ -66,9 +69,9 @@ def test_a_simulation_has_a_page_while_it_runs(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_several_runs_have_no_page(tmp_path: Path) -> None:
-    jobs = plan(SMALL, ["seed=0,1"], str(tmp_path / "sweep"))
+    plans = swept_plans(SMALL, ["seed=0,1"], str(tmp_path / "sweep"))
     with pytest.raises(ConfigError, match="page is not allowed with several runs"):
-        start_simulations(jobs, 1, "auto", "cpu", "", 1, place=PagePlace(0))
+        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers(page=PageOptions("0")))
     assert not (tmp_path / "sweep").exists()
 
 

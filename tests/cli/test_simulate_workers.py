@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.cli.simulate import plan, start_simulations
+from fedappeal.cli.simulate import start_simulations
+from fedappeal.runs.launch.in_process import InProcess, Machine
+from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import RayOptions
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
@@ -27,9 +30,10 @@ SMALL = {"task": "digits", "clients": 3, "rounds": 1, "mandatory-rounds": 1}
 def test_what_cannot_be_is_refused(
     sweep: list[str], at_once: int, workers: int, address: str, message: str, tmp_path: Path
 ) -> None:
-    jobs = plan(SMALL, sweep, str(tmp_path / "runs"))
+    plans = swept_plans(SMALL, sweep, str(tmp_path / "runs"))
+    machine = Machine(at_once, ray=RayOptions(address))
     with pytest.raises(ConfigError, match=message):
-        start_simulations(jobs, at_once, "layers", "cpu", "", 1, workers, RayOptions(address))
+        start_simulations(plans, InProcess(Simulation("layers", threads=1), machine, workers))
     assert not (tmp_path / "runs").exists()
 
 
@@ -39,8 +43,9 @@ def test_a_sweep_goes_to_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def on_ray(jobs: list[object], options: RayOptions, *told: object) -> None:
         asked.append((len(jobs), options))
 
-    monkeypatch.setattr("fedappeal.cli.simulate.run_on_ray", on_ray)
-    monkeypatch.setattr("fedappeal.cli.simulate.ray_cluster", lambda *given: contextlib.nullcontext())
+    monkeypatch.setattr("fedappeal.runs.launch.in_process.run_on_ray", on_ray)
+    monkeypatch.setattr("fedappeal.runs.launch.in_process.ray_cluster", lambda *given: contextlib.nullcontext())
     options = RayOptions("10.0.0.1:6379", 2.0, 1.0)
-    start_simulations(plan(SMALL, ["seed=0,1"], str(tmp_path / "runs")), 1, "layers", "cpu", "", 1, 0, options)
+    plans = swept_plans(SMALL, ["seed=0,1"], str(tmp_path / "runs"))
+    start_simulations(plans, InProcess(Simulation("layers", threads=1), Machine(ray=options)))
     assert asked == [(2, options)]

@@ -13,7 +13,8 @@ from PIL import Image
 from fedappeal.cli.main import main
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
 from fedappeal.trained import read_card
 from server.new_run import new_run

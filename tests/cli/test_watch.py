@@ -73,7 +73,7 @@ def test_a_detached_run_has_no_page_of_its_own(
 
 
 def test_places() -> None:
-    assert PageOptions().place() is None
-    assert PageOptions("0").place() == PagePlace(0)
-    assert PageOptions("[::1]:0").place() == PagePlace(0, "::1") or not socket.has_ipv6
-    assert PageOptions("0.0.0.0:0", "127.0.0.1:8090").place() == PagePlace(0, "0.0.0.0", "127.0.0.1:8090")
+    assert PageOptions().place is None
+    assert PageOptions("0").place == PagePlace(0)
+    assert PageOptions("[::1]:0").place == PagePlace(0, "::1") or not socket.has_ipv6
+    assert PageOptions("0.0.0.0:0", "127.0.0.1:8090").place == PagePlace(0, "0.0.0.0", "127.0.0.1:8090")

@@ -23,7 +23,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
-from server.build import build_strategy, check_settings
+from server.build import check_settings
 from strategies import Hooks, RoundRecord
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
 from tests.grid import Handler, MemoryGrid, time_of
@@ -175,7 +175,7 @@ def federation(config: RunConfig, **node: Scalar) -> tuple[list[tuple[str, Recor
     grid = MemoryGrid({10 + k: listened(volunteering(k)) for k in range(3)})
     told, records = ConfigRecord({keys.RUN_KEY: "k", keys.LAYOUT: LAYOUT.hash}), Records()
     with time_of(grid):
-        build_strategy(config).start(
+        check_settings(config).build().start(
             grid, LAYOUT.pack(INITIAL), 2, train_config=told, evaluate_config=told, hooks=records
         )
     return replies, records.rounds

@@ -15,7 +15,7 @@ from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig
-from server.build import build_strategy
+from server.build import check_settings
 from strategies.rounds.exchange.exchange import content_size
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.messages import evaluate_messages, train_messages
@@ -58,7 +58,7 @@ def test_every_key_of_an_algorithm_is_on_the_page() -> None:
 @pytest.mark.parametrize("name", STRATEGIES.built_in)
 def test_what_each_strategy_asks_and_says_is_in_its_row(name: str) -> None:
     rows = [line for line in TEXT.splitlines() if line.startswith("| `") and f"`{name}`" in line.split("|")[1]]
-    strategy = build_strategy(RunConfig(strategy=name))
+    strategy = check_settings(RunConfig(strategy=name)).build()
     claims = strategy.report(Measured(Evaluation(1.0, 0.5), rho=1.0, met=False))
     if not rows:
         assert (set(claims), set(strategy.reply_records)) == (set(), set()), "a row says what it sends"

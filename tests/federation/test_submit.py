@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fedappeal import __version__
-from fedappeal.cli.submit import submit_run
 from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import build_fab
 from fedappeal.flower import bundle
+from fedappeal.runs.launch.remote import Submission
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 
 
@@ -48,4 +48,4 @@ def test_the_clientapp_of_stock_nodes_is_the_one_that_is_named(monkeypatch: pyte
 @pytest.mark.parametrize("named", ["mine", "mine:", ":app", "mine app:app", "mine.app:app()"])
 def test_a_clientapp_that_is_no_name_is_refused_before_anything_is_sent(named: str) -> None:
     with pytest.raises(ConfigError, match=r"is not allowed: package\.module:attribute of a ClientApp"):
-        submit_run({}, "127.0.0.1:1", "", detach=True, clientapp=named)
+        Submission(RemoteSuperLink("127.0.0.1:1"), clientapp=named)

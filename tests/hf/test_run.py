@@ -9,7 +9,8 @@ import pytest
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.files.data_files import DATA_DIR
 from fedappeal.trained.model import load_model

@@ -13,6 +13,7 @@ from fedappeal.hf import folder as model_folder
 from fedappeal.hf.causal_lm import IGNORED
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import write_safetensors
+from server.build import chosen
 from server.run import run
 from tests.grid import MemoryGrid
 from tests.hf.test_models import task_of
@@ -197,4 +198,4 @@ def test_a_server_looks_in_its_own_data_folder(tmp_path: Path) -> None:
         }
     )
     with pytest.raises(ConfigError, match=f"it is not in data-dir = '{tmp_path / 'here'}'"):
-        run(MemoryGrid({}), config, data_dir=tmp_path / "here")
+        run(MemoryGrid({}), chosen(config), data_dir=tmp_path / "here")

@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 from client.fleet.connection import FleetConnection
-from fedappeal.federation.clients import ClientProcesses
 from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
@@ -26,6 +25,7 @@ from fedappeal.record.files import INITIAL
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL
+from fedappeal.runs.launch.clients import ClientProcesses
 from fedappeal.settings.config import RunConfig
 from server.new_run import new_run
 

@@ -29,7 +29,8 @@ from fedappeal.record.reader import Record as RunRecord
 from fedappeal.record.reader import usable_lines
 from fedappeal.record.resumption import rounds_done
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
 from server.checkpoint import Checkpoint
 from server.checkpoints import checkpoint_files, newest_usable, write_checkpoint

@@ -15,7 +15,8 @@ import pytest
 import fedappeal
 from fedappeal.record.files import CONFIG
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.trained import load_model
 from server.new_run import new_run
 from tests.plugin_folder import IMPORTED, write_distribution, write_module

@@ -29,6 +29,7 @@ from fedappeal.record.reader import Record as RunRecord
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.files import write_safetensors
 from fedappeal.system.locks import only_process
+from server.build import Chosen, chosen
 from strategies import FedAvg
 from tests.grid import MemoryGrid, Volunteer, time_of
 
@@ -66,13 +67,13 @@ def fill(monkeypatch: pytest.MonkeyPatch, number: int) -> Disk:
 def federate(config: RunConfig) -> None:
     grid = MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={"accuracy": 0.5}) for k in range(2)})
     with time_of(grid):
-        server.run.run(grid, config)
+        server.run.run(grid, chosen(config))
 
 
 def test_a_disk_that_is_full_at_any_write_costs_no_finished_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.run, "build_strategy", lambda *settings: FedAvg())
+    monkeypatch.setattr(Chosen, "build", lambda plugins: FedAvg())
     initial = tmp_path / "initial.safetensors"
     write_safetensors(initial, {"w": np.zeros(3, np.float32)}, {})
     for number in range(1, 200):

@@ -8,7 +8,8 @@ import pytest
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, SIMULATION
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from server.new_run import new_run
 
 

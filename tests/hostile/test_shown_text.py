@@ -24,10 +24,11 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.files import EVENTS, HISTORY
 from fedappeal.record.follower import Follower, WatchedRun
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.jobs import SimulationJob
 from fedappeal.views.terminal.progress import several_runs
 from fedappeal.views.terminal.view import RunView
+from server.build import chosen
 from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 from tests.hostile.federation import Attacker, enrolled, federation, is_roll_call
@@ -63,7 +64,8 @@ def check(shown: str) -> None:
 def view_of(path: Path, **options: Any) -> tuple[RunView, io.StringIO]:
     out = io.StringIO()
     config = RunConfig.parse({"clients": 2, "rounds": 3})
-    return RunView(config, path, Console(file=out, width=100, highlight=False), data="", **options), out
+    plan = RunPlan.of(config, path)
+    return RunView(plan, Console(file=out, width=100, highlight=False), data="", **options), out
 
 
 def lines_with(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -106,7 +108,7 @@ def test_a_run_called_so_is_shown_while_it_runs(text: str) -> None:
     for terminal in (True, False):
         out = io.StringIO()
         console = Console(file=out, width=100, highlight=False, force_terminal=terminal, color_system=None)
-        job = SimulationJob(RunConfig.parse({}), Path("no-such-folder"), text)
+        job = RunPlan(chosen(RunConfig.parse({})), Path("no-such-folder"), text)
         with several_runs([job], console) as shown:
             shown.update()
             shown.ended(0, text)

@@ -12,7 +12,8 @@ from fedappeal.record.files import EVENTS, MODEL
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.trained import read_card
 from server.continuation import settings_to_resume

@@ -9,7 +9,7 @@ from flwr.common.config import flatten_dict, fuse_dicts, get_project_config, par
 from fedappeal.cli.config_tables import config_tables
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings, plugin_settings
-from server.build import check_settings, unused_settings
+from server.build import check_settings, chosen
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def test_the_scalar_set_carries_what_flower_knows_no_key_for() -> None:
     config = flower_run("set='maxfl.tuning-steps=3 defect.leave-below=0.5'")
     assert config.section("maxfl")["tuning-steps"] == 3
     assert check_settings(config).strategy.of_run(config).tuning_steps() == 3
-    assert "defect.leave-below is not used by this run" in unused_settings(config)
+    assert "defect.leave-below is not used by this run" in chosen(config).unused_settings()
     with pytest.raises(ValueError, match=r"mine\.lr"):
         flower_run("mine.lr=0.1")
 

@@ -14,15 +14,9 @@ from fedappeal.core.registry import STRATEGIES as REGISTRY
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import (
-    build_strategy,
     check_names,
     check_settings,
     chosen,
-    foreign_plugins,
-    packages_named,
-    resolved_settings,
-    resume_command,
-    unused_settings,
 )
 from strategies import FedAvg
 from tests.node import changed, run_config
@@ -126,7 +120,7 @@ def test_an_unknown_strategy_is_one_line_that_names_all(name: str, hint: str) ->
         chosen(RunConfig(strategy=name))
     assert str(error.value) == line
     with pytest.raises(ConfigError) as error:
-        build_strategy(RunConfig(strategy=name))
+        check_settings(RunConfig(strategy=name)).build()
     assert str(error.value) == line
 
 
@@ -160,7 +154,7 @@ def test_what_a_strategys_own_rule_or_rounds_do_not_take(
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
     some = {} if name in ALL_CLIENTS else {"clients_per_round": 3}
-    built = build_strategy(
+    built = check_settings(
         RunConfig(
             strategy=name,
             clients=5,
@@ -176,7 +170,7 @@ def test_every_strategy_is_built_with_what_all_share(name: str) -> None:
             mandatory_rounds=2,
             **some,
         )
-    )
+    ).build()
     shared = built.shared
     assert shared.clients_per_round == some.get("clients_per_round")
     mandatory = 0 if name in ("fedalign", "adagd", "maxfl-adagd") else 2  # whose clients do not read it
@@ -236,14 +230,14 @@ def test_mandatory_rounds_are_asked_for_only_where_clients_heed_them(
     """`mandatory` in the history would else say what bound no client."""
     config = RunConfig(strategy=strategy, participation=participation, rounds=20, mandatory_rounds=2)
     assert chosen(config).knows_mandatory is heeded
-    shared = build_strategy(config).shared
+    shared = check_settings(config).build().shared
     assert (shared.mandatory_rounds, shared.on_empty_round) == ((2, "ask-all") if heeded else (0, "keep"))
 
 
 def test_how_many_rounds_are_mandatory_where_the_run_does_not_say() -> None:
-    assert build_strategy(RunConfig(strategy="maxfl")).shared.mandatory_rounds == "auto"
-    assert build_strategy(RunConfig(strategy="maxfl", mandatory_rounds=-1)).shared.mandatory_rounds is None
-    assert build_strategy(RunConfig(strategy="fedalign")).shared.mandatory_rounds == 0
+    assert check_settings(RunConfig(strategy="maxfl")).build().shared.mandatory_rounds == "auto"
+    assert check_settings(RunConfig(strategy="maxfl", mandatory_rounds=-1)).build().shared.mandatory_rounds is None
+    assert check_settings(RunConfig(strategy="fedalign")).build().shared.mandatory_rounds == 0
 
 
 # -- settings of plug-ins --------------------------------------------------------------------------------
@@ -281,17 +275,17 @@ def test_settings_that_the_run_does_not_use_are_accepted_and_named() -> None:
         {"maxfl.server-lr": 0.5, "fixed.loss": 2.0, "defect.leave-below": 0.1, "synth.alpha": 1.0}
     )
     check_settings(config)
-    assert unused_settings(config) == [
+    assert chosen(config).unused_settings() == [
         f"{key} is not used by this run" for key in ("defect.leave-below", "fixed.loss", "synth.alpha")
     ]
-    assert unused_settings(changed(config, requirement="fixed", participation="defect", task="synth")) == []
+    assert chosen(changed(config, requirement="fixed", participation="defect", task="synth")).unused_settings() == []
     own = RunConfig.parse({"participation": HEEDS, "heeds.patience": 5})
     check_settings(own)
-    assert unused_settings(own) == []
+    assert chosen(own).unused_settings() == []
 
 
 def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> None:
-    found = resolved_settings(run_config(participation=f"defect=0.5,{HEEDS}=0.5", maxfl__server_lr=0.5))
+    found = chosen(run_config(participation=f"defect=0.5,{HEEDS}=0.5", maxfl__server_lr=0.5)).all_settings()
     own = {key: value for key, value in found.items() if "." in key}
     assert own == {
         "maxfl.server-lr": 0.5,
@@ -305,9 +299,9 @@ def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> N
         participation=f"defect=0.5,{HEEDS}=0.5"
     ).as_config()
     # A local rule's stand under its strategy's name, once; a task's under its own.
-    prox = resolved_settings(run_config(strategy="fedavg", local_rule="prox"))
+    prox = chosen(run_config(strategy="fedavg", local_rule="prox")).all_settings()
     assert prox["fedprox.proximal-mu"] == 0.01
-    synth = resolved_settings(run_config(task="synth", synth__alpha=0.5))
+    synth = chosen(run_config(task="synth", synth__alpha=0.5)).all_settings()
     assert {key: value for key, value in synth.items() if key.startswith("synth.")} == {
         "synth.alpha": 0.5,
         "synth.beta": 1.0,
@@ -317,7 +311,7 @@ def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> N
         "synth.noise-form": "uniform",
     }
     # What is recorded is a run's settings again.
-    assert resolved_settings(RunConfig.parse(found)) == found
+    assert chosen(RunConfig.parse(found)).all_settings() == found
 
 
 # -- plug-ins of one's own -------------------------------------------------------------------------------
@@ -325,9 +319,9 @@ def test_a_runs_settings_resolved_hold_every_setting_of_the_plug_ins_used() -> N
 
 def test_which_plug_ins_are_not_fedappeals() -> None:
     config = run_config(participation=f"appeal=0.5,{HEEDS}=0.5")
-    assert [(kind, found.name) for kind, found in foreign_plugins(config)] == [("participation", HEEDS)]
-    assert packages_named(config) == [__name__.partition(".")[0]]
-    assert foreign_plugins(RunConfig()) == packages_named(RunConfig()) == []
+    assert [(kind, found.name) for kind, found in chosen(config).foreign()] == [("participation", HEEDS)]
+    assert chosen(config).packages() == [__name__.partition(".")[0]]
+    assert chosen(RunConfig()).foreign() == chosen(RunConfig()).packages() == []
 
 
 OWN_RULE = """
@@ -347,7 +341,7 @@ def test_a_rule_of_a_strategy_of_ones_own_comes_with_the_strategy(
     monkeypatch.syspath_prepend(str(tmp_path))
     config = run_config(strategy="rule_of_its_own:Mine")
     # A client finds it where it finds the strategy: no name of its own is announced.
-    assert [(kind, found.name) for kind, found in foreign_plugins(config)] == [("strategy", "rule_of_its_own:Mine")]
+    assert [(kind, found.name) for kind, found in chosen(config).foreign()] == [("strategy", "rule_of_its_own:Mine")]
     assert issubclass(chosen(config).strategy, FedAvg)
     sys.modules.pop("rule_of_its_own")
 
@@ -386,10 +380,3 @@ def test_a_rule_whose_replies_only_its_own_strategy_can_use(rule: str) -> None:
         "which only the strategy that it belongs to can use"
     )
     assert not refusal("fedavg", local_rule="prox")
-
-
-def test_the_command_that_continues_a_run_allows_the_code_that_the_run_names() -> None:
-    assert resume_command(RunConfig(), "runs/my first") == "fedappeal resume 'runs/my first'"
-    config = RunConfig(strategy="nowhere.deep:Mine", participation="elsewhere:Other=0.5,always=0.5")
-    command = "fedappeal resume runs/1 --superlink a:1 --allow elsewhere --allow nowhere"
-    assert resume_command(config, "runs/1", "--superlink", "a:1") == command

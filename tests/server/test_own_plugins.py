@@ -12,6 +12,7 @@ from client.roster import Participants
 from fedappeal.core import plugins
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig, Scalar
+from server.build import chosen
 from server.run import run
 from strategies.rounds.exchange.roll_call import RollCallError
 from tests.grid import Handler, MemoryGrid, time_of
@@ -74,7 +75,7 @@ def federate(config: RunConfig, allow: str) -> None:
 
     grid = MemoryGrid({100 + k: volunteer(k) for k in range(config.clients)})
     with time_of(grid):
-        run(grid, config)
+        run(grid, chosen(config))
 
 
 def test_a_run_of_ones_own_strategy_rule_policy_and_requirement(tmp_path: Path) -> None:

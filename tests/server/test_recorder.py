@@ -12,7 +12,7 @@ from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL, SUBMITTED, rounds_done
 from fedappeal.settings.config import RunConfig
-from server.build import build_strategy, chosen
+from server.build import check_settings, chosen
 from server.checkpoint import Checkpoint
 from server.new_run import new_run
 from server.recorder import Recorder, measurements
@@ -73,7 +73,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def recorder(path: Path, memory: Memory | None, *, rounds: int = 100, durable: bool = False) -> Recorder:
     config, start = RunConfig(rounds=rounds), model(0, 0)
     folder = new_run(path, config)
-    return Recorder(folder, build_strategy(config), start, rounds, chosen(config), Watch(), durable, memory)
+    return Recorder(folder, check_settings(config).build(), start, rounds, chosen(config), Watch(), durable, memory)
 
 
 def rounds(recorder: Recorder, numbers: range, clock: Clock, seconds: float) -> list[int]:
@@ -167,7 +167,7 @@ def test_what_clients_measured_is_written_more_rarely_in_a_run_of_too_many(
     def written(name: str, rounds: int, evaluate_every: int = 1) -> list[int]:
         config, start = RunConfig(rounds=rounds, evaluate_every=evaluate_every), model(0, 0)
         folder = new_run(tmp_path / name, config)
-        one = Recorder(folder, build_strategy(config), start, rounds, chosen(config), Hooks(), durable=False)
+        one = Recorder(folder, check_settings(config).build(), start, rounds, chosen(config), Hooks(), durable=False)
         for number in range(1, rounds + 1):
             evaluated = number % evaluate_every == 0 or number == rounds
             one.on_round_end(RoundRecord(number, measured=told if evaluated else {}), model(number, 0))

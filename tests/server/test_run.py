@@ -15,6 +15,7 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_safetensors, write_safetensors
+from server.build import Chosen, chosen
 from strategies import FedAvg
 from strategies.rounds.round import Round
 from tests.grid import MemoryGrid, Volunteer, time_of
@@ -47,10 +48,10 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def federate(strategy: FedAvg, config: RunConfig, monkeypatch: pytest.MonkeyPatch, nodes: int = 2) -> MemoryGrid:
-    monkeypatch.setattr(server.run, "build_strategy", lambda *settings: strategy)
+    monkeypatch.setattr(Chosen, "build", lambda plugins: strategy)
     grid = MemoryGrid({10 + k: Volunteer(f"c{k}", evaluation={"accuracy": 0.5}) for k in range(nodes)})
     with time_of(grid):
-        server.run.run(grid, config)
+        server.run.run(grid, chosen(config))
     return grid
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from server.new_run import new_run
 
 NEVER_CONTENT: dict[str, Any] = {

@@ -13,7 +13,8 @@ from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.virtual_clock import VirtualClock
 from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord

@@ -15,8 +15,11 @@ from fedappeal.record.files import CHECKPOINT, HISTORY, MODEL, PARTICIPATION
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, choose_mode, simulate
+from fedappeal.simulation.engine import choose_mode, simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
+from fedappeal.tasks import load_task
+from server.build import chosen
 from server.checkpoint import Checkpoint
 from server.new_run import new_run
 from tests.grid import MemoryGrid
@@ -107,10 +110,11 @@ def test_a_run_repeats_bit_for_bit(tmp_path: Path, mode: str) -> None:
 
 def test_rules_without_a_batched_form_run_client_by_client() -> None:
     config = RunConfig.parse({"strategy": "perfedavg"})
-    assert choose_mode(config, Simulation()) == ("sequential", f"local rule 'maml' {NO_FORM}")
+    task = load_task(config.task_settings())
+    assert choose_mode(chosen(config), Simulation(), task) == ("sequential", f"local rule 'maml' {NO_FORM}")
     line = rf"mode = 'batched' is not allowed: local rule 'maml' {NO_FORM} \(auto, sequential\)"
     with pytest.raises(ConfigError, match=line):
-        choose_mode(config, Simulation("batched"))
+        choose_mode(chosen(config), Simulation("batched"), task)
 
 
 @pytest.mark.parametrize(("mode", "threads"), [("fast", 0), ("auto", -1)])

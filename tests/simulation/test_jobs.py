@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedappeal.runs.launch.in_process import simulate_quietly
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import (
     LOST,
-    SimulationJob,
     check_at_once,
     run_in_parallel,
-    run_job,
     share_threads,
 )
+from fedappeal.simulation.options import Simulation
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,7 +109,7 @@ def test_a_process_that_does_many_runs_keeps_no_memory_of_the_last(tmp_path: Pat
     config = RunConfig.parse({"task": "digits", "clients": 3, "rounds": 1, "local-steps": 1, "solo.steps": 1})
 
     def tensors_kept_by_run(number: int) -> int:
-        run_job(SimulationJob(config, tmp_path / str(number), "one"), {"threads": 1})
+        simulate_quietly(RunPlan.of(config, tmp_path / str(number)), Simulation(threads=1))
         return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
 
     collecting = gc.isenabled()

@@ -11,7 +11,8 @@ from torch.nn import functional
 from client.training.noise import seeded_noise
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
 from server.new_run import new_run
 

@@ -12,7 +12,8 @@ from torch.nn import functional
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
 from server.new_run import new_run
 

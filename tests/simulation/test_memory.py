@@ -11,8 +11,9 @@ from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.memory import read_memory
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
 from server.new_run import new_run
 

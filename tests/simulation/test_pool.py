@@ -14,7 +14,8 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation import pool as pools
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import LazyPool, Pool, clients_data
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task

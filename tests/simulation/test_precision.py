@@ -12,8 +12,9 @@ from client.training.precision import BFLOAT16
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation import precision
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.evaluation import ClientsEvaluation
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.precision import missing_bfloat16
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task

@@ -12,7 +12,8 @@ import torch
 
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.process_wide import freeze_more, frozen_objects
 from server.new_run import new_run
 from tests.run_models import learned

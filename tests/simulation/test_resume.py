@@ -20,8 +20,9 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import rounds_done, runtime_of
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.memory import REQUIREMENTS, SavedMemory
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
 from server.checkpoint import Checkpoint
 from server.continuation import settings_to_resume
@@ -201,7 +202,8 @@ import sys, time
 from pathlib import Path
 import server.recorder, torch
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fedappeal.federation.clients import ClientProcesses
 from fedappeal.federation.submit import build_fab, run_status, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.record.files import INITIAL, MODEL
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL
+from fedappeal.runs.launch.clients import ClientProcesses
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.files import read_safetensors
 from server.new_run import new_run

@@ -11,7 +11,8 @@ from fedappeal.protocol import keys
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from server.build import check_settings
 from server.new_run import new_run

@@ -13,7 +13,7 @@ from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig, section
-from server.build import build_strategy, check_settings
+from server.build import check_settings
 from strategies import PerFedAvg
 from tests.grid import Handler, MemoryGrid, Volunteer, model, run, values_of
 from tests.problems import local_problem
@@ -129,7 +129,7 @@ def test_what_is_sent() -> None:
     grid = MemoryGrid({10: Volunteer("a")})
     own = {"maml-learning-rate": 0.3, "maml-order": "first", "adaptation-steps": 4}
     settings = {f"perfedavg.{key}": value for key, value in own.items()}
-    strategy = build_strategy(RunConfig.parse({"strategy": "perfedavg", **settings}))
+    strategy = check_settings(RunConfig.parse({"strategy": "perfedavg", **settings})).build()
     (train,) = strategy.configure_train(1, model(1), ConfigRecord(), grid)
     (evaluate,) = strategy.configure_evaluate(1, model(1), ConfigRecord(), grid)
     named = {keys.STRATEGY: "perfedavg", **settings}

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord
 
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
-from server.build import build_strategy
+from server.build import check_settings
 from strategies import PFedMe
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 from tests.strategies.rounds.test_mixed_replies import asked, mixed, reply
@@ -98,7 +98,7 @@ def test_what_is_sent() -> None:
     grid = MemoryGrid({10: Volunteer("a")})
     own = {"moreau-lambda": 4.0, "moreau-steps": 7, "personal-learning-rate": 0.125, "server-mixing": 0.5}
     settings = {f"pfedme.{key}": value for key, value in own.items()}
-    strategy = build_strategy(RunConfig.parse({"strategy": "pfedme", **settings}))
+    strategy = check_settings(RunConfig.parse({"strategy": "pfedme", **settings})).build()
     assert isinstance(strategy, PFedMe)
     assert strategy.settings.server_mixing == 0.5
     (train,) = strategy.configure_train(1, model(1), ConfigRecord(), grid)

@@ -12,10 +12,11 @@ from fedappeal.cli import reproduce
 from fedappeal.cli.option_groups import ReproduceOptions
 from fedappeal.cli.reproduce import start_reproduction
 from fedappeal.reproductions import load_experiment
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.added_rows import joined, missing_rows
 from fedappeal.studies.experiment import Arm, Experiment, Results
-from fedappeal.studies.harness import Machine, carry_out
+from fedappeal.studies.harness import carry_out
 from fedappeal.studies.page import add_to_page, page_of, write_page
 from fedappeal.studies.plan import make_plan
 from fedappeal.studies.record import Record, make_record, read_record

@@ -8,10 +8,11 @@ from rich.console import Console
 
 from fedappeal.cli.option_groups import ReproduceOptions
 from fedappeal.cli.reproduce import start_reproduction
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Quick
 from fedappeal.studies.grid import best_of_each, grid_experiment, grid_keys
-from fedappeal.studies.harness import Machine, carry_out
+from fedappeal.studies.harness import carry_out
 from fedappeal.studies.page import write_page
 from fedappeal.studies.plan import make_plan
 from fedappeal.studies.table import claims_table

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from fedappeal.record.files import EVENTS
 from fedappeal.record.reader import Record
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Experiment, Quick, Results
-from fedappeal.studies.harness import LOCK, Machine, carry_out
+from fedappeal.studies.harness import LOCK, carry_out
 from fedappeal.studies.plan import RESULT, Plan, make_plan, slug
 from fedappeal.studies.record import planned_arms
 from tests.studies.small import FEDERATED, VALUE, computed

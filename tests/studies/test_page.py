@@ -11,9 +11,10 @@ from rich.console import Console
 from fedappeal.cli.option_groups import ReproduceOptions
 from fedappeal.cli.reproduce import start_reproduction
 from fedappeal.reproductions import experiment_names, load_experiment
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Results
-from fedappeal.studies.harness import Machine, carry_out
+from fedappeal.studies.harness import carry_out
 from fedappeal.studies.page import page_of, rewrite_page, write_page
 from fedappeal.studies.plan import make_plan
 from fedappeal.studies.record import read_record

@@ -8,7 +8,8 @@ import torch
 
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.tasks.datasets import cifar10, emnist, sent140
 from server.new_run import new_run
 from tests.tasks.small_data import (

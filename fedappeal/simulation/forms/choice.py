@@ -16,12 +16,10 @@ from fedappeal.simulation.forms.dry_run import check_form, short_reason
 from fedappeal.simulation.forms.layered import LayeredForm
 from fedappeal.simulation.forms.measurement import TooSlow, measured_gain
 from fedappeal.simulation.forms.vectorised import VmapForm
+from fedappeal.simulation.options import AUTO, BATCHED, LAYERS, SEQUENTIAL, VMAP
 from fedappeal.simulation.pool import ClientsData
 from fedappeal.tasks.task import Task
 
-LAYERS, VMAP, SEQUENTIAL = "layers", "vmap", "sequential"
-AUTO, BATCHED = "auto", "batched"
-MODES = (AUTO, BATCHED, LAYERS, VMAP, SEQUENTIAL)
 _ALLOWED = {
     AUTO: (LAYERS, VMAP),
     BATCHED: (LAYERS, VMAP),

@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from fedappeal.record.folder import RunFolder
-from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.clients import Contexts
 from fedappeal.simulation.workers.cluster import RayOptions, RayWorker, check_workers, ray_cluster, room_for
 from fedappeal.simulation.workers.crew import Crew, Remote
 from fedappeal.simulation.workers.grid import WorkersGrid
 from fedappeal.simulation.workers.worker import EngineWorker, WorkerJob
-from server.build import chosen
-from server.given import Given
+from server.build import Chosen
 
 LOST_WORKER = "worker-lost"
 """Event of a run's folder."""
@@ -35,13 +33,13 @@ def clients_on_workers(
     Raises:
         ConfigError: Ray cannot be used, or has less than is asked for; what a worker finds wrong with the settings.
     """
-    config, given = contexts.config, contexts.given
-    check_workers(workers, config)
+    plugins = contexts.plugins
+    check_workers(workers, plugins.config)
     path = () if options.address else tuple(sys.path)
     threads = threads or max(1, int(options.cpus))
     job = WorkerJob(
-        *(config, given, mode, contexts.device, contexts.data_dir, threads),
-        keeps=sums_suffice(config, given),
+        *(plugins.config, plugins.given, mode, contexts.device, contexts.data_dir, threads),
+        keeps=sums_suffice(plugins),
         path=path,
     )
     with ExitStack() as stack:
@@ -64,6 +62,7 @@ def clients_on_workers(
             crew.end()
 
 
-def sums_suffice(config: RunConfig, given: Given) -> bool:
+def sums_suffice(plugins: Chosen) -> bool:
     """Return whether models may stay where they are trained: no strategy, median or bound needs single ones."""
-    return chosen(config, given).strategy.only_sums and (config.aggregation, config.influence) == ("mean", "off")
+    config = plugins.config
+    return plugins.strategy.only_sums and (config.aggregation, config.influence) == ("mean", "off")

@@ -20,7 +20,7 @@ from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import torch_threads
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
-from server.build import packages_named
+from server.build import chosen
 from server.given import Given
 from strategies.rounds.sums.updates import zeros_like
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused, WeightedSum
@@ -156,6 +156,7 @@ class EngineWorker:
         self._job = job
         self._stack = ExitStack()
         self._threads = self._stack.enter_context(torch_threads(job.threads))
+        self._plugins = chosen(job.config, job.given)
         self._cache = Cache(job.given.task, job.given.strategy_of)
         self._clients: dict[int, _Clients] = {}
         self._held: dict[Key, _Held] = {}
@@ -163,10 +164,10 @@ class EngineWorker:
     def place(self, clients: Sequence[int]) -> None:
         """Take clients in, with their data."""
         job, device = self._job, pick_device(self._job.device)
-        allowed = Allowed.of(packages_named(job.config, job.given))
+        allowed = Allowed.of(self._plugins.packages())
         task = self._cache.task(job.config.task_settings(), job.data_dir, allowed)
-        contexts = Contexts(job.config, job.given, job.data_dir, str(device))
-        pool = Pool(cast(Task, Share(task, clients)), contexts.clients, device, contexts.config.holds_out)
+        contexts = Contexts(self._plugins, job.data_dir, str(device))
+        pool = Pool(cast(Task, Share(task, clients)), contexts.clients, device, job.config.holds_out)
         here = clients_here(contexts, task, pool, self._cache, job.mode, self._threads)
         placed = _Clients(self._stack.enter_context(here)[0])
         self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)

@@ -9,11 +9,12 @@ from rich.console import Console
 
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.reader import Record
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.studies.bench.added_rows import joined, missing
 from fedappeal.studies.bench.design import SEEDS, Cell, cells
 from fedappeal.studies.bench.results import RESULTS, BenchResults, BenchRun, bench_run, row_name, titles_of
 from fedappeal.studies.experiment import Arm, Experiment, Quick
-from fedappeal.studies.harness import Machine, carry_out
+from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import Plan, make_plan
 
 QUICK: Mapping[str, Any] = {"clients": 10, "rounds": 12, "mandatory-rounds": 3, "solo.steps": 10}

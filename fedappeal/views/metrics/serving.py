@@ -43,7 +43,7 @@ class MetricsPort:
             ) from None
         if not self.port:
             return
-        from fedappeal.federation.local import check_port  # what it brings is not for `--help`
+        from fedappeal.federation.address import check_port  # what it brings is not for `--help`
 
         if not 0 < self.port < 65536:
             raise ConfigError(f"metrics-port = {self.port} is not allowed: 1 to 65535; 0: none")

@@ -13,7 +13,7 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import HEADLINE, shown_in
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import Record
-from fedappeal.simulation.jobs import SimulationJob
+from fedappeal.runs.plan import RunPlan
 from fedappeal.views.terminal.shown import as_json, say
 from fedappeal.views.terminal.view import RunView
 
@@ -71,7 +71,7 @@ def one_run(
 
 @contextmanager
 def several_runs(
-    jobs: Sequence[SimulationJob], console: Console, clock: Callable[[], float] = time.monotonic
+    jobs: Sequence[RunPlan], console: Console, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Several]:
     """Show how far several runs are while the block runs."""
     if console.is_terminal and not as_json():
@@ -117,7 +117,7 @@ class _RoundLines:
 class _Latest:
     """The latest round of each of several runs, by its line of the history; empty: none is over."""
 
-    def __init__(self, jobs: Sequence[SimulationJob]) -> None:
+    def __init__(self, jobs: Sequence[RunPlan]) -> None:
         self._followers = [Follower(job.path) for job in jobs]
         self._lines: list[Mapping[str, Any]] = [{} for _ in jobs]
 
@@ -129,7 +129,7 @@ class _Latest:
 
 
 class _SeveralBars:
-    def __init__(self, jobs: Sequence[SimulationJob], progress: Progress) -> None:
+    def __init__(self, jobs: Sequence[RunPlan], progress: Progress) -> None:
         self._jobs, self._latest = jobs, _Latest(jobs)
         self._progress = progress
         self._bars = [progress.add_task(job.name, total=job.config.rounds) for job in jobs]
@@ -145,7 +145,7 @@ class _SeveralBars:
 
 
 class _SeveralLines:
-    def __init__(self, jobs: Sequence[SimulationJob], console: Console, clock: Callable[[], float]) -> None:
+    def __init__(self, jobs: Sequence[RunPlan], console: Console, clock: Callable[[], float]) -> None:
         self._jobs, self._latest = jobs, _Latest(jobs)
         self._console = console
         self._clock = clock

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,15 +13,14 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CLIENTS, LINE, TABLE, Column, shown_in
 from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import Snapshot
-from fedappeal.settings.config import RunConfig
+from fedappeal.runs.influence import influence_line
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.participation import AUTO
 from fedappeal.system.plural import counted
-from fedappeal.tasks import load_task
 from fedappeal.tasks.natural import NaturalTask
 from fedappeal.tasks.partitioned import PartitionedTask
+from fedappeal.tasks.task import Task
 from fedappeal.views.terminal.shown import Part, as_json, line_of, say
-from server.build import chosen, own_settings
-from server.influence import influence_line
 
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
 _MOST_SIGNS = 40
@@ -40,31 +38,27 @@ class RunView:
     """Prints a line a round under one heading, then a summary.
 
     Args:
-        config: the run's settings.
-        path: its folder.
+        plan: the run.
         console: where it prints; None: standard output.
         data: how the data is spread over the clients; None: as the task says; empty: that is not known here.
         name_of: returns what a client-id is called.
-        note: a line below the heading.
     """
 
     def __init__(
         self,
-        config: RunConfig,
-        path: Path,
+        plan: RunPlan,
         console: Console | None = None,
         data: str | None = None,
         name_of: Callable[[str], str] = str,
-        note: str = "",
     ) -> None:
-        self.config = config
-        self.path = path
-        self.data = _partition(config) if data is None else data
+        self.config = config = plan.config
+        self.path = plan.path
+        self.data = _partition(plan.task) if data is None else data
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
         self._name_of = name_of
-        self._note = note or influence_line(config)
-        self._plugins = chosen(config)
+        self._plugins = plan.plugins
+        self._note = plan.note or influence_line(plan.plugins)
         self._started = time.monotonic()
         self._stopped: float | None = None
         self._total = config.clients + config.unseen_clients
@@ -81,7 +75,7 @@ class RunView:
         strategy = self._plugins.strategy
         most = "up to " if c.mandatory_rounds == AUTO else ""
         special = [f"{most}{c.resolved_mandatory_rounds} mandatory"] if self._plugins.knows_mandatory else []
-        special += strategy.notes(c, own_settings(c, strategy))
+        special += strategy.notes(c, self._plugins.settings_of(strategy))
         of_which = f" ({', '.join(special)})" if special else ""
         spread = f" ({self.data})" if self.data else ""
         many = f"{counted(c.clients, 'client')}{unseen}{asked}, {counted(c.rounds, 'round')}{of_which}, seed {c.seed}"
@@ -260,7 +254,6 @@ class RunView:
         return (time.monotonic() if self._stopped is None else self._stopped) - self._started
 
 
-def _partition(config: RunConfig) -> str:
-    """Return how the task spreads its data over clients, where it is fedappeal's."""
-    task = load_task(config.task_settings())
+def _partition(task: Task) -> str:
+    """Return how a task spreads its data over clients, where it is fedappeal's."""
     return task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"

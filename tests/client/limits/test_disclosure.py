@@ -17,7 +17,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
-from server.build import build_strategy, chosen
+from server.build import check_settings, chosen
 from server.run import roll_call_settings
 from strategies import FedAvg, Hooks, RoundRecord
 from strategies.rounds.algorithm import Claims
@@ -60,7 +60,7 @@ NEEDED: dict[str, set[str]] = {
 
 def told_of(config: RunConfig) -> dict[str, Scalar]:
     """What the roll call of a run says."""
-    return roll_call_settings(config, chosen(config), load_task(config.task_settings()))
+    return roll_call_settings(chosen(config), load_task(config.task_settings()))
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -176,7 +176,7 @@ def two_rounds(*owners: dict[str, Scalar]) -> tuple[list[RoundRecord], list[list
     grid = MemoryGrid({10 + k: volunteering(k) for k in range(len(owners))})
     told = {keys.RUN_KEY: "k", keys.LAYOUT: layout.hash}
     with time_of(grid):
-        build_strategy(CONFIG).start(
+        check_settings(CONFIG).build().start(
             grid,
             layout.pack(initial),
             2,

@@ -13,7 +13,7 @@ from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import load_task
-from server.build import chosen, foreign_plugins
+from server.build import chosen
 from server.run import roll_call_settings
 from tests.node import Node, run_config
 from tests.plugin_folder import CODE, write_distribution, write_module
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def announced(config: RunConfig = CONFIG) -> str:
     """What the server's roll call says of the run's plug-ins."""
-    return str(roll_call_settings(config, chosen(config), load_task(config.task_settings()))[keys.PLUGINS])
+    return str(roll_call_settings(chosen(config), load_task(config.task_settings()))[keys.PLUGINS])
 
 
 def source(code: str = CODE) -> str:
@@ -60,7 +60,7 @@ def test_the_server_announces_what_does_not_come_with_fedappeal() -> None:
     ]
     assert announced(run_config(strategy="scaffold")) == ""
     task = run_config(task=f"{MODULE}:Line")
-    assert [kind for kind, _ in foreign_plugins(task)] == ["task"]
+    assert [kind for kind, _ in chosen(task).foreign()] == ["task"]
 
 
 def test_the_same_code_is_enrolled(folder: Path) -> None:

@@ -16,7 +16,7 @@ from client.participation.policies import Always
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError
-from server.build import files_named
+from server.build import chosen
 from tests.node import Node, run_config
 
 CLIENTS = [f"client-{k:04d}" for k in range(400)]
@@ -183,5 +183,5 @@ def test_a_run_names_no_file_of_another_owners_device(tmp_path: Path) -> None:
         Node(config, set="trace.repeat=4")("train")
     # A simulation's clients are its own user's, who is their owner.
     (tmp_path / "secret").write_text("*,1,1\n")
-    node = Node(config, set=files_named(config))
+    node = Node(config, set=chosen(config).owner_files())
     assert [node.metrics("train", server_round=t)[keys.DECISION] for t in (1, 2)] == [1, 0]

@@ -8,7 +8,7 @@ from fedappeal.reproductions import load_experiment
 from fedappeal.reproductions.fedalign.settings import ACCURACY_MEAN, ALL, ALL_LATER, FEDALIGN, PRIORITY_ONLY
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment, Missing, Results, RunResult
-from server.build import build_strategy
+from server.build import check_settings
 from strategies.fedalign import FedALIGN
 from strategies.fedalign.alignment import aligned
 
@@ -20,7 +20,7 @@ def configs(experiment: Experiment) -> dict[str, RunConfig]:
 
 
 def strategy_of(config: RunConfig) -> FedALIGN:
-    strategy = build_strategy(config)
+    strategy = check_settings(config).build()
     assert isinstance(strategy, FedALIGN)
     strategy.num_rounds = config.rounds
     return strategy

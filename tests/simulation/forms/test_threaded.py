@@ -19,8 +19,9 @@ from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.forms.threaded import ThreadedScheduler, may_share
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
 from server.new_run import new_run

@@ -18,10 +18,11 @@ from fedappeal.protocol.packing import Arrays
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig, TaskSettings
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.forms.batched import Clients, Examples, line_up, train
 from fedappeal.simulation.forms.scheduler import BatchScheduler
 from fedappeal.simulation.forms.vectorised import VmapForm
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import Pool
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.examples import Split

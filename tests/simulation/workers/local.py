@@ -75,9 +75,9 @@ class Workers:
         options: RayOptions,
         folder: RunFolder,
     ) -> Iterator[WorkersGrid]:
-        config = contexts.config
-        keeps = sums_suffice(config, contexts.given) if self.keeps is None else self.keeps
-        job = WorkerJob(config, contexts.given, mode, "cpu", contexts.data_dir, 1, keeps)
+        plugins = contexts.plugins
+        keeps = sums_suffice(plugins) if self.keeps is None else self.keeps
+        job = WorkerJob(plugins.config, plugins.given, mode, "cpu", contexts.data_dir, 1, keeps)
 
         def dies(k: int) -> Callable[[str, int], str]:
             return lambda method, count: self.dies(k, method, count)

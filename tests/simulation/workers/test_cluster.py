@@ -14,8 +14,9 @@ import pytest
 
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.jobs import check_at_once
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import RayOptions, check_workers
 from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray
 from server.new_run import new_run
@@ -26,7 +27,8 @@ import json, os, sys
 from pathlib import Path
 import psutil
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Simulation, simulate
+from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import OWN
 from server.new_run import new_run
 

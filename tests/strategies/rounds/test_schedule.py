@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from server.build import build_strategy, check_settings
+from server.build import check_settings
 from strategies import AdaGD, FedAvg, QFedAvg, Scaffold, Strategy
 from strategies.rounds.schedule import learning_rate_share
 from strategies.rounds.shared import SharedSettings
@@ -181,7 +181,7 @@ def test_adagd_with_local_steps_takes_a_schedule() -> None:
 
 def test_the_runs_settings_reach_the_strategy() -> None:
     given = {"lr-schedule": "cosine", "lr-warmup-rounds": 2, "lr-final-share": 0.3}
-    shared = build_strategy(RunConfig.parse(given)).shared
+    shared = check_settings(RunConfig.parse(given)).build().shared
     assert (shared.lr_schedule, shared.lr_warmup_rounds, shared.lr_final_share) == ("cosine", 2, 0.3)
 
 

@@ -9,7 +9,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Scalar
-from server.build import build_strategy
+from server.build import check_settings
 from strategies.rounds.exchange.roll_call import RollCallError
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run
 from tests.node import run_config
@@ -47,7 +47,7 @@ def begin(grid: MemoryGrid, **settings: Scalar) -> tuple[float, Watch]:
     """Run two rounds; return when the first began, and what happened."""
     began: list[float] = []
     watch = Watch(before={1: lambda: began.append(grid.clock())})
-    strategy = build_strategy(run_config(strategy="fedavg", **settings))
+    strategy = check_settings(run_config(strategy="fedavg", **settings)).build()
     run(strategy, grid, 2, watch, roll_call_config=TOLD)
     return began[0], watch
 

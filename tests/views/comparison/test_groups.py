@@ -8,20 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedappeal.cli.simulate import plan
+from fedappeal.runs.launch.in_process import simulate_quietly
+from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.jobs import run_job
+from fedappeal.simulation.options import Simulation
 from fedappeal.views.comparison.groups import Group, choose_baseline, group_runs, text_of, used_settings
 from fedappeal.views.comparison.measures import Measure, last
 from fedappeal.views.comparison.runs import RecordedRun, read_runs
-from server.build import resolved_settings
+from server.build import chosen
 from tests.views.comparison.recorded import a_run, a_sweep
 
 ACCURACY = Measure("accuracy", "accuracy", last("accuracy"))
 
 
 def recorded(name: str = "a", lines: tuple[dict[str, float], ...] = ({"round": 1},), **given: object) -> RecordedRun:
-    return RecordedRun(name, resolved_settings(RunConfig.parse(given)), lines)
+    return RecordedRun(name, chosen(RunConfig.parse(given)).all_settings(), lines)
 
 
 def names(runs: list[RecordedRun], each_run: bool = False) -> dict[str, list[str]]:
@@ -70,8 +71,10 @@ def test_a_default_and_the_same_number_given_are_one_group() -> None:
 
 def test_a_run_records_the_settings_that_it_uses_before_the_others() -> None:
     """`used_settings` reads that order, also after a resumed run has written its settings again."""
-    settings = resolved_settings(RunConfig.parse({"maxfl.stabilizer": 0.1, "defect.leave-below": 0.5, "rounds": 3}))
-    again = resolved_settings(RunConfig.parse({**settings, "rounds": 5}))
+    settings = chosen(
+        RunConfig.parse({"maxfl.stabilizer": 0.1, "defect.leave-below": 0.5, "rounds": 3})
+    ).all_settings()
+    again = chosen(RunConfig.parse({**settings, "rounds": 5})).all_settings()
     for record in (settings, again, json.loads(json.dumps(again))):
         used = used_settings(record)
         assert {key for key in used if "." in key} == {
@@ -164,8 +167,8 @@ def test_the_baseline_by_name_setting_or_value() -> None:
 def test_real_runs_of_a_sweep(tmp_path: Path) -> None:
     settings = {"task": "synth", "clients": 3, "local-steps": 1, "solo.steps": 2, "mandatory-rounds": 1}
     sweep = ["seed=0,1", "strategy=maxfl,fedavg", "maxfl.server-lr=0.5,1", "rounds=1,2"]
-    for job in plan(settings, sweep, str(tmp_path)):
-        run_job(job, {"threads": 1})
+    for plan in swept_plans(settings, sweep, str(tmp_path)):
+        simulate_quietly(plan, Simulation(threads=1))
     runs, empty = read_runs(tmp_path)
     (groups,) = group_runs(runs)
     assert (len(runs), empty) == (16, [])

@@ -11,14 +11,20 @@ from typing import Any
 import pytest
 
 from fedappeal.cli.local import start_local
-from fedappeal.cli.observers import Observers
-from fedappeal.cli.simulate import plan, start_simulations
+from fedappeal.cli.onlookers import CommandOnlookers
+from fedappeal.cli.simulate import start_simulations
 from fedappeal.cli.submit import submit_run
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.files import CONFIG, EVENTS, HISTORY
 from fedappeal.record.lines import append_lines, rewrite, sealed
 from fedappeal.record.reader import Record
+from fedappeal.runs.launch.in_process import InProcess
+from fedappeal.runs.launch.local import LocalProcesses
+from fedappeal.runs.launch.remote import Submission
+from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError
+from fedappeal.simulation.options import Simulation
 from fedappeal.views.metrics.reasons import KINDS, OTHER, kind_of
 from fedappeal.views.metrics.serving import MetricsPort
 from fedappeal.views.terminal.view import RunView
@@ -167,19 +173,19 @@ def test_metrics_are_served_while_a_run_is_simulated(tmp_path: Path, monkeypatch
     port = MetricsPort(free_port())
     url = f"http://127.0.0.1:{port.port}/metrics"
     seen: list[dict[str, float]] = []
-    watch = Observers.watch
+    watch = CommandOnlookers.watch
 
     @contextmanager
-    def watched(self: Observers, *given: Any) -> Iterator[None]:
-        with watch(self, *given):
-            yield
+    def watched(self: CommandOnlookers, *given: Any, **named: Any) -> Iterator[Any]:
+        with watch(self, *given, **named) as begun:
+            yield begun
             with urllib.request.urlopen(url, timeout=10) as answer:
                 seen.append(parsed(answer.read().decode()))
 
-    monkeypatch.setattr(Observers, "watch", watched)
+    monkeypatch.setattr(CommandOnlookers, "watch", watched)
     settings = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
-    jobs = plan(settings, [], str(tmp_path / "run"))
-    start_simulations(jobs, 1, "auto", "cpu", "", 1, observers=Observers(metrics=port))
+    plans = swept_plans(settings, [], str(tmp_path / "run"))
+    start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers(metrics=port))
     history = Record(tmp_path / "run").history
     assert seen[0]["fedappeal_rounds_total"] == 2
     assert seen[0]["fedappeal_bytes_total|up"] == sum(each["bytes_up"] for each in history)
@@ -202,8 +208,18 @@ def test_a_local_federation_counts_its_connected_clients(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(RunView, "watch", watch)
     port = MetricsPort(free_port())
-    settings = {"model": "logistic", "clients": 2, "rounds": 1, "local-steps": 2, "requirement": "fixed"}
-    start_local(settings | {"out": str(tmp_path / "run")}, port=0, data_dir="", device="cpu", metrics=port)
+    settings: dict[str, Any] = {
+        "model": "logistic",
+        "clients": 2,
+        "rounds": 1,
+        "local-steps": 2,
+        "requirement": "fixed",
+    }
+    start_local(
+        settings | {"out": str(tmp_path / "run")},
+        LocalProcesses(device="cpu"),
+        onlookers=CommandOnlookers(metrics=port),
+    )
     assert found == [2, 1]
 
 
@@ -222,11 +238,12 @@ def test_what_is_not_allowed_is_found_before_anything_is_started(
     with pytest.raises(ConfigError, match=r"metrics-address = 'here' is not allowed: an address of this machine"):
         MetricsPort(1, "here")
     port = MetricsPort(free_port())
-    jobs = plan({}, ["seed=0,1"], str(tmp_path / "sweep"))
+    plans = swept_plans({}, ["seed=0,1"], str(tmp_path / "sweep"))
     with pytest.raises(ConfigError, match=r"metrics-port = \d+ is not allowed with several runs"):
-        start_simulations(jobs, 1, "auto", "cpu", "", 1, observers=Observers(metrics=port))
+        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers(metrics=port))
+    launcher = Submission(RemoteSuperLink("127.0.0.1:1"), detach=True)
     with pytest.raises(ConfigError, match="metrics-port is not allowed with --detach"):
-        submit_run({"out": str(tmp_path / "run")}, "127.0.0.1:1", "", True, metrics=port)
+        submit_run({"out": str(tmp_path / "run")}, launcher, onlookers=CommandOnlookers(metrics=port))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'fedappeal\[metrics\]'"):
         MetricsPort(free_port())

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from fedappeal.record.files import HISTORY
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.jobs import SimulationJob
 from fedappeal.views.terminal.progress import one_run, several_runs
 from fedappeal.views.terminal.view import RunView
+from server.build import chosen
 from server.new_run import new_run
 
 
@@ -46,7 +47,9 @@ def a_round(number: int) -> Mapping[str, Any]:
 def rounds_shown(seconds: list[float], fails: bool = False) -> list[int]:
     """Which rounds are printed, by the seconds that each takes."""
     out, clock = Flushed(), Clock()
-    view = RunView(RunConfig(clients=2, rounds=len(seconds)), Path("here"), Console(file=out, width=100), data="")
+    view = RunView(
+        RunPlan.of(RunConfig(clients=2, rounds=len(seconds)), Path("here")), Console(file=out, width=100), data=""
+    )
     try:
         with one_run(view, "run", clock) as on_round:
             for number, each in enumerate(seconds, 1):
@@ -82,7 +85,7 @@ def test_the_last_round_is_shown_where_the_run_is_interrupted_too() -> None:
 def test_several_runs_say_when_each_ends_and_now_and_then_how_far_they_are(tmp_path: Path) -> None:
     out, clock = Flushed(), Clock()
     jobs = [
-        SimulationJob(config := RunConfig(seed=seed, rounds=9), tmp_path / str(seed), f"seed-{seed}")
+        RunPlan(chosen(config := RunConfig(seed=seed, rounds=9)), tmp_path / str(seed), f"seed-{seed}")
         for seed in (0, 1, 2)
     ]
     folders = [new_run(job.path, config) for job in jobs]
@@ -113,7 +116,7 @@ def test_several_runs_say_when_each_ends_and_now_and_then_how_far_they_are(tmp_p
 def test_in_a_terminal_the_bar_stays(tmp_path: Path) -> None:
     out = Flushed()
     console = Console(file=out, width=80, force_terminal=True)
-    view = RunView(RunConfig(clients=2, rounds=4), tmp_path, console, data="")
+    view = RunView(RunPlan.of(RunConfig(clients=2, rounds=4), tmp_path), console, data="")
     with one_run(view, "run") as on_round:
         on_round(a_round(4))
     assert "4/4" in out.getvalue()

@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 from fedappeal.record.folder import RunFolder
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.views.terminal.view import RunView
+from server.build import chosen
 
 LINE: dict[str, Any] = {"joined": 1, "sat_out": 0, "left": 0, "seconds": 0.5, "mandatory": True, "decisions": {}}
 
@@ -19,7 +21,7 @@ def printed(columns: int = 100, **settings: Scalar) -> list[str]:
     """The heading, the legend, the columns' names, and two rounds of which the first is mandatory."""
     out = io.StringIO()
     config = RunConfig.parse({"clients": 4, **settings})
-    view = RunView(config, Path("runs/here"), Console(file=out, width=columns, highlight=False))
+    view = RunView(RunPlan(chosen(config), Path("runs/here")), Console(file=out, width=columns, highlight=False))
     view.heading()
     for server_round in (1, 2):
         view.watch("round", {**LINE, "round": server_round, "mandatory": server_round == 1})
@@ -64,7 +66,9 @@ def test_the_legend_is_one_line_of_at_most_a_hundred_columns(
 def test_a_refused_client_is_called_by_its_name() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False)
-    view = RunView(RunConfig(), Path("runs/here"), console, name_of={"key-1": "garden-pi (key-1)"}.__getitem__)
+    view = RunView(
+        RunPlan.of(RunConfig(), Path("runs/here")), console, name_of={"key-1": "garden-pi (key-1)"}.__getitem__
+    )
     view.watch("event", {"event": "refused", "node": "7", "client": "key-1", "reason": "data is refused: [values]"})
     view.watch("event", {"event": "refused", "node": "8", "reason": "ConfigError: another protocol"})
     assert out.getvalue().splitlines() == [
@@ -118,7 +122,7 @@ def test_the_heading_says_how_the_data_is_spread_where_that_is_known(
     monkeypatch.chdir(tmp_path)
     out = io.StringIO()
     config = RunConfig.parse({"clients": 4, **settings})
-    RunView(config, tmp_path, Console(file=out, width=100, highlight=False), data).heading()
+    RunView(RunPlan.of(config, tmp_path), Console(file=out, width=100, highlight=False), data).heading()
     assert out.getvalue().startswith(said)
 
 
@@ -126,7 +130,7 @@ def test_the_heading_says_how_the_data_is_spread_where_that_is_known(
 def test_an_early_end_is_said_with_its_reason(reason: str, tmp_path: Path) -> None:
     RunFolder(tmp_path, "key").event("finished", round=2, reason=reason)
     out = io.StringIO()
-    view = RunView(RunConfig(), tmp_path, Console(file=out, width=100, highlight=False))
+    view = RunView(RunPlan.of(RunConfig(), tmp_path), Console(file=out, width=100, highlight=False))
     view.rounds = [{**LINE, "round": 2, "asked": 2, "bytes_up": 0, "bytes_down": 0}]
     view.summary()
     said = [line for line in out.getvalue().splitlines() if "ended" in line]
@@ -135,7 +139,9 @@ def test_an_early_end_is_said_with_its_reason(reason: str, tmp_path: Path) -> No
 
 def told(*events: dict[str, Any], **settings: Scalar) -> list[str]:
     out = io.StringIO()
-    view = RunView(RunConfig.parse({"clients": 3, **settings}), Path("here"), Console(file=out, width=80), data="")
+    view = RunView(
+        RunPlan.of(RunConfig.parse({"clients": 3, **settings}), Path("here")), Console(file=out, width=80), data=""
+    )
     for event in events:
         view.watch("event", event)
     return out.getvalue().splitlines()
@@ -161,7 +167,7 @@ def test_a_run_that_begins_without_some_clients_says_so_once(enrolled: int, said
 
 def test_what_clients_call_themselves_and_why_they_failed_is_no_markup() -> None:
     out = io.StringIO()
-    view = RunView(RunConfig(clients=2), Path("runs/here"), Console(file=out, width=200, highlight=False))
+    view = RunView(RunPlan.of(RunConfig(clients=2), Path("runs/here")), Console(file=out, width=200, highlight=False))
     view.watch("round", {**LINE, "round": 1, "failures": {"[/]anna[red]": "[/bold] no model"}})
     assert out.getvalue().splitlines()[-1].strip() == "[/]anna[red]: [/bold] no model"
 

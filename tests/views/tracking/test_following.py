@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 import fedappeal
-from fedappeal.cli.observers import Observers
-from fedappeal.cli.simulate import plan, start_simulations
+from fedappeal.cli.onlookers import CommandOnlookers
+from fedappeal.cli.simulate import start_simulations
 from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MODEL
 from fedappeal.record.lines import append_lines, rewrite, sealed
 from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
+from fedappeal.runs.launch.in_process import InProcess
+from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import replace_file
 from fedappeal.views.tracking import following
 from fedappeal.views.tracking.following import Following, numbers, record_of, tracked, tracked_run
@@ -242,10 +245,10 @@ def test_a_folder_that_is_never_there_and_a_damaged_record_are_one_line(run_fold
 
 def test_the_runs_of_a_sweep_are_tracked_each_by_itself(tmp_path: Path) -> None:
     settings = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
-    jobs = plan(settings, ["seed=0,1,2"], str(tmp_path / "sweep"))
-    (jobs[2].path / "participation.jsonl").mkdir(parents=True)  # it cannot be written: that run fails
+    plans = swept_plans(settings, ["seed=0,1,2"], str(tmp_path / "sweep"))
+    (plans[2].path / "participation.jsonl").mkdir(parents=True)  # it cannot be written: that run fails
     with pytest.raises(SystemExit):
-        start_simulations(jobs, 1, "auto", "cpu", "", 1, observers=Observers((Kept,)))
+        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers((Kept,)))
     assert sorted(begun.name for (begun,) in Kept.of("begin")) == ["seed-0", "seed-1", "seed-2"]  # type: ignore[attr-defined]
     assert sorted(rounds_told()) == [1, 1, 2, 2]  # type: ignore[type-var]
     assert sorted(how for (how,) in Kept.of("end")) == [FAILED, FINISHED, FINISHED]  # type: ignore[type-var]

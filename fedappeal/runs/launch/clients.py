@@ -17,7 +17,7 @@ from fedappeal.flower.processes import QUIET
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.private_files import private_folder, private_log
 from fedappeal.system.process_end import end_with_parent
-from server.build import files_named, packages_named
+from server.build import chosen
 
 
 class ClientsEnded(RuntimeError):
@@ -46,7 +46,8 @@ class ClientProcesses:
     ) -> None:
         total = config.clients + config.unseen_clients
         # The user of this machine named these packages, and is the owner of these clients.
-        allowed = ",".join(packages_named(config))
+        plugins = chosen(config)
+        allowed = ",".join(plugins.packages())
         self._initial = initial
         self._states = states
         self._log = logs / "clients.log"
@@ -56,7 +57,7 @@ class ClientProcesses:
                     "partition-id": i,
                     "num-partitions": total,
                     "allow": allowed,
-                    "set": files_named(config),
+                    "set": plugins.owner_files(),
                     "limits": OFF,  # that user also chose what the run asks of them
                     "state-dir": str((states / f"{i:04d}").absolute()),
                     "data-dir": data_dir,

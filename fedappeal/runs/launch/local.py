@@ -1,20 +1,26 @@
-"""A federation of real client processes on this machine: SuperLink, clients, one run, and the end of them all."""
+"""The launcher of real client processes on this machine: SuperLink, clients, one run, and the end of them all."""
 
-import contextlib
-import socket
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
-from fedappeal.federation.clients import ClientProcesses, ClientsEnded
+from fedappeal.federation.address import check_port
+from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
 from fedappeal.record.files import INITIAL
-from fedappeal.record.folder import RunFolder
+from fedappeal.record.folder import COMMAND_LOCK, RunFolder
 from fedappeal.record.follower import Watch, WatchedRun
-from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.record.resumption import KIND, LOCAL
+from fedappeal.runs.allowed import resume_command
+from fedappeal.runs.checks import check_guarded, check_trains_here
+from fedappeal.runs.influence import check_bounded
+from fedappeal.runs.launch.clients import ClientProcesses, ClientsEnded
+from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
+from fedappeal.runs.plan import RunPlan
+from fedappeal.settings.config import RunConfig
 from fedappeal.system.process_end import end_as_interrupt
-from fedappeal.system.socket_owner import NotTold, is_told
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 
 _POLL = 0.1
@@ -25,43 +31,97 @@ class LocalRunError(RuntimeError):
     """The run did not finish; the message is one line."""
 
 
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Launches a SuperLink and a process a client on this machine.
+
+    Attributes:
+        port: port of the SuperLink's Fleet API; 0: the system picks one.
+        device: where the clients train.
+    """
+
+    port: int = 0
+    device: str = "auto"
+
+    def check(self, plan: RunPlan) -> None:
+        """Check all that can be wrong before a process is started.
+
+        Raises:
+            ConfigError: for the first that is.
+        """
+        check_bounded(plan.plugins)
+        check_port(self.port)
+        check_guarded()
+        check_trains_here(plan, self.device)
+
+    def launch(self, plan: RunPlan, onlookers: Onlookers) -> None:
+        """Run, or continue, a checked run until it has finished, and show it.
+
+        Raises:
+            RunEnded: it did not finish; all processes that were started have ended.
+        """
+        data_dir = str(Path(plan.data_dir).absolute()) if plan.data_dir else ""
+        runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device}
+        folder = plan.folder(runtime)
+        if plan.resumes:
+            with plan.mended(onlookers.complain):
+                folder.record(runtime=runtime)
+        # Who continues a run has its folder for this command already.
+        with nullcontext() if plan.resumes else folder.alone(COMMAND_LOCK):
+            self._run(plan, folder, onlookers)
+
+    def _run(self, plan: RunPlan, folder: RunFolder, onlookers: Onlookers) -> None:
+        screen, again = onlookers.screen(plan), f"continue with: {resume_command(plan.config, plan.path)}"
+        try:
+            with onlookers.watch(plan.path, connects=True) as begun:
+                screen.start()
+                run_local(plan, folder, screen.watch, begun, port=self.port, device=self.device)
+                screen.stop()
+        except KeyboardInterrupt:
+            screen.stop()
+            folder.event("interrupted")
+            raise RunEnded(f"interrupted; all processes have ended; {again}", code=INTERRUPTED) from None
+        except LocalRunError as error:
+            screen.stop()
+            raise RunEnded(f"{error}; {again}") from None
+        screen.summary()
+
+
 def run_local(
-    config: RunConfig,
+    plan: RunPlan,
     folder: RunFolder,
     watch: Watch,
-    begun: Callable[[str], None] = lambda control_address: None,
+    begun: Callable[[RemoteSuperLink], None] = lambda superlink: None,
     *,
     port: int = 0,
-    data_dir: str = "",
     device: str = "auto",
 ) -> None:
     """Run a federation of client processes on loopback until the run has finished.
 
     Args:
-        config: the run's settings.
-        folder: the run's folder; the run continues from a checkpoint in it.
+        plan: the run.
+        folder: its folder; the run continues from a checkpoint in it.
         watch: told what happens.
-        begun: told ``HOST:PORT`` of the SuperLink's Control API, once the run is submitted.
+        begun: told the SuperLink, once the run is submitted.
         port: port of the SuperLink's Fleet API; 0: the system picks one.
-        data_dir: folder with the data sets.
         device: where the clients train.
 
     Raises:
         LocalRunError: if the run failed. All processes that were started have ended when this returns or raises.
     """
     path = folder.path
-    environment = {DATA_DIR: str(Path(data_dir or DEFAULT_DATA_DIR).absolute())}
+    environment = {DATA_DIR: str(Path(plan.data_dir or DEFAULT_DATA_DIR).absolute())}
     superlink = SuperLink(path / "logs", fleet_port=port, environment=environment)
     clients = ClientProcesses(
-        config,
+        plan.config,
         initial=path / INITIAL,
         states=path / "clients",
         logs=path / "logs",
-        data_dir=data_dir,
+        data_dir=plan.data_dir,
         device=device,
     )
     # The folder was made before: the ServerApp opens it, and continues from a checkpoint.
-    settings = config.model_copy(
+    settings = plan.config.model_copy(
         update={"out": str(path), "resume": True, "initial_model": str((path / INITIAL).absolute())}
     )
     follower = WatchedRun(path, watch)
@@ -88,7 +148,7 @@ def _submit_and_follow(
     clients: ClientProcesses,
     settings: RunConfig,
     follower: WatchedRun,
-    begun: Callable[[str], None],
+    begun: Callable[[RemoteSuperLink], None],
 ) -> None:
     # Importing Flower takes a second, in which the processes above are already starting.
     from fedappeal.federation.submit import build_fab, run_status, submit
@@ -96,7 +156,7 @@ def _submit_and_follow(
 
     try:
         run_id = submit(superlink.control_address, build_fab(settings.as_config()))
-        begun(superlink.control_address)
+        begun(RemoteSuperLink(superlink.control_address))
         next_status = time.monotonic() + _STATUS_EVERY
         while not follower.finished:
             status = None
@@ -114,37 +174,3 @@ def _submit_and_follow(
             time.sleep(_POLL)
     except ControlError as error:
         raise LocalRunError(str(error)) from None
-
-
-def check_guarded() -> None:
-    """Check that other users of this machine can be kept out, where its system can say whose a connection is.
-
-    Raises:
-        ConfigError: if this is Linux and the kernel does not say.
-    """
-    try:
-        is_told()
-    except NotTold as error:
-        raise ConfigError(f"the SuperLink's ports cannot be kept from other users of this machine: {error}") from None
-
-
-def check_port(port: int, setting: str = "port", address: str = "127.0.0.1") -> None:
-    """Check that a port is free.
-
-    Args:
-        port: the port.
-        setting: what the user calls it.
-        address: of this machine, as a number.
-
-    Raises:
-        ConfigError: if it is in use, or not a port.
-    """
-    if not 0 <= port < 65536:
-        raise ConfigError(f"{setting} = {port} is not allowed: 0 (the system picks one) to 65535")
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with contextlib.closing(socket.socket(family)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise ConfigError(f"{setting} = {port} is not allowed: {error.strerror}") from None

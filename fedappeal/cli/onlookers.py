@@ -1,0 +1,204 @@
+"""What looks on while a command runs a federation: the terminal, trackers, metrics, the live page, a health check."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from client.process.heartbeat import Heartbeat
+from fedappeal.cli.options import plugin_options
+from fedappeal.cli.page import NO_PAGE, PageOptions, shown_page
+from fedappeal.federation.connected import ConnectedClients
+from fedappeal.record.reader import Record
+from fedappeal.runs.launch.onlookers import INTERRUPTED, RunEnded, SeveralRuns
+from fedappeal.runs.plan import RunPlan, unused_lines
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.metrics.serving import NOWHERE, MetricsPort
+from fedappeal.views.terminal.progress import described, one_run, several_runs
+from fedappeal.views.terminal.shown import as_json, complain, say
+from fedappeal.views.terminal.view import RunView
+from fedappeal.views.tracking.following import tracked
+from fedappeal.views.tracking.registry import MakeTracker, chosen_trackers
+from fedappeal.views.tracking.sweep import all_tracked
+
+if TYPE_CHECKING:
+    from fedappeal.federation.remote import RemoteSuperLink
+
+
+@dataclass(frozen=True)
+class CommandOnlookers:
+    """What looks on at a command's runs: `fedappeal.runs.launch.onlookers.Onlookers`.
+
+    Attributes:
+        trackers: make the trackers of a run.
+        metrics: where its metrics are served.
+        page: where its page stands.
+        root_certificates: the file of a long-running SuperLink's CA certificate; empty: plaintext.
+        heartbeat: the file for signs of life; None: there is none.
+        console: where lines are printed.
+    """
+
+    trackers: tuple[MakeTracker, ...] = ()
+    metrics: MetricsPort = NOWHERE
+    page: PageOptions = NO_PAGE
+    root_certificates: str = ""
+    heartbeat: Heartbeat | None = None
+    console: Console = field(default_factory=lambda: Console(highlight=False))
+
+    def __post_init__(self) -> None:
+        """Check where the page is to stand.
+
+        Raises:
+            ConfigError: no page can stand there.
+        """
+        _ = self.page.place
+
+    def screen(self, plan: RunPlan, data: str | None = None, name_of: Callable[[str], str] = str) -> RunView:
+        """Return what shows a run on the terminal."""
+        return RunView(plan, self.console, data, name_of)
+
+    def rounds(
+        self, screen: RunView, name: str, completed: int
+    ) -> AbstractContextManager[Callable[[Mapping[str, Any]], None]]:
+        """Return a block in which rounds of this process are shown."""
+        return one_run(screen, name, completed=completed)
+
+    @contextmanager
+    def several(self, plans: Sequence[RunPlan]) -> Iterator[SeveralRuns]:
+        """Show and track several runs while the block runs them, and show their last figures."""
+        with (
+            all_tracked([plan.path for plan in plans], self.trackers, complain) as tracking,
+            several_runs(plans, self.console) as shown,
+        ):
+            yield _Both(shown, tracking)
+        if self.console.is_terminal and not as_json():  # else each line stands above, where its run ended
+            for plan in plans:
+                if lines := Record(plan.path).history:
+                    name = f"{plan.name}: after round {lines[-1]['round']}:"
+                    self.say(described(name, lines[-1], Record(plan.path).metric))
+        say(self.console, "the runs' folders: ", (str(plans[0].path.parent), "bold"))
+
+    @contextmanager
+    def watch(
+        self, folder: Path, superlink: "RemoteSuperLink | None" = None, connects: bool = False
+    ) -> Iterator[Callable[["RemoteSuperLink"], None]]:
+        """Track a run and serve its metrics and its page while the block runs it."""
+        connected = ConnectedClients(superlink)
+
+        def registry() -> Any:
+            from fedappeal.views.metrics.folder import FolderMetrics
+
+            return FolderMetrics(folder, connected.count if connects else None)
+
+        with (
+            self._page(folder, superlink) as page_has,
+            self.metrics.served(registry),
+            tracked(folder, self.trackers, complain),
+        ):
+
+            def begun(own: "RemoteSuperLink") -> None:
+                page_has(own)
+                connected.superlink = own
+
+            yield begun
+
+    @contextmanager
+    def _page(
+        self, folder: Path, superlink: "RemoteSuperLink | None"
+    ) -> Iterator[Callable[["RemoteSuperLink"], None]]:
+        """Serve the run's page, where it is to have one; yields what is told this command's own SuperLink."""
+        if (place := self.page.place) is None:
+            yield lambda own: None
+            return
+        from fedappeal.views.live.actions import OwnRun, SubmittedRun
+        from fedappeal.views.live.view import View
+
+        if superlink is None:
+            view = View(OwnRun(), folder, lists_runs=False)
+        else:  # only an absolute path may be seen from here, too
+            actions = SubmittedRun(superlink, self.root_certificates)
+            view = View(actions, folder if folder.is_absolute() else None, superlink)
+
+        def has(own: "RemoteSuperLink") -> None:
+            view.superlink = own
+
+        with shown_page(view, place, self.console, folder if superlink is None else None):
+            yield has
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        say(self.console, line)
+
+    def complain(self, line: str) -> None:
+        """Print on standard error what is wrong."""
+        complain(line)
+
+    def alive(self, seconds: float) -> None:
+        """Write a sign of life."""
+        if self.heartbeat is not None:
+            self.heartbeat.beat(seconds)
+
+
+@dataclass(frozen=True)
+class _Both:
+    """What shows several runs, and what tracks them."""
+
+    shown: SeveralRuns
+    tracking: SeveralRuns
+
+    def update(self) -> None:
+        self.shown.update()
+        self.tracking.update()
+
+    def ended(self, number: int, reason: str) -> None:
+        self.shown.ended(number, reason)
+        self.tracking.ended(number, reason)
+
+
+def chosen_onlookers(
+    track: Sequence[str], settings: dict[str, Any], onlookers: CommandOnlookers
+) -> tuple[CommandOnlookers, dict[str, Any]]:
+    """Return the onlookers with trackers, and the settings without those of trackers; errors as `chosen_trackers`."""
+    trackers, others = chosen_trackers(track, settings)
+    return replace(onlookers, trackers=trackers), others
+
+
+def onlookers_to_resume(track: Sequence[str], written: Sequence[str], metrics: MetricsPort) -> CommandOnlookers:
+    """Return what looks on at a run that continues.
+
+    Args:
+        track: names of trackers.
+        written: their settings, ``NAME.KEY=VALUE``.
+        metrics: where metrics are served.
+
+    Raises:
+        ConfigError: a name or setting that is not allowed, or a setting of something else.
+    """
+    onlookers, others = chosen_onlookers(track, dict(plugin_options(written)), CommandOnlookers(metrics=metrics))
+    if others:
+        raise ConfigError(
+            f"set = '{next(iter(others))}' is not allowed: a run continues with its settings; those of trackers "
+            "that --track names can be given"
+        )
+    return onlookers
+
+
+def report_unused(plans: Sequence[RunPlan]) -> None:
+    """Print a line on standard error for each plug-in setting that a run does not use."""
+    for line in unused_lines(plans):
+        complain(line)
+
+
+@contextmanager
+def ends() -> Iterator[None]:
+    """End this command where a run of the block did not finish: with a line, and its exit code."""
+    try:
+        yield
+    except RunEnded as ended:
+        for line in ended.lines:
+            complain(line, prefix="" if ended.code == INTERRUPTED else "fedappeal: ")
+        sys.exit(ended.code)

@@ -1,0 +1,243 @@
+"""The launcher of simulations: one run in this process, or several in processes beside it or on a Ray cluster."""
+
+import contextlib
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedappeal.record.folder import RunFolder, Usable
+from fedappeal.record.reader import Record
+from fedappeal.record.resumption import rounds_done
+from fedappeal.runs.allowed import resume_command
+from fedappeal.runs.checks import check_learns_here, check_out
+from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
+from fedappeal.runs.plan import RunPlan
+from fedappeal.settings.config import ConfigError
+from fedappeal.simulation.jobs import check_at_once, run_in_parallel
+from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
+from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The means by which several jobs are done.
+
+    Attributes:
+        at_once: jobs at once, each in a process of its own.
+        threads: PyTorch threads a job; 0: the cores shared out.
+        device: where data and models are.
+        data_dir: folder of the data sets.
+        ray: the Ray cluster that has the jobs; without an address: none.
+    """
+
+    at_once: int = 1
+    threads: int = 0
+    device: str = "cpu"
+    data_dir: str = ""
+    ray: RayOptions = NO_CLUSTER
+
+    def __post_init__(self) -> None:
+        check_at_once(self.at_once)
+
+    def for_jobs(self, jobs: int) -> "Machine":
+        """Return the means for so many jobs, with the threads of each.
+
+        Raises:
+            ConfigError: Ray is not installed, or two things say how many jobs there are at once.
+        """
+        at_once = min(self.at_once, jobs)
+        check_on_ray(self.ray, at_once)
+        return replace(self, at_once=at_once, threads=threads_of_each(self.threads, at_once, self.ray))
+
+    def do(
+        self,
+        jobs: Sequence[Callable[[], None]],
+        on_end: Callable[[int, str], None],
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Do picklable jobs; arguments as `fedappeal.simulation.jobs.run_in_parallel`."""
+        if self.ray.address:
+            run_on_ray(jobs, self.ray, on_end, tick)
+        else:
+            run_in_parallel(jobs, self.at_once, on_end, tick)
+
+
+def simulate_plan(plan: RunPlan, simulation: Simulation, folder: RunFolder | None = None, **more: Any) -> None:
+    """Simulate a planned run in this process.
+
+    Args:
+        plan: the run.
+        simulation: how it is simulated.
+        folder: the run's; None: it is made, or opened.
+        more: further arguments of `fedappeal.simulation.engine.simulate`.
+    """
+    from fedappeal.simulation import engine
+
+    given, folder = plan.plugins.given, folder or plan.folder(simulation.runtime())
+    engine.simulate(plan.config, folder, simulation, task=given.task, strategy=given.strategy, **more)
+
+
+def simulate_quietly(plan: RunPlan, simulation: Simulation) -> None:
+    """Simulate one run of several, without a word on the screen."""
+    from fedappeal.simulation.engine import quiet
+
+    quiet()
+    try:
+        simulate_plan(plan, simulation)
+    finally:
+        # What a run leaves is in cycles: few objects, by whose number Python looks for them, and 100 MB each.
+        gc.collect()
+
+
+def memory_of(path: Path) -> Usable:
+    """Return the check that a simulation's clients' memory can be read beside a checkpoint."""
+
+    def usable(server_round: int) -> None:
+        from fedappeal.simulation.memory import read_memory
+
+        read_memory(path, server_round)
+
+    return usable
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Launches simulations: a lone run here, its clients perhaps on workers; several in processes of their own.
+
+    Attributes:
+        simulation: how each run is simulated.
+        machine: how many runs are done at once, and the Ray cluster that has them, or the clients of a lone run.
+        workers: processes that have a lone run's clients; 0: this one, or one a node of the cluster.
+    """
+
+    simulation: Simulation
+    machine: Machine = Machine()
+    workers: int = 0
+
+    def check(self, plans: Sequence[RunPlan]) -> "InProcess":
+        """Return the launcher for these runs, which are checked as far as they can be before they start.
+
+        Raises:
+            ConfigError: for the first thing that is wrong.
+        """
+        ray, simulation, machine = self.machine.ray, self.simulation, self.machine
+        if len(plans) == 1 and (self.workers or ray.address):
+            check_workers(self.workers, plans[0].config)
+            simulation = replace(
+                simulation, workers=self.workers, ray=ray.address, ray_cpus=ray.cpus, ray_gpus=ray.gpus
+            )
+        else:
+            if self.workers:
+                raise ConfigError(
+                    f"workers = {self.workers} is not allowed with several runs: --jobs, or --ray ADDRESS"
+                )
+            machine = replace(machine, threads=simulation.threads).for_jobs(len(plans))
+            simulation = replace(simulation, threads=machine.threads)
+        check_out(plans[0].path if len(plans) == 1 else plans[0].path.parent)
+        for plan in plans:
+            check_learns_here(plan, simulation.device)
+        return replace(self, simulation=simulation, machine=machine)
+
+    def launch(self, plans: Sequence[RunPlan], onlookers: Onlookers) -> None:
+        """Simulate new runs whose launcher was checked, and show how far they are.
+
+        Raises:
+            ConfigError: the cluster cannot be reached, or has no room.
+            RunEnded: some did not finish.
+        """
+        ray = self.machine.ray
+        # Before anything is shown or written: a cluster that cannot be reached is found here.
+        with ray_cluster(ray, max(self.workers, 1)) if self.workers or ray.address else contextlib.nullcontext():
+            simulations = self._in_their_modes(plans, onlookers)
+            with _resumable(plans):
+                if len(plans) == 1:
+                    _simulate_shown(plans[0], simulations[0], onlookers)
+                else:
+                    self._simulate_several(plans, simulations, onlookers)
+
+    def resume(self, plan: RunPlan, onlookers: Onlookers, usable: Usable) -> None:
+        """Continue a checked run, and show it; ``usable``: as in `server.checkpoints.newest_usable`.
+
+        Raises:
+            RunEnded: it did not finish.
+        """
+        with plan.mended(onlookers.complain, usable):
+            pass  # the run takes it again
+        for line in self.simulation.notes():
+            onlookers.say(line)
+        with _resumable([plan]):
+            _simulate_shown(plan, self.simulation, onlookers)
+
+    def _in_their_modes(self, plans: Sequence[RunPlan], onlookers: Onlookers) -> list[Simulation]:
+        """Return how each run is simulated: in the mode that is said of it, as another measurement may differ."""
+        from fedappeal.simulation.engine import choose_mode
+
+        trainings = [_training(plan) for plan in plans]
+        choices = {
+            training: choose_mode(plan.plugins, self.simulation, plan.task)
+            for training, plan in dict(zip(trainings, plans, strict=True)).items()
+        }
+        for line in dict.fromkeys(f"{key[0]}: clients train {choices[key]}" for key in trainings):
+            onlookers.say(line)
+        for line in self.simulation.notes():
+            onlookers.say(line)
+        return [replace(self.simulation, mode=choices[key].mode, why=choices[key].why) for key in trainings]
+
+    def _simulate_several(
+        self, plans: Sequence[RunPlan], simulations: Sequence[Simulation], onlookers: Onlookers
+    ) -> None:
+        failed: list[str] = []
+        with onlookers.several(plans) as shown:
+
+            def ended(number: int, reason: str) -> None:
+                if reason:
+                    failed.append(f"{plans[number].name}: {reason}")
+                shown.ended(number, reason)
+
+            jobs = [partial(simulate_quietly, plan, how) for plan, how in zip(plans, simulations, strict=True)]
+            self.machine.do(jobs, ended, shown.update)
+        if failed:
+            raise RunEnded(*failed)
+
+
+@contextlib.contextmanager
+def _resumable(plans: Sequence[RunPlan]) -> Any:
+    """Say how runs continue that Ctrl-C ends."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = resume_command(plans[0].config, "FOLDER" if len(plans) > 1 else plans[0].path)
+        line = f"interrupted; all finished rounds are kept; continue with: {again}"
+        raise RunEnded(line, code=INTERRUPTED) from None
+
+
+def _simulate_shown(plan: RunPlan, simulation: Simulation, onlookers: Onlookers) -> None:
+    screen = onlookers.screen(plan)
+    screen.heading()
+    if done := rounds_done(plan.path):
+        onlookers.say(f"continued after round {done}")
+    folder = plan.folder(simulation.runtime())
+    with onlookers.watch(plan.path):
+        with onlookers.rounds(screen, plan.name, done) as on_round:
+            simulate_plan(
+                plan,
+                simulation,
+                folder,
+                on_round=lambda record: on_round({**record.as_line(), "decisions": record.decisions}),
+            )
+        screen.stop()
+    screen.rounds = Record(plan.path).history
+    screen.summary()
+
+
+def _training(plan: RunPlan) -> tuple[object, ...]:
+    """Return what decides how a run's clients train; the strategy comes first."""
+    config, others = plan.config, {plugin.settings_name() for plugin in plan.plugins.plugins}
+    of_task = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] not in others)
+    task = config.task_settings().model_copy(update={"seed": 0, "plugins": of_task})
+    at_once = min(config.clients_per_round or config.clients, config.clients)
+    return config.strategy, config.local_rule, task, config.batch_size, at_once

@@ -1,0 +1,125 @@
+"""How a run is simulated: what a caller chooses, and what the run's folder records of it; loads no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fedappeal.record.resumption import KIND, SIMULATION
+from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.simulation.workers.cluster import RayOptions
+
+LAYERS, VMAP, SEQUENTIAL = "layers", "vmap", "sequential"
+AUTO, BATCHED = "auto", "batched"
+MODES = (AUTO, BATCHED, LAYERS, VMAP, SEQUENTIAL)
+FLOAT32 = "float32"
+PRECISIONS = (FLOAT32, "bfloat16")
+"""Of the evaluation of models that clients are sent."""
+_OF_WORKERS = ("workers", "ray", "ray_cpus", "ray_gpus")
+"""What a run's folder records only where workers had its clients."""
+_PRECISION = "evaluation-precision"
+"""Missing in the folders of runs that began before there was a choice."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """How a run is simulated.
+
+    Attributes:
+        mode: ``layers`` or ``vmap`` (clients train as one batch, in this form), ``batched`` (in either),
+            ``sequential`` (one after another), or ``auto``.
+        device: where data and models are.
+        data_dir: folder with the data sets.
+        threads: PyTorch threads; 0: as PyTorch has it.
+        resumable: whether what the clients remember is kept in the run's folder, so that the run can be continued.
+        why: what made `choose_mode` take the mode, where it did; for the run's folder.
+        workers: processes that have the clients; 0: this one, or one a node of a Ray cluster.
+        ray: address of a Ray cluster that has the workers; empty: this machine.
+        ray_cpus: CPUs that a worker asks of Ray; ``ray_gpus`` in the same way.
+        evaluation_precision: in which clients evaluate the models that they are sent, ``float32`` or ``bfloat16``.
+    """
+
+    mode: str = AUTO
+    device: str = "cpu"
+    data_dir: str = ""
+    threads: int = 0
+    resumable: bool = True
+    why: str = ""
+    workers: int = 0
+    ray: str = ""
+    ray_cpus: float = 1.0
+    ray_gpus: float = 0.0
+    evaluation_precision: str = FLOAT32
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f"mode = '{self.mode}' is not allowed: {', '.join(MODES)}")
+        if self.threads < 0:
+            raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
+        if self.evaluation_precision not in PRECISIONS:
+            raise ConfigError(
+                f"evaluation-precision = '{self.evaluation_precision}' is not allowed: {', '.join(PRECISIONS)}"
+            )
+        if self.evaluation_precision != FLOAT32 and self.shared_out:
+            raise ConfigError(
+                f"evaluation-precision = '{self.evaluation_precision}' is not allowed with workers: {FLOAT32}"
+            )
+
+    def notes(self) -> list[str]:
+        """Return what a user should know of how the run is simulated."""
+        if self.evaluation_precision == FLOAT32:
+            return []
+        from client.data.cache import pick_device
+        from fedappeal.simulation.precision import missing_bfloat16
+
+        note = missing_bfloat16(str(pick_device(self.device)))
+        return [note] if note else []
+
+    @property
+    def data_folder(self) -> Path | None:
+        """The folder with the data sets; None: the default."""
+        return Path(self.data_dir) if self.data_dir else None
+
+    @property
+    def shared_out(self) -> bool:
+        """Whether workers have the clients."""
+        return bool(self.workers or self.ray)
+
+    @property
+    def ray_options(self) -> RayOptions:
+        """What is asked of Ray."""
+        return RayOptions(self.ray, self.ray_cpus, self.ray_gpus)
+
+    @classmethod
+    def of_runtime(cls, runtime: Mapping[str, Any]) -> "Simulation":
+        """Return how a run was simulated, from what its folder records.
+
+        Raises:
+            ConfigError: it lacks something, or holds something of another type.
+        """
+        recorded: dict[str, Any] = {}
+        for field in fields(cls):
+            if field.name in _OF_WORKERS and not runtime.get("workers") and not runtime.get("ray"):
+                continue
+            key, kind = field.name.replace("_", "-"), type(field.default)
+            if key == _PRECISION and key not in runtime:
+                continue
+            if type(recorded.setdefault(field.name, runtime.get(key))) is not kind:
+                raise ConfigError(f"runtime: {key} = {runtime.get(key)!r} is not allowed: a value of {kind.__name__}")
+        return cls(**recorded)
+
+    def runtime(self) -> dict[str, Scalar]:
+        """Return what a run's folder records of its runtime."""
+        data_dir = str(Path(self.data_dir).absolute()) if self.data_dir else ""
+        shared = {name.replace("_", "-"): getattr(self, name) for name in _OF_WORKERS} if self.shared_out else {}
+        return {
+            KIND: SIMULATION,
+            "mode": self.mode,
+            "device": self.device,
+            "data-dir": data_dir,
+            "threads": self.threads,
+            "resumable": self.resumable,
+            "why": self.why,
+            **shared,
+            _PRECISION: self.evaluation_precision,
+        }
