@@ -117,7 +117,7 @@ def _performed(
 def _begin() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     signal.signal(signal.SIGALRM, _too_long)
-    logging.getLogger("flwr").setLevel(logging.WARNING)
+    logging.getLogger("flwr").addFilter(lambda record: record.levelno >= logging.WARNING)
 
 
 def _too_long(signum: int, frame: object) -> None:
@@ -184,7 +184,7 @@ def _check(
         if worst != EQUAL and not other_seed:
             why = f" ({tolerances[case.name]})" if case.name in tolerances else ""
             print(f"{case.name}: {worst}{why}")
-            for name, result in compared.items():
+            for name, result in compared.items() if worst == DIFFERENT or not why else ():
                 for line in (result.different or result.bits)[:_SHOWN]:
                     print(f"    {'' if name == '.' else name + ': '}{line}")
     if added:
