@@ -242,6 +242,7 @@ DATA="$data"
 DEVICE="$device"
 ENV
   for name in $as_is options; do
+    value=''
     eval "value=\$$name"
     printf '%s="%s"\n' "$(variable "$name")" "$value"
   done
