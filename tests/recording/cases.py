@@ -324,6 +324,9 @@ def _training() -> Iterator[Case]:
     yield Case("rule/momentum", _words("--momentum 0.9 --weight-decay 0.01"), broken="resume")
     yield Case("rule/momentum/sequential", _words("--momentum 0.9 --weight-decay 0.01 --mode sequential"))
     yield Case("rule/epochs", _words("--local-steps 0 --local-epochs 1"))
+    for strategy in ("fednova", "scaffold"):  # whose clients then take different numbers of steps
+        epochs = ("--strategy", strategy, *_words("--local-steps 0 --local-epochs 2 --max-train-examples 0"))
+        yield Case(f"rule/epochs/{strategy}", epochs, broken="resume" if strategy == "fednova" else "")
     yield Case("rule/large-batch", _words("--batch-size 500"))
 
 
