@@ -76,6 +76,8 @@ STRATEGIES = {
     "pfedme": "",
 }
 """Each strategy with a setting of its own."""
+POLICIES_OF_THEIRS = {"fedalign": "match", "adagd": "defect", "maxfl-adagd": "defect"}
+"""Policies that belong to a strategy; with the others, who joins varies by chance in their resumed runs."""
 ONE_BY_ONE = ("perfedavg", "pfedme")
 """Strategies whose clients have no form side by side."""
 AVAILABILITY = "bernoulli", "markov", "diurnal", "trace", "device"
@@ -117,12 +119,16 @@ def _strategies() -> Iterator[Case]:
         options = ("--strategy", name, *_settings(setting))
         mode = "sequential" if name in ONE_BY_ONE else "layers"
         yield Case(f"strategy/{name}", (*options, "--mode", mode), core=True)
-        yield Case(f"strategy/{name}/resumed", (*options, "--mode", mode, "--seed", "3"), broken="resume")
+        policy = POLICIES_OF_THEIRS.get(name, "always")
+        varied = ("--participation", f"{policy}+bernoulli", "--set", "bernoulli.available=0.6", "--seed", "3")
+        yield Case(f"strategy/{name}/resumed", (*options, "--mode", mode, *varied), broken="resume", rounds=6)
         if name not in ONE_BY_ONE:
             yield Case(f"strategy/{name}/sequential", (*options, "--mode", "sequential"))
 
 
 def _settings_of_strategies() -> Iterator[Case]:
+    rare = ("--participation", "always+bernoulli", "--set", "bernoulli.available=0.4 fedau.cutoff=2")
+    yield Case("settings/fedau/1", ("--strategy", "fedau", *rare), rounds=8)
     variants = {
         "maxfl": (
             "maxfl.step-sizes=theorem-3.1 maxfl.local-steps=4",
@@ -145,7 +151,6 @@ def _settings_of_strategies() -> Iterator[Case]:
             "adagd.slack=1.2 adagd.precision=1.8 adagd.step-size=0.5",
         ),
         "fedadam": ("fedadam.bias-correction=true fedadam.beta1=0.5",),
-        "fedau": ("fedau.cutoff=2",),
         "qfedavg": ("qfedavg.q=0", "qfedavg.q=2 qfedavg.learning-rate=0.05"),
         "afl": ("afl.mixture-rate=1",),
         "term": ("term.tilt=-1", "term.tilt=2 term.share=1 term.server-lr=0.5"),
@@ -228,8 +233,10 @@ def _participation() -> Iterator[Case]:
     for value in ("ask-all", "keep"):
         never = ("--requirement", "fixed", "--set", "fixed.loss=0.01", "--goodwill", "0", "--mandatory-rounds", "0")
         yield Case(f"on-empty-round/{value}", (*never, "--on-empty-round", value), broken="resume")
+    never_met = ("--requirement", "fixed", "--set", "fixed.loss=0.01")
     yield Case("mandatory/auto", _words("--mandatory-rounds auto --goodwill 20"), rounds=5)
     yield Case("mandatory/all", (*_words("--mandatory-rounds -1 --goodwill -1"), *unmet), broken="resume")
+    yield Case("mandatory/goodwill", (*_words("--mandatory-rounds 5 --goodwill 2"), *never_met), rounds=5, core=True)
     yield Case("mandatory/no-goodwill", (*_words("--mandatory-rounds 2 --goodwill 0"), *unmet))
 
 
