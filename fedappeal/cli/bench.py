@@ -11,7 +11,7 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.conclusions import HEADLINES, conclusions
 from fedappeal.studies.bench.page import PICTURE, tables, write_page
 from fedappeal.studies.bench.picture import draw
-from fedappeal.studies.bench.results import BenchResults
+from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.bench.runs import Selection, do_runs
 from fedappeal.views.comparison.figures import check_plots
 from fedappeal.views.terminal.shown import complain, say
@@ -26,7 +26,7 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     if options.seeds < 0:
         raise ConfigError(f"seeds = {options.seeds} is not allowed: at least 1 (0: the design's number)")
     tasks, behaviours, strategies = map(_names, (options.tasks, options.behaviours, options.strategies))
-    known = None if options.known is None else BenchResults.read(options.known)
+    known = None if options.known is None else BenchResults.of_file(options.known)
     name = "" if options.known is None else str(options.known)
     selection = Selection(tasks, behaviours, strategies, options.seeds, options.quick, known, name)
     check_plots()
@@ -50,7 +50,7 @@ def write_again(results: Path) -> None:
         ConfigError: the file cannot be read.
     """
     check_plots()
-    _show(BenchResults.read(results), results.parent, Console(highlight=False), written=True)
+    _show(BenchResults.of_file(results), results.parent, Console(highlight=False), written=True)
 
 
 def _show(results: BenchResults, folder: Path, console: Console, written: bool = False) -> None:
@@ -61,7 +61,7 @@ def _show(results: BenchResults, folder: Path, console: Console, written: bool =
         say(console, line.replace("**", ""))
     folder.mkdir(parents=True, exist_ok=True)
     if not written:
-        results.write(folder)
+        results.write(folder / RESULTS)
     draw(results, folder / PICTURE)
     say(console, "the page: ", (str(write_page(results, folder)), "bold"))
 

@@ -11,7 +11,6 @@ from fedappeal.cli.option_groups import ReproduceOptions
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError, Scalar, scalar
-from fedappeal.studies.added_rows import missing_rows
 from fedappeal.studies.experiment import Experiment, Results
 from fedappeal.studies.grid import best_of_each, grid_experiment, grid_keys
 from fedappeal.studies.harness import carry_out
@@ -96,7 +95,7 @@ def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machin
         check_plots()
     folder = options.pages or options.out
     record = read_record(experiment, folder)
-    plan = make_plan(missing_rows(record), options.out.absolute(), record.seeds, data_dir=machine.data_dir)
+    plan = make_plan(record.missing_rows(), options.out.absolute(), record.numbers.seeds, data_dir=machine.data_dir)
     console = Console(highlight=False)
     results, failed = _carried_out(plan, machine, console, options.redo)
     _end(failed, _report(*add_to_page(record, plan, results, failed, folder), console))

@@ -1,8 +1,8 @@
 """The papers' tables and figures as code: each prints ours beside theirs.
 
 An experiment is chosen by name. A module may hold several, under one tuple ``EXPERIMENTS``; it is imported when one
-of them is asked for, and needs neither torch nor matplotlib to be imported. `framework` is what they share, `maxfl`,
-`adagd` and `fedalign` hold one paper each.
+of them is asked for, and needs neither torch nor matplotlib to be imported. `fedappeal.studies` is what they share;
+`maxfl`, `adagd` and `fedalign` hold one paper each.
 """
 
 import difflib

@@ -1,15 +1,12 @@
 """The page of an experiment: tables, pictures, settings, seeds, versions; beside it the numbers as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from fedappeal.studies.added_rows import joined
 from fedappeal.studies.experiment import OWN, Experiment, Results
 from fedappeal.studies.plan import Plan, folder_name
-from fedappeal.studies.record import Record, make_record, read_record
-from fedappeal.studies.shared_runs import take_over
+from fedappeal.studies.record import Record, make_record, read_record, settings_apart, take_over
+from fedappeal.studies.results import StudyResults
 from fedappeal.studies.table import (
     diverged_table,
     nearness_table,
@@ -37,7 +34,7 @@ def all_tables(record: Record) -> list[Table]:
     """Return the tables of numbers."""
     arms, results = record.arms(), record.results()
     further = (
-        diverged_table(record.numbers["diverged"]),
+        diverged_table(record.numbers.diverged, arms),
         nearness_table(results, arms),
         ranking_table(verdicts(results)),
         seeds_table(results, arms),
@@ -89,7 +86,7 @@ def add_to_page(
     Raises:
         ConfigError: other numbers of seeds.
     """
-    whole, trouble = joined(record, make_record(plan, results, failed, figure=False)), ""
+    whole, trouble = record.joined(make_record(plan, results, failed, figure=False)), ""
     stem = page_stem(plan, folder)
     if whole.experiment.glance:
         try:
@@ -104,8 +101,7 @@ def _said(error: Exception) -> str:
 
 
 def _written(record: Record, stem: Path) -> Path:
-    numbers = stem.with_name(stem.name + ".json")
-    replace_file(numbers, (json.dumps(record.numbers, indent=1, allow_nan=False) + "\n").encode())
+    record.numbers.write(stem.with_name(stem.name + ".json"))
     page = stem.with_name(stem.name + ".md")
     replace_file(page, page_of(record).encode())
     return page
@@ -134,22 +130,22 @@ def page_of(record: Record) -> str:
     """Return the page, in Markdown: verdict, picture and one table first, then everything."""
     experiment, numbers = record.experiment, record.numbers
     parts = [f"# {experiment.title}", f"{experiment.source}. {experiment.claim}"]
-    if record.quick:
+    if numbers.quick:
         parts.append("**The short form (`--quick`): it shows that the experiment runs, not what comes out of it.**")
-    tables, found = all_tables(record), verdicts(record.results())
-    if found:
-        parts += ["## Verdict", summary(found), _sentences(experiment, _leading(found))]
-    if numbers["figure"]:
-        parts += _pictures(experiment, folder_name(experiment.name, record.quick))
-        if undrawn := numbers.get("undrawn"):
+    tables, outcomes = all_tables(record), verdicts(record.results())
+    if outcomes:
+        parts += ["## Verdict", summary(outcomes), _sentences(experiment, _leading(outcomes))]
+    if numbers.figure:
+        parts += _pictures(experiment, folder_name(experiment.name, numbers.quick))
+        if undrawn := numbers.undrawn:
             over = " over the rounds" if experiment.glance else ""
             parts.append(f"Not in the picture{over}, because they were run later: {'; '.join(undrawn)}.")
-    ours = f"mean ± sample standard deviation over {record.seeds} seeds" if record.seeds > 1 else "one seed"
+    ours = f"mean ± sample standard deviation over {numbers.seeds} seeds" if numbers.seeds > 1 else "one seed"
     theirs = " Paper: as printed there." if any(arm.paper for arm in record.arms()) else ""
     if tables:
         parts += [f"## {tables[0].title}", f"Ours: {ours}.{theirs}", tables[0].first_group().markdown()]
-    if len(found) > len(_leading(found)):
-        parts += ["## Every claim", _LEVEL, _sentences(experiment, found)]
+    if len(outcomes) > len(_leading(outcomes)):
+        parts += ["## Every claim", _LEVEL, _sentences(experiment, outcomes)]
     if tables:
         parts.append("## Every table")
     for table in tables:
@@ -160,10 +156,10 @@ def page_of(record: Record) -> str:
         parts += ["## Not run yet", "Written down after the last full run:", _bullets(waiting)]
     if skipped := record.skipped():
         parts += ["## Not run here", _bullets(skipped)]
-    if failed := numbers["failed"]:
+    if failed := numbers.failed:
         parts += ["## Failed runs", _bullets([f"{run}: {reason}" for run, reason in failed.items()])]
-    parts += ["## Settings", f"```\n{numbers['command']}\n```", *_settings(numbers["settings"])]
-    parts += ["## Versions", _versions(numbers["versions"])]
+    parts += ["## Settings", f"```\n{numbers.command}\n```", *_settings(numbers)]
+    parts += ["## Versions", _versions(numbers.versions)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -182,15 +178,15 @@ _LEVEL = (
 )
 
 
-def _leading(found: Sequence[Verdict]) -> list[Verdict]:
-    return [verdict for verdict in found if verdict.claim.group == found[0].claim.group][:_LEADING]
+def _leading(outcomes: Sequence[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in outcomes if verdict.claim.group == outcomes[0].claim.group][:_LEADING]
 
 
-def _sentences(experiment: Experiment, found: Sequence[Verdict]) -> str:
+def _sentences(experiment: Experiment, outcomes: Sequence[Verdict]) -> str:
     """Return a claim and its verdict a line, under the headings of their groups."""
     says = "Expected" if experiment.source == OWN else "The paper says"
     lines, group = list[str](), ""
-    for verdict in found:
+    for verdict in outcomes:
         if verdict.claim.group != group:
             group = verdict.claim.group
             lines.append(f"\n**{group}**\n" if lines else f"**{group}**\n")
@@ -202,14 +198,15 @@ def _bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _settings(settings: Mapping[str, Any]) -> list[str]:
-    parts = [f"Seeds: {', '.join(map(str, settings['seeds']))}."]
-    if different := settings["different"]:
-        rows = tuple((name, *values) for name, values in settings["rows"].items())
+def _settings(numbers: StudyResults) -> list[str]:
+    different, others = settings_apart(numbers.settings)
+    parts = [f"Seeds: {', '.join(map(str, range(numbers.seeds)))}."]
+    if different:
+        rows = tuple((name, *(row.get(key, "") for key in different)) for name, row in numbers.settings.items())
         parts += ["What differs:", Table("", ("", *(f"`{key}`" for key in different)), rows).markdown()]
-    shared = Table("", ("setting", "value"), tuple((f"`{k}`", value) for k, value in settings["shared"].items()))
+    shared = Table("", ("setting", "value"), tuple((f"`{k}`", value) for k, value in others.items()))
     return [*parts, f"<details><summary>What does not differ</summary>\n\n{shared.markdown()}\n\n</details>"]
 
 
 def _versions(versions: Mapping[str, Sequence[str]]) -> str:
-    return ", ".join(f"{package} {' and '.join(found)}" for package, found in versions.items())
+    return ", ".join(f"{package} {' and '.join(numbers)}" for package, numbers in versions.items())

@@ -3,17 +3,16 @@
 A page is made from its record alone (see `page`), so that it can be written again without the runs.
 """
 
-import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.studies.experiment import Arm, Experiment, Results, RunResult
 from fedappeal.studies.plan import Plan, skipped_lines
+from fedappeal.studies.results import Row, StudyResults
 from fedappeal.studies.table import diverged_runs
 
 _TRIED = re.compile(r" \(tried: .*\)")
@@ -22,6 +21,9 @@ _TRIED = re.compile(r" \(tried: .*\)")
 _SEPARATE = ("out", "resume", "schedule-rounds", "seed")
 """Settings that differ from run to run by nature."""
 
+_CHANGES_RUNS = ("--set", "--grid")
+"""Options of a page's command that change its runs."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -29,32 +31,22 @@ class Record:
 
     Attributes:
         experiment: as it is written down today.
-        numbers: the JSON object.
+        numbers: what came out.
     """
 
     experiment: Experiment
-    numbers: Mapping[str, Any]
-
-    @property
-    def quick(self) -> bool:
-        """Whether it is the short form."""
-        return bool(self.numbers["quick"])
-
-    @property
-    def seeds(self) -> int:
-        """Number of seeds that were planned."""
-        return int(self.numbers["seeds"])
+    numbers: StudyResults
 
     def arms(self) -> list[Arm]:
         """Return the rows: arms that were planned, and arms with the paper's numbers that could not be run."""
-        names = {arm["name"] for arm in self.numbers["arms"]}
+        names = {row.name for row in self.numbers.rows}
         return [arm for arm in self.experiment.arms if arm.name in names]
 
     def waiting(self) -> list[str]:
         """Return the arms and columns that were written down after the last full run."""
-        known = {arm["name"] for arm in self.numbers["arms"]} | set(self.numbers["skipped"])
-        arms = [] if self.quick else [arm.name for arm in self.experiment.arms if arm.name not in known]
-        measured = self.numbers["measures"]
+        present = {row.name for row in self.numbers.rows} | set(self.numbers.skipped)
+        arms = [] if self.numbers.quick else [arm.name for arm in self.experiment.arms if arm.name not in present]
+        measured = self.numbers.measures
         return arms + [f"the column '{m.title}'" for m in self.experiment.measures if m.key not in measured]
 
     def skipped(self) -> list[str]:
@@ -62,22 +54,68 @@ class Record:
         # An arm that was added since then is not part of a group that could not be run.
         waiting = set(self.waiting())
         arms = tuple(arm for arm in self.experiment.arms if arm.name not in waiting)
-        return [_TRIED.sub("", line) for line in skipped_lines(arms, self.numbers["skipped"])]
+        return [_TRIED.sub("", line) for line in skipped_lines(arms, self.numbers.skipped)]
 
     def results(self) -> Results:
         """Return the numbers as results, without the runs' histories.
 
         Measures that were written down after the runs are left out.
         """
-        measures = tuple(m for m in self.experiment.measures if m.key in self.numbers["measures"])
-        experiment = replace(self.experiment, measures=measures)
-        by_name, runs = {arm.name: arm for arm in self.experiment.arms}, []
-        for arm in self.numbers["arms"]:
-            for place, seed in enumerate(arm["seeds"]):
-                values = {key: found[place] for key, found in arm["ours"].items()}
-                if arm["name"] in by_name:
-                    runs.append(RunResult(by_name[arm["name"]], seed, {}, (), Path(), values))
-        return Results(experiment, tuple(runs), self.quick)
+        measures = tuple(m for m in self.experiment.measures if m.key in self.numbers.measures)
+        by_name = {arm.name: arm for arm in self.experiment.arms}
+        runs = tuple(
+            RunResult(by_name[row.name], seed, {}, (), Path(), {key: ours[n] for key, ours in row.ours.items()})
+            for row in self.numbers.rows
+            if row.name in by_name
+            for n, seed in enumerate(row.seeds)
+        )
+        return Results(replace(self.experiment, measures=measures), runs, self.numbers.quick)
+
+    def missing_rows(self) -> Experiment:
+        """Return the experiment with those rows alone that the record lacks, or has not all seeds of.
+
+        Raises:
+            ConfigError: the record has all rows, or its rows were run in another way than the experiment says.
+        """
+        experiment, numbers = self.experiment, self.numbers
+        if experiment.numbers_of:
+            raise ConfigError(
+                f"missing: {experiment.name} has the runs of {experiment.numbers_of}; add the rows there"
+            )
+        if numbers.quick:
+            raise ConfigError(f"missing: the numbers of {experiment.name} are of the short form; run all of it")
+        if changed := [option for option in _CHANGES_RUNS if option in numbers.command.split()]:
+            raise ConfigError(
+                f"missing: the numbers of {experiment.name} are of a run with {changed[0]}; run all of it"
+            )
+        if not (arms := tuple(arm for arm in experiment.arms if not numbers.whole(arm.name))):
+            raise ConfigError(f"missing: the page of {experiment.name} has all rows")
+        return replace(experiment, arms=arms, quick=replace(experiment.quick, arms=()))
+
+    def joined(self, added: "Record") -> "Record":
+        """Return the record with the rows of another run of the same experiment, all in the experiment's order.
+
+        Rows that the experiment does not have any more are left out. General settings that are newer than the
+        record count with their defaults, which change no run.
+
+        Args:
+            added: of the rows that it lacked.
+
+        Raises:
+            ConfigError: other numbers of seeds.
+        """
+        old, new = self.numbers, added.numbers
+        if old.seeds != new.seeds:
+            raise ConfigError(f"seeds = {new.seeds} is not allowed: the page's other rows have {old.seeds}")
+        numbers = old.joined(new, [arm.name for arm in self.experiment.arms])
+        drawn = {row.name for row in old.rows if row.seeds} - {*old.undrawn}
+        undrawn = tuple(row.name for row in numbers.rows if row.seeds and row.name not in drawn)
+        settings = numbers.settings
+        if not self.experiment.compute:
+            defaults = {key: text_of(value) for key, value in RunConfig.parse_recorded({}).as_config().items()}
+            keys = {key for row in settings.values() for key in row if key in defaults}
+            settings = {name: {**{key: defaults[key] for key in keys}, **row} for name, row in settings.items()}
+        return Record(self.experiment, numbers.model_copy(update={"undrawn": undrawn, "settings": settings}))
 
 
 def make_record(plan: Plan, results: Results, failed: Mapping[str, str], figure: bool) -> Record:
@@ -90,46 +128,25 @@ def make_record(plan: Plan, results: Results, failed: Mapping[str, str], figure:
         figure: whether there is a picture.
     """
     measures = plan.experiment.measures
-    numbers = {
-        "experiment": plan.experiment.name,
-        "source": plan.experiment.source,
-        "command": command(plan),
-        "quick": plan.quick,
-        "seeds": plan.seeds,
-        "measures": {m.key: m.title for m in measures},
-        "arms": [
-            {
-                "name": arm.name,
-                "group": arm.group,
-                "paper": dict(arm.paper),
-                "seeds": [run.seed for run in results.of(arm.name)],
-                "ours": {m.key: [run.number(m) for run in results.of(arm.name)] for m in measures},
-            }
-            for arm in planned_arms(plan)
-        ],
-        "figure": figure,
-        "diverged": [list(row) for row in diverged_runs(results)],
-        "skipped": dict(plan.skipped),
-        "failed": dict(failed),
-        "settings": _settings(plan),
-        "versions": _versions(plan),
-    }
-    return Record(plan.experiment, json.loads(json.dumps(numbers, allow_nan=False)))
-
-
-_KEYS = (
-    "command",
-    "quick",
-    "seeds",
-    "measures",
-    "arms",
-    "figure",
-    "diverged",
-    "skipped",
-    "failed",
-    "settings",
-    "versions",
-)
+    numbers = StudyResults(
+        experiment=plan.experiment.name,
+        source=plan.experiment.source,
+        command=command(plan),
+        quick=plan.quick,
+        seeds=plan.seeds,
+        measures={m.key: m.title for m in measures},
+        rows=tuple(Row.of(arm, results.of(arm.name), measures) for arm in planned_arms(plan)),
+        figure=figure,
+        diverged=diverged_runs(results),
+        skipped=plan.skipped,
+        failed=failed,
+        settings={
+            run.arm.name: {k: text_of(run.settings[k]) for k in sorted(run.settings) if k not in _SEPARATE}
+            for run in plan.runs
+        },
+        versions=versions_of(plan),
+    )
+    return Record(plan.experiment, numbers)
 
 
 def read_record(experiment: Experiment, folder: Path) -> Record:
@@ -138,17 +155,45 @@ def read_record(experiment: Experiment, folder: Path) -> Record:
     Raises:
         ConfigError: it is not there, or no record of this experiment.
     """
-    path = folder / f"{experiment.name}.json"
-    try:
-        numbers = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} cannot be read: {reason}") from None
-    if not isinstance(numbers, dict) or numbers.get("experiment") != experiment.name:
-        raise ConfigError(f"{path} holds no numbers of {experiment.name}")
-    if missing := [key for key in _KEYS if key not in numbers]:
-        raise ConfigError(f"{path} has no {missing[0]}: it was written by an older version")
+    return Record(experiment, StudyResults.read(folder / f"{experiment.name}.json", experiment.name))
+
+
+def take_over(experiment: Experiment, folder: Path) -> Record | None:
+    """Write and return the record of an experiment that has no runs of its own.
+
+    Args:
+        experiment: the experiment.
+        folder: of the pages.
+
+    Returns:
+        The rows and columns of the other page's that are its own; None where it has a record of its own, or the
+        other page's numbers are not in the folder.
+    """
+    source = folder / f"{experiment.numbers_of}.json"
+    if not experiment.numbers_of or not source.exists():
+        return None
+    numbers = taken_over(experiment, StudyResults.read(source, experiment.numbers_of))
+    numbers.write(folder / f"{experiment.name}.json")
     return Record(experiment, numbers)
+
+
+def taken_over(experiment: Experiment, source: StudyResults) -> StudyResults:
+    """Return an experiment's numbers, of the other's the rows and columns that are its own."""
+    arms = {arm.name: arm for arm in experiment.arms}
+    part = source.part(arms).columns(m.key for m in experiment.measures)
+    return part.model_copy(
+        update={
+            "experiment": experiment.name,
+            "source": experiment.source,
+            "command": source.command.replace(source.experiment, experiment.name, 1),
+            "measures": {m.key: m.title for m in experiment.measures if m.key in source.measures},
+            "rows": tuple(
+                row.model_copy(update={"group": arms[row.name].group, "paper": dict(arms[row.name].paper)})
+                for row in part.rows
+            ),
+            "figure": experiment.figure is not None,
+        }
+    )
 
 
 def planned_arms(plan: Plan) -> list[Arm]:
@@ -168,38 +213,22 @@ def command(plan: Plan) -> str:
     return shlex.join(words)
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
-    by_arm = {
-        run.arm.name: {key: text_of(value) for key, value in run.settings.items() if key not in _SEPARATE}
-        for run in plan.runs
-    }
-    return rows_settings(by_arm, sorted({run.seed for run in plan.runs}))
-
-
-def rows_settings(rows: Mapping[str, Mapping[str, str]], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return the seeds, the settings that differ between rows, and the others.
+def settings_apart(rows: Mapping[str, Mapping[str, str]]) -> tuple[list[str], dict[str, str]]:
+    """Return the keys of the settings that differ between rows, and the other settings.
 
     A row has the general settings and those of its own plug-ins, which are compared with the rows that have them.
 
     Args:
         rows: each row's settings, as texts.
-        seeds: of all rows.
     """
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for settings in rows.values():
         for key, value in settings.items():
-            found.setdefault(key, []).append(value)
+            values.setdefault(key, []).append(value)
     different = [
-        key
-        for key in sorted(found)
-        if any(value != found[key][0] for value in found[key]) or ("." not in key and len(found[key]) < len(rows))
+        key for key in sorted(values) if len({*values[key]}) > 1 or ("." not in key and len(values[key]) < len(rows))
     ]
-    return {
-        "seeds": list(seeds),
-        "different": different,
-        "rows": {name: [row.get(key, "") for key in different] for name, row in rows.items()},
-        "shared": {key: found[key][0] for key in sorted(found) if key not in different},
-    }
+    return different, {key: values[key][0] for key in sorted(values) if key not in different}
 
 
 def text_of(value: object) -> str:
@@ -207,11 +236,11 @@ def text_of(value: object) -> str:
     return "" if value is None else "(empty)" if value == "" else str(value)
 
 
-def _versions(plan: Plan) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
+def versions_of(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return the versions of the packages that the runs record, without the machine's."""
+    versions: dict[str, set[str]] = {}
     for run in plan.runs:
         for package, version in run.recorded().get("versions", {}).items():
-            if package == "platform":
-                continue  # the machine's; the run's folder has it
-            found.setdefault(package, set()).add(str(version))
-    return {package: sorted(versions) for package, versions in found.items()}
+            if package != "platform":
+                versions.setdefault(package, set()).add(str(version))
+    return {package: tuple(sorted(numbers)) for package, numbers in versions.items()}

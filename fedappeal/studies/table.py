@@ -1,11 +1,12 @@
 """An experiment's results as tables: ours as mean and spread over seeds, the paper's number, the difference."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from fedappeal.record.reader import Record
 from fedappeal.studies.experiment import Arm, Number, Results
+from fedappeal.studies.results import row_of
 from fedappeal.studies.verdict import Verdict
 from fedappeal.system.plural import counted
 from fedappeal.views.comparison.measures import Measure
@@ -49,8 +50,8 @@ class Spread:
 
     def decimals(self) -> int:
         """Return how many digits after the point they are written with."""
-        known = (value for value in (self.mean, self.deviation) if value is not None)
-        return max(len(str(value).partition(".")[2]) for value in known)
+        values = (value for value in (self.mean, self.deviation) if value is not None)
+        return max(len(str(value).partition(".")[2]) for value in values)
 
     def show(self, digits: int) -> str:
         """Return it as ``mean ± deviation``."""
@@ -125,10 +126,10 @@ def _grouped(rows: Iterable[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ..
     groups: dict[str, list[tuple[str, ...]]] = {}
     for group, cells in rows:
         groups.setdefault(group, []).append(cells)
-    found: list[tuple[str, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for group, members in sorted(groups.items(), key=lambda item: item[0] != ""):
-        found += ([(group,)] if group else []) + members
-    return tuple(found)
+        lines += ([(group,)] if group else []) + members
+    return tuple(lines)
 
 
 def nearness_table(results: Results, arms: Sequence[Arm]) -> Table | None:
@@ -145,8 +146,8 @@ def nearness_table(results: Results, arms: Sequence[Arm]) -> Table | None:
         common -= set(results.experiment.twins)
         if not common:
             continue
-        for group, found in gaps.items():
-            mean = fmean(found[row] for row in common)
+        for group, sizes in gaps.items():
+            mean = fmean(sizes[row] for row in common)
             line = cells.setdefault(group, [NONE] * len(shown))
             line.append(f"{mean:.{measure.digits}f} ({counted(len(common), 'row')})")
         shown.append(measure)
@@ -191,7 +192,7 @@ def seeds_table(results: Results, arms: Sequence[Arm]) -> Table | None:
             rows.append((measure.title, (arm.shown, *ours, _papers(arm, printed))))
         gaps = [_gaps(part, shown, measure, printed).get(arms[0].group, {}) for part in parts]
         if common := set.intersection(*map(set, gaps)):
-            sizes = (f"{fmean(found[row] for row in common):.{measure.digits}f}" for found in gaps)
+            sizes = (f"{fmean(part[row] for row in common):.{measure.digits}f}" for part in gaps)
             rows.append(
                 (measure.title, (f"mean size of the differences ({counted(len(common), 'row')})", *sizes, NONE))
             )
@@ -204,38 +205,41 @@ def _of_seeds(results: Results, seeds: Sequence[int]) -> Results:
     return replace(results, runs=tuple(run for run in results.runs if run.seed in seeds))
 
 
-def diverged_runs(results: Results) -> list[tuple[str, str, str, str]]:
-    """Return the runs that diverged: no client could train on, or not all could measure the end.
+def diverged_runs(results: Results) -> dict[str, tuple[str, str]]:
+    """Return the last round, and the clients that could measure it, of runs that diverged.
 
-    Returns:
-        Group, run, its last round, and the clients that could measure it, of each.
+    No client could train on such a run's model, or not all could measure its end.
     """
-    rows = []
+    diverged = {}
     for run in results.runs:
         end = run.lines[-1] if run.lines else {}
         if "round" not in end:
             continue  # computed, not trained
         measured, expected = end.get("evaluated", 0), end.get("expected", 0)
         if measured < expected or (Record(run.path).standing.end or {}).get("reason") == DIVERGED:
-            name = f"{run.arm.shown}, seed {run.seed}"
-            rows.append((run.arm.group, name, str(end["round"]), f"{measured} of {expected}"))
-    return rows
+            diverged[f"{run.arm.name}, seed {run.seed}"] = (str(end["round"]), f"{measured} of {expected}")
+    return diverged
 
 
-def diverged_table(runs: Sequence[Sequence[str]]) -> Table | None:
+def diverged_table(diverged: Mapping[str, tuple[str, str]], arms: Iterable[Arm]) -> Table | None:
     """Return the runs of `diverged_runs` as a table; None where there are none."""
+    by_name = {arm.name: arm for arm in arms}
     title = "Runs that diverged; where fewer than half could measure the last model, the run is in no mean"
-    rows = _grouped((group, tuple(cells)) for group, *cells in runs)
+    rows = _grouped(
+        (arm.group, (arm.shown + run.removeprefix(arm.name), *end))
+        for run, end in diverged.items()
+        if (arm := by_name.get(row_of(run)))
+    )
     return Table(title, ("", "ended in round", "clients that could"), rows) if rows else None
 
 
-def ranking_table(found: Sequence[Verdict]) -> Table | None:
+def ranking_table(outcomes: Sequence[Verdict]) -> Table | None:
     """Return the groups in which the same rank is claimed, the one whose gap is nearest to the paper's first.
 
     None where no rank is claimed of two groups.
     """
     ranks: dict[str, list[tuple[float, Verdict]]] = {}
-    for verdict in found:
+    for verdict in outcomes:
         if verdict.claim.among and verdict.paper is not None and (gap := verdict.gap):
             ranks.setdefault(verdict.claim.text, []).append((abs(gap.mean - verdict.paper), verdict))
     rows = [
@@ -248,7 +252,7 @@ def ranking_table(found: Sequence[Verdict]) -> Table | None:
     return Table(title, ("", "here"), _grouped(rows)) if rows else None
 
 
-def claims_table(found: Sequence[Verdict]) -> Table | None:
+def claims_table(outcomes: Sequence[Verdict]) -> Table | None:
     """Return the paper's claims and what came out of each; None where nothing could be checked."""
-    rows = _grouped((verdict.claim.group, (verdict.claim.text, verdict.words())) for verdict in found)
+    rows = _grouped((verdict.claim.group, (verdict.claim.text, verdict.words())) for verdict in outcomes)
     return Table("What is claimed, and what came out", ("", "here"), rows) if rows else None

@@ -61,8 +61,8 @@ class Verdict:
             return "unmeasured"
         gap = self.gap
         if gap is None or gap.low is None or gap.high is None:  # nothing to tell noise by
-            known = [margin for margin in self.margins if math.isfinite(margin)] or self.margins
-            word: Word = "yes" if all(map(self._holds, known)) else "no"
+            finite = [margin for margin in self.margins if math.isfinite(margin)] or self.margins
+            word: Word = "yes" if all(map(self._holds, finite)) else "no"
         elif gap.low > 0 or (self.claim.inclusive and gap.low >= 0):
             word = "yes"
         else:
@@ -109,7 +109,7 @@ def _signed(value: float, digits: int) -> str:
 def verdicts(results: Results) -> list[Verdict]:
     """Return the verdicts of all claims that were checked, those without a group first."""
     seeds = sorted({run.seed for run in results.runs})
-    found: dict[str, list[Verdict]] = {}
+    by_group: dict[str, list[Verdict]] = {}
     for claim in results.experiment.claims:
         margins, unmeasured, missing = [], 0, 0
         for seed in seeds:
@@ -122,8 +122,8 @@ def verdicts(results: Results) -> list[Verdict]:
         if margins or unmeasured:
             paper = papers_margin(claim, results.experiment)
             # Other seeds have these rows: this one's run failed.
-            found.setdefault(claim.group, []).append(Verdict(claim, tuple(margins), unmeasured + missing, paper))
-    groups = sorted(found.items(), key=lambda item: item[0] != "")
+            by_group.setdefault(claim.group, []).append(Verdict(claim, tuple(margins), unmeasured + missing, paper))
+    groups = sorted(by_group.items(), key=lambda item: item[0] != "")
     return [verdict for _, group in groups for verdict in group]
 
 
@@ -148,18 +148,18 @@ def _papers(experiment: Experiment) -> Numbers:
     return number
 
 
-def summary(found: Sequence[Verdict]) -> str:
+def summary(outcomes: Sequence[Verdict]) -> str:
     """Return how many of the claims hold, in a sentence; empty where none was checked."""
-    if not found:
+    if not outcomes:
         return ""
-    words = [verdict.word for verdict in found]
+    words = [verdict.word for verdict in outcomes]
     parts = [f"{words.count('yes')} {'holds' if words.count('yes') == 1 else 'hold'}"]
     level = words.count("level")
     parts.append(f"{level} {'is' if level == 1 else 'are'} level (within noise, or a seed has no number)")
     parts.append(f"{words.count('no')} {'does' if words.count('no') == 1 else 'do'} not hold")
     if none := words.count("unmeasured"):
         parts.append(f"{none} could not be measured")
-    text = f"Of {counted(len(found), 'claim')} checked, {', '.join(parts)}."
-    if known := [verdict.apart for verdict in found if verdict.apart is not None]:
-        text += f" The paper's own gap is outside of our interval in {sum(known)} of {len(known)}."
+    text = f"Of {counted(len(outcomes), 'claim')} checked, {', '.join(parts)}."
+    if apart := [verdict.apart for verdict in outcomes if verdict.apart is not None]:
+        text += f" The paper's own gap is outside of our interval in {sum(apart)} of {len(apart)}."
     return text

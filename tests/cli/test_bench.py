@@ -20,8 +20,10 @@ def test_the_short_form_writes_a_page_and_is_not_run_twice(
     given = ("--quick", "--threads", 1, "--out", tmp_path, "--behaviours", "defect", "--strategies", "maxfl")
     command(*given)
     assert "ahead of FedAvg" in capsys.readouterr().out
-    page, results = (tmp_path / PAGE).read_bytes(), BenchResults.read(tmp_path / RESULTS)
-    assert {(run.strategy, run.seed) for run in results.runs} == {(s, n) for s in ("fedavg", "maxfl") for n in (0, 1)}
+    page, results = (tmp_path / PAGE).read_bytes(), BenchResults.of_file(tmp_path / RESULTS)
+    assert {cell.strategy: row.seeds for cell, row in results.cells().items()} == dict.fromkeys(
+        ("fedavg", "maxfl"), (0, 1)
+    )
     assert b"The short form" in page
     assert b"fedappeal bench --quick --behaviours defect --strategies maxfl" in page
     command(*given)
@@ -36,9 +38,9 @@ def test_known_rows_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixt
     command(*short, "--strategies", "fedavg", "--page", tmp_path / "first")
     known = tmp_path / "first" / RESULTS
     command(*short, "--strategies", "maxfl", "--known", known, "--page", tmp_path / "both")
-    both = BenchResults.read(tmp_path / "both" / RESULTS)
+    both = BenchResults.of_file(tmp_path / "both" / RESULTS)
     command(*short, "--strategies", "maxfl", "--page", tmp_path / "whole")
-    whole = BenchResults.read(tmp_path / "whole" / RESULTS)
+    whole = BenchResults.of_file(tmp_path / "whole" / RESULTS)
     assert both.model_dump(exclude={"command"}) == whole.model_dump(exclude={"command"})
     assert f"--strategies maxfl --seeds 1 --known {known}\n" in (tmp_path / "both" / PAGE).read_text()
     capsys.readouterr()

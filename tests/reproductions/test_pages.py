@@ -1,6 +1,5 @@
 """The committed pages: each is what its numbers give, to the byte."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,8 @@ def test_a_page_is_what_its_numbers_give(name: str) -> None:
     record = read_record(experiment, FOLDER)
     assert page_of(record) == (FOLDER / f"{name}.md").read_text()
     arms = {arm.name: arm for arm in experiment.arms}
-    for arm in record.numbers["arms"]:
-        assert json.loads(json.dumps(dict(arms[arm["name"]].paper))) == arm["paper"]
+    for row in record.numbers.rows:
+        assert row.paper == arms[row.name].paper
 
 
 def test_the_first_picture_is_drawn_from_the_numbers(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ def test_the_short_form(name: str, tmp_path: Path) -> None:
     assert page.startswith(f"# {experiment.title}\n")
     numbers = json.loads((tmp_path / f"{name}-quick.json").read_text())
     plan = make_plan(experiment, tmp_path, quick=True)
-    assert [arm["name"] for arm in numbers["arms"]] == [arm.name for arm in planned_arms(plan)]
-    for arm in numbers["arms"]:
+    assert [arm["name"] for arm in numbers["rows"]] == [arm.name for arm in planned_arms(plan)]
+    for arm in numbers["rows"]:
         assert arm["seeds"] == list(range(experiment.quick.seeds))
         assert any(None not in values for values in arm["ours"].values()), f"{arm['name']} measured nothing"
     if experiment.figure:

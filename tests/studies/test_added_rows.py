@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,12 +13,12 @@ from fedappeal.cli.reproduce import start_reproduction
 from fedappeal.reproductions import load_experiment
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.added_rows import joined, missing_rows
 from fedappeal.studies.experiment import Arm, Experiment, Results
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.page import add_to_page, page_of, write_page
 from fedappeal.studies.plan import make_plan
-from fedappeal.studies.record import Record, make_record, read_record
+from fedappeal.studies.record import Record, make_record, read_record, settings_apart
+from fedappeal.studies.results import StudyResults
 from tests.studies.small import FEDERATED, computed
 
 
@@ -51,15 +50,15 @@ def test_the_command_runs_the_missing_rows_alone(tmp_path: Path, monkeypatch: py
     at_once = page_of_run(whole, tmp_path, "other")
     assert added[0] == at_once.read_text()
     numbers = json.loads(added[1])
-    assert numbers.pop("undrawn") == ["twenty"]
-    assert numbers == json.loads(at_once.with_suffix(".json").read_text())
+    assert numbers["undrawn"] == ["twenty"]
+    assert numbers | {"undrawn": []} == json.loads(at_once.with_suffix(".json").read_text())
 
 
 def test_a_page_with_all_rows_is_one_line(tmp_path: Path) -> None:
     whole = dataclasses.replace(FEDERATED, arms=FEDERATED.arms[:1])
     page = Record(whole, with_numbers(record_of(whole, tmp_path)))
     with pytest.raises(ConfigError, match="missing: the page of federated has all rows"):
-        missing_rows(page)
+        page.missing_rows()
 
 
 def test_a_picture_that_cannot_be_drawn_costs_no_numbers(tmp_path: Path) -> None:
@@ -69,12 +68,12 @@ def test_a_picture_that_cannot_be_drawn_costs_no_numbers(tmp_path: Path) -> None
     whole = dataclasses.replace(experiment_in(tmp_path), glance=broken)
     page_of_run(with_first_row(whole), tmp_path, "pages")
     record = read_record(whole, tmp_path / "pages")
-    plan = make_plan(missing_rows(record), tmp_path / "runs", seeds=3)
+    plan = make_plan(record.missing_rows(), tmp_path / "runs", seeds=3)
     with open("/dev/null", "w") as nowhere:
         results, failed = carry_out(plan, Machine(threads=1), Console(file=nowhere))
     page, whole_record, trouble = add_to_page(record, plan, results, failed, tmp_path / "pages")
     assert trouble == "RuntimeError: no ink"
-    assert [row["name"] for row in whole_record.numbers["arms"]] == ["ten", "twenty"]
+    assert [row.name for row in whole_record.numbers.rows] == ["ten", "twenty"]
     assert "| twenty |" in page.read_text()
 
 
@@ -109,64 +108,66 @@ def test_the_page_is_as_of_one_run_of_all_rows(first: slice, tmp_path: Path) -> 
     )
     whole = dataclasses.replace(FEDERATED, arms=arms)
     page = Record(whole, with_numbers(record_of(dataclasses.replace(whole, arms=arms[first]), tmp_path)))
-    added = record_of(missing_rows(page), tmp_path)
+    added = record_of(page.missing_rows(), tmp_path)
     assert [arm.name for arm in added.experiment.arms] == [arm.name for arm in arms if arm not in arms[first]]
-    found = joined(page, Record(added.experiment, with_numbers(added)))
-    assert found.numbers.pop("undrawn") == [arm.name for arm in added.experiment.arms]  # type: ignore[attr-defined]
-    assert page_of(found) == page_of(Record(whole, with_numbers(record_of(whole, tmp_path))))
+    joined = page.joined(Record(added.experiment, with_numbers(added)))
+    assert list(joined.numbers.undrawn) == [arm.name for arm in added.experiment.arms]
+    drawn = Record(whole, joined.numbers.model_copy(update={"undrawn": ()}))
+    assert page_of(drawn) == page_of(Record(whole, with_numbers(record_of(whole, tmp_path))))
 
 
-def with_numbers(record: Record) -> dict[str, Any]:
+def with_numbers(record: Record) -> StudyResults:
     """A record in which the only seed of each row has a number, a failed run and one that diverged."""
-    rows = [{**row, "seeds": [0], "ours": {"accuracy": [50.0]}} for row in record.numbers["arms"]]
-    names = [row["name"] for row in rows]
-    failed = {f"{name}, seed 0": "lost" for name in names}
-    return {
-        **record.numbers,
-        "arms": rows,
-        "failed": failed,
-        "diverged": [["", f"{n}, seed 0", "1", "1 of 3"] for n in names],
-    }
+    change = {"seeds": (0,), "rounds": (2,), "ours": {"accuracy": (50.0,)}}
+    runs = [f"{row.name}, seed 0" for row in record.numbers.rows]
+    return record.numbers.model_copy(
+        update={
+            "rows": tuple(row.model_copy(update=change) for row in record.numbers.rows),
+            "failed": dict.fromkeys(runs, "lost"),
+            "diverged": dict.fromkeys(runs, ("1", "1 of 3")),
+        }
+    )
 
 
 def test_a_row_without_all_seeds_is_run_again_and_one_that_is_no_more_is_left_out(tmp_path: Path) -> None:
     arms = tuple(Arm(name, {"learning-rate": rate}) for name, rate in (("a", 0.1), ("b", 0.2), ("c", 0.3)))
     before = dataclasses.replace(FEDERATED, arms=(*arms[:2], Arm("gone", {})))
     numbers = with_numbers(record_of(before, tmp_path))
-    numbers["arms"][0] = {**numbers["arms"][0], "seeds": [], "ours": {"accuracy": []}}
+    partly = numbers.rows[0].model_copy(update={"seeds": (), "rounds": (), "ours": {"accuracy": ()}})
+    numbers = numbers.model_copy(update={"rows": (partly, *numbers.rows[1:])})
     page = Record(dataclasses.replace(FEDERATED, arms=arms), numbers)
-    added = record_of(missing_rows(page), tmp_path)
+    added = record_of(page.missing_rows(), tmp_path)
     assert [arm.name for arm in added.experiment.arms] == ["a", "c"]
-    found = joined(page, added).numbers
-    assert [row["name"] for row in found["arms"]] == list(found["settings"]["rows"]) == ["a", "b", "c"]
-    assert (found["failed"], found["diverged"]) == ({"b, seed 0": "lost"}, [["", "b, seed 0", "1", "1 of 3"]])
+    joined = page.joined(added).numbers
+    assert [row.name for row in joined.rows] == list(joined.settings) == ["a", "b", "c"]
+    assert (joined.failed, joined.diverged) == ({"b, seed 0": "lost"}, {"b, seed 0": ("1", "1 of 3")})
 
 
 def test_a_setting_that_is_newer_than_the_page_counts_with_its_default(tmp_path: Path) -> None:
     arms = (Arm("all", {}), Arm("one wave", {"ask-on": False}))
     whole = dataclasses.replace(FEDERATED, arms=arms)
-    numbers = json.loads(json.dumps(record_of(with_first_row(whole), tmp_path).numbers))
-    for key in ("ask-on", "momentum"):
-        del numbers["settings"]["shared"][key]
-    page = Record(whole, numbers)
-    found = joined(page, record_of(missing_rows(page), tmp_path)).numbers["settings"]
-    assert found["different"] == ["ask-on"]
-    assert found["rows"] == {"all": ["True"], "one wave": ["False"]}
-    assert found["shared"]["momentum"] == "0.0"
+    numbers = record_of(with_first_row(whole), tmp_path).numbers
+    older = {key: value for key, value in numbers.settings["all"].items() if key not in ("ask-on", "momentum")}
+    page = Record(whole, numbers.model_copy(update={"settings": {"all": older}}))
+    settings = page.joined(record_of(page.missing_rows(), tmp_path)).numbers.settings
+    different, others = settings_apart(settings)
+    assert different == ["ask-on"]
+    assert {name: row["ask-on"] for name, row in settings.items()} == {"all": "True", "one wave": "False"}
+    assert others["momentum"] == "0.0"
 
 
 def test_other_seeds_and_a_short_form_are_one_line(tmp_path: Path) -> None:
     whole = experiment_in(tmp_path)
     page_of_run(with_first_row(whole), tmp_path, "pages")
     page = read_record(whole, tmp_path / "pages")
-    plan = make_plan(missing_rows(page), tmp_path / "more", seeds=2)
+    plan = make_plan(page.missing_rows(), tmp_path / "more", seeds=2)
     with pytest.raises(ConfigError, match="seeds = 2 is not allowed: the page's other rows have 3"):
-        joined(page, make_record(plan, Results(whole, ()), {}, figure=False))
+        page.joined(make_record(plan, Results(whole, ()), {}, figure=False))
     for changed, line in (
         ({"quick": True}, "the numbers of computed are of the short form"),
         ({"command": "fedappeal reproduce computed --set base=3"}, "the numbers of computed are of a run with --set"),
     ):
         with pytest.raises(ConfigError, match=line):
-            missing_rows(Record(whole, {**page.numbers, **changed}))
+            Record(whole, page.numbers.model_copy(update=changed)).missing_rows()
     with pytest.raises(ConfigError, match="maxfl-figure1 has the runs of maxfl-table1; add the rows there"):
-        missing_rows(Record(load_experiment("maxfl-figure1"), {}))
+        Record(load_experiment("maxfl-figure1"), page.numbers).missing_rows()

@@ -60,13 +60,21 @@ def test_a_page_has_it_all(tmp_path: Path) -> None:
     assert "| `fails` | [2] |" in page
     for package, version in recorded_versions().items():
         assert (f"{package} {version}" in page) == (package != "platform")
-    assert numbers["arms"] == [
-        {"name": "ten", "group": "", "paper": {"value": 12.0}, "seeds": [0, 1], "ours": {"value": [10, 11]}},
+    assert numbers["rows"] == [
+        {
+            "name": "ten",
+            "group": "",
+            "paper": {"value": 12.0},
+            "seeds": [0, 1],
+            "rounds": [1, 1],
+            "ours": {"value": [10, 11]},
+        },
         {
             "name": "twenty",
             "group": "",
             "paper": {"value": [20.0, 0.5]},
             "seeds": [0, 1],
+            "rounds": [1, 1],
             "ours": {"value": [20, 21]},
         },
     ]
@@ -95,7 +103,10 @@ def test_a_page_is_made_again_from_its_numbers_alone(tmp_path: Path) -> None:
         ("{", "computed.json cannot be read: "),
         ("[]", "computed.json holds no numbers of computed"),
         ('{"experiment": "other"}', "computed.json holds no numbers of computed"),
-        ('{"experiment": "computed", "command": ""}', "computed.json has no quick: it was written by an older"),
+        (
+            '{"experiment": "computed", "source": "", "command": ""}',
+            "computed.json has no quick: it was written by an older",
+        ),
     ],
 )
 def test_numbers_that_are_none_are_one_line(text: str | None, line: str, tmp_path: Path) -> None:

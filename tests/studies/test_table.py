@@ -271,7 +271,7 @@ def test_runs_that_diverged_are_named_and_counted(tmp_path: Path) -> None:
     found = Results(made, tuple(RunResult(arm, n, {}, lines[n], path) for n, path in enumerate(paths)))
     row = next(row for row in result_tables(found, made.arms)[0].rows if row[0] == arm.shown)
     assert row[1] == "60.00 ± 8.16 (4 of 5)"  # variance (10^2 + 10^2) / 3
-    table = diverged_table(diverged_runs(found))
+    table = diverged_table(diverged_runs(found), found.arms)
     assert table is not None
     assert table.rows == (
         *([(arm.group,)] if arm.group else []),
@@ -279,7 +279,7 @@ def test_runs_that_diverged_are_named_and_counted(tmp_path: Path) -> None:
         (f"{arm.shown}, seed 2", "9", "2 of 3"),
         (f"{arm.shown}, seed 3", "9", "3 of 3"),
     )
-    assert diverged_table(diverged_runs(Results(made, found.runs[:1]))) is None
+    assert diverged_table(diverged_runs(Results(made, found.runs[:1])), made.arms) is None
 
 
 def test_claims_are_counted_by_seed_where_both_were_measured() -> None:

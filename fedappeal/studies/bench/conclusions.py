@@ -43,34 +43,38 @@ def compared(results: BenchResults, keys: Collection[str]) -> list[Compared]:
         results: what came out.
         keys: of the measures; empty: all.
     """
-    found = []
-    for cell in results.rows():
+    contrasts = []
+    for cell in results.cells():
         if cell.strategy == BASELINE:
             continue
         base = Cell(cell.task, cell.behaviour, BASELINE)
-        for measure in results.measures(cell.task):
+        for measure in results.measures_of(cell.task):
             if keys and measure.key not in keys:
                 continue
-            own, other = results.numbers(cell, measure.key), results.numbers(base, measure.key)
+            row, other = results.numbers(cell, measure.key), results.numbers(base, measure.key)
             # Seeds that got there, or did not diverge, would speak for those that have no number.
-            if min(len(own), len(other)) < results.seeds:
+            if min(len(row), len(other)) < results.seeds:
                 continue
-            if difference := Difference.of(own, other, measure.better):
-                found.append(Compared(cell, measure, difference))
-    return found
+            if difference := Difference.of(row, other, measure.better):
+                contrasts.append(Compared(cell, measure, difference))
+    return contrasts
 
 
 def conclusions(results: BenchResults) -> list[str]:
     """Return a sentence for each behaviour and headline: which strategies are ahead of FedAvg, and which behind."""
     sentences = []
     everything = compared(results, HEADLINES)
-    for behaviour in dict.fromkeys(cell.behaviour for cell in results.rows()):
+    for behaviour in dict.fromkeys(cell.behaviour for cell in results.cells()):
         for key in HEADLINES:
-            here = [each for each in everything if each.cell.behaviour == behaviour and each.measure.key == key]
+            here = [
+                contrast
+                for contrast in everything
+                if contrast.cell.behaviour == behaviour and contrast.measure.key == key
+            ]
             if not here:
                 continue
-            tasks = dict.fromkeys(cell.task for cell in results.rows() if cell.behaviour == behaviour)
-            level = sum(each.difference.verdict == "level" for each in here)
+            tasks = dict.fromkeys(cell.task for cell in results.cells() if cell.behaviour == behaviour)
+            level = sum(contrast.difference.verdict == "level" for contrast in here)
             said = [f"FedAvg itself {_itself(results, behaviour, key, tasks)}"]
             said += [f"ahead of FedAvg: {_named(here, 'better') or 'none'}"]
             said += [f"behind: {_named(here, 'worse') or 'none'}"]
@@ -84,20 +88,24 @@ def _itself(results: BenchResults, behaviour: str, key: str, tasks: Iterable[str
     said = []
     for task in tasks:
         numbers = list(results.numbers(Cell(task, behaviour, BASELINE), key).values())
-        digits = next(measure.digits for measure in results.measures(task) if measure.key == key)
+        digits = next(measure.digits for measure in results.measures_of(task) if measure.key == key)
         said.append(f"{Spread.shown(numbers, len(numbers), digits)} on {task}")
     return ", ".join(said)
 
 
 def tally(results: BenchResults) -> Table:
     """Return how often each strategy is ahead of FedAvg, level and behind, over all tasks and behaviours."""
-    found = compared(results, HEADLINES)
+    everything = compared(results, HEADLINES)
     rows = []
-    for strategy in dict.fromkeys(each.cell.strategy for each in found):
+    for strategy in dict.fromkeys(contrast.cell.strategy for contrast in everything):
         line = [strategy]
         for key in HEADLINES:
-            here = [each for each in found if each.cell.strategy == strategy and each.measure.key == key]
-            counts = Counter(each.difference.verdict for each in here)
+            here = [
+                contrast
+                for contrast in everything
+                if contrast.cell.strategy == strategy and contrast.measure.key == key
+            ]
+            counts = Counter(contrast.difference.verdict for contrast in here)
             line.append(
                 " / ".join(str(counts[verdict]) for verdict in ("better", "level", "worse")) if here else NONE
             )
@@ -107,9 +115,12 @@ def tally(results: BenchResults) -> Table:
 
 def chance(results: BenchResults) -> str:
     """Return how many verdicts chance alone would give."""
-    found = [each.difference for each in compared(results, HEADLINES)]
+    differences = [contrast.difference for contrast in compared(results, HEADLINES)]
     # A strategy that is FedAvg here, or clients that always join: no chance is at work.
-    count = sum(each.verdict != "" and (each.interval.mean, each.interval.half) != (0.0, 0.0) for each in found)
+    count = sum(
+        difference.verdict != "" and (difference.interval.mean, difference.interval.half) != (0.0, 0.0)
+        for difference in differences
+    )
     expected = (1 - CONFIDENCE) * count
     return (
         f"{count} differences that are not exactly 0 were judged one by one at {100 * CONFIDENCE:.0f} %, without a "
@@ -118,11 +129,11 @@ def chance(results: BenchResults) -> str:
     )
 
 
-def _named(found: Iterable[Compared], verdict: str) -> str:
+def _named(contrasts: Iterable[Compared], verdict: str) -> str:
     """Return the strategies with a verdict: by how much, and on which task."""
     by_strategy: dict[str, list[str]] = {}
-    for each in found:
-        if each.difference.verdict == verdict:
-            by = plain_number(each.difference.interval.mean, each.measure.digits, "+")
-            by_strategy.setdefault(each.cell.strategy, []).append(f"{by} on {each.cell.task}")
+    for contrast in contrasts:
+        if contrast.difference.verdict == verdict:
+            by = plain_number(contrast.difference.interval.mean, contrast.measure.digits, "+")
+            by_strategy.setdefault(contrast.cell.strategy, []).append(f"{by} on {contrast.cell.task}")
     return ", ".join(f"{name} ({', '.join(by)})" for name, by in by_strategy.items())

@@ -180,6 +180,21 @@ class Cell:
     behaviour: str
     strategy: str
 
+    def __str__(self) -> str:
+        return f"{self.task}, {self.behaviour}, {self.strategy}"
+
+    @classmethod
+    def named(cls, name: str) -> "Cell":
+        """Return the cell of a row's name.
+
+        Raises:
+            ValueError: it is not a task, a behaviour and a strategy.
+        """
+        parts = name.split(", ")
+        if len(parts) != 3:
+            raise ValueError(f"row '{name}' is not TASK, BEHAVIOUR, STRATEGY")
+        return cls(*parts)
+
     @property
     def settings(self) -> dict[str, Any]:
         """Return the run's settings, but for the seed."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedappeal.studies.bench.conclusions import Compared, chance, compared, conclusions, tally
 from fedappeal.studies.bench.design import BASELINE, Cell
 from fedappeal.studies.bench.picture import FURTHER, places
-from fedappeal.studies.bench.results import BenchResults, row_name
+from fedappeal.studies.bench.results import BenchResults
 from fedappeal.studies.table import Spread
 from fedappeal.system.files import replace_file
 from fedappeal.views.comparison.measures import Measure
@@ -43,14 +43,14 @@ def tables(results: BenchResults, keys: Collection[str] = ()) -> list[Table]:
         results: what came out.
         keys: of the measures; empty: all.
     """
-    against = {(each.cell, each.measure.key): each for each in compared(results, keys)}
-    found = []
-    for task, behaviour in dict.fromkeys((cell.task, cell.behaviour) for cell in results.rows()):
-        rows = [cell for cell in results.rows() if (cell.task, cell.behaviour) == (task, behaviour)]
-        measures = [each for each in results.measures(task) if not keys or each.key in keys]
-        title = f"{task}, {behaviour}: {results.titles[behaviour]}"
-        found.append(_table(title, results, rows, measures, against))
-    return found
+    against = {(result.cell, result.measure.key): result for result in compared(results, keys)}
+    shown = []
+    for task, behaviour in dict.fromkeys((cell.task, cell.behaviour) for cell in results.cells()):
+        rows = [cell for cell in results.cells() if (cell.task, cell.behaviour) == (task, behaviour)]
+        measures = [measure for measure in results.measures_of(task) if not keys or measure.key in keys]
+        title = f"{task}, {behaviour}: {results.titles()[behaviour]}"
+        shown.append(_table(title, results, rows, measures, against))
+    return shown
 
 
 def _table(
@@ -63,7 +63,7 @@ def _table(
     header = ["", *(part for measure in measures for part in (measure.title, "against FedAvg"))]
     cells = []
     for cell in rows:
-        line, runs = [cell.strategy], sum(run.cell == cell for run in results.runs)
+        line, runs = [cell.strategy], len(results.cells()[cell].seeds)
         for measure in measures:
             other, numbers = against.get((cell, measure.key)), results.numbers(cell, measure.key)
             line.append(Spread.shown(list(numbers.values()), runs, measure.digits))
@@ -93,7 +93,7 @@ def write_page(results: BenchResults, folder: Path) -> Path:
         ]
     parts += ["## What we conclude", "\n".join(f"- {line}" for line in conclusions(results)), chance(results)]
     parts += ["## What we do not", _NOT_SAID.strip(), "## Tasks and behaviours"]
-    parts.append("\n".join(f"- **{name}**: {title}" for name, title in results.titles.items()))
+    parts.append("\n".join(f"- **{name}**: {title}" for name, title in results.titles().items()))
     parts += [
         "## Results",
         f"Mean ± sample standard deviation over {results.seeds} seeds; differences with 95 % intervals.",
@@ -107,7 +107,9 @@ def write_page(results: BenchResults, folder: Path) -> Path:
     if results.failed:
         parts += ["## Failed runs", "\n".join(f"- {run}: {reason}" for run, reason in results.failed.items())]
     parts += ["## How it was made", f"```\n{results.command}\n```", _settings(results)]
-    parts.append(", ".join(f"{package} {version}" for package, version in sorted(results.versions.items())))
+    parts.append(
+        ", ".join(f"{package} {', '.join(numbers)}" for package, numbers in sorted(results.versions.items()))
+    )
     path = folder / PAGE
     replace_file(path, ("\n\n".join(parts) + "\n").encode())
     return path
@@ -115,23 +117,21 @@ def write_page(results: BenchResults, folder: Path) -> Path:
 
 def _ended_early(results: BenchResults) -> list[str]:
     """Return a line for each row with runs that ended before their last round: how many, and when."""
-    found = []
-    for cell in results.rows():
-        planned = int(results.settings[row_name(cell)]["rounds"])
-        ends = [run.rounds for run in results.runs if run.cell == cell]
-        early = [rounds for rounds in ends if rounds < planned]
-        if early:
+    lines = []
+    for cell, row in results.cells().items():
+        planned = int(results.settings[str(cell)]["rounds"])
+        if early := [rounds for rounds in row.rounds if rounds < planned]:
             when = f"{min(early)}" if min(early) == max(early) else f"{min(early)} to {max(early)}"
-            found.append(f"- {row_name(cell)}: {len(early)} of {len(ends)}, after {when} of {planned} rounds")
-    return found
+            lines.append(f"- {cell}: {len(early)} of {len(row.seeds)}, after {when} of {planned} rounds")
+    return lines
 
 
 def _settings(results: BenchResults) -> str:
     """Return each row's settings, those of a task and behaviour's baseline first and then what differs."""
     lines = []
-    for cell in results.rows():
-        own = results.settings[row_name(cell)]
-        base = results.settings.get(row_name(Cell(cell.task, cell.behaviour, BASELINE)), {})
-        shown = own if cell.strategy == BASELINE else {k: v for k, v in own.items() if base.get(k) != v}
-        lines.append(f"- {row_name(cell)}: `{json.dumps(shown)}`")
+    for cell in results.cells():
+        settings = results.settings[str(cell)]
+        base = results.settings.get(str(Cell(cell.task, cell.behaviour, BASELINE)), {})
+        shown = settings if cell.strategy == BASELINE else {k: v for k, v in settings.items() if base.get(k) != v}
+        lines.append(f"- {cell}: `{json.dumps(shown)}`")
     return "<details><summary>Settings</summary>\n\n" + "\n".join(lines) + "\n\n</details>"

@@ -23,7 +23,7 @@ Place = tuple[str, str]
 def places(results: BenchResults) -> tuple[list[Place], list[Place]]:
     """Return where the most strategies beside the baseline were run, and where fewer were."""
     ran: dict[Place, int] = {}
-    for cell in results.rows():
+    for cell in results.cells():
         if cell.strategy != BASELINE:
             ran[cell.behaviour, cell.task] = ran.get((cell.behaviour, cell.task), 0) + 1
     most = max(ran.values(), default=0)
@@ -46,14 +46,15 @@ def draw(results: BenchResults, stem: Path) -> None:
 
 
 def _draw(results: BenchResults, shown: Sequence[Place], stem: Path) -> None:
-    here = [cell.strategy for cell in results.rows() if (cell.behaviour, cell.task) in shown]
+    here = [cell.strategy for cell in results.cells() if (cell.behaviour, cell.task) in shown]
     names = [name for name in dict.fromkeys(here) if name != BASELINE]
     figure = new_figure(2.6 + 0.62 * len(shown) * len(_PANELS), 2.2 + 0.3 * len(names))
     for axes, (key, title) in zip(figure.subplots(1, len(_PANELS), sharey=True), _PANELS, strict=True):
-        found = {
-            (each.cell.strategy, each.cell.behaviour, each.cell.task): each for each in compared(results, (key,))
+        against = {
+            (contrast.cell.strategy, contrast.cell.behaviour, contrast.cell.task): contrast
+            for contrast in compared(results, (key,))
         }
-        means = [[_mean(found.get((name, *place))) for place in shown] for name in names]
+        means = [[_mean(against.get((name, *place))) for place in shown] for name in names]
         most = max((abs(value) for row in means for value in row if value == value), default=0.0) or 1.0
         axes.imshow(means, cmap="PuOr_r", vmin=-most, vmax=most, aspect="auto")
         axes.set_title(title, fontsize=9)
@@ -62,19 +63,19 @@ def _draw(results: BenchResults, shown: Sequence[Place], stem: Path) -> None:
         axes.set_yticks(range(len(names)), names, fontsize=8)
         for y, name in enumerate(names):
             for x, place in enumerate(shown):
-                text, strong = _shown(found.get((name, *place)))
+                text, strong = _shown(against.get((name, *place)))
                 colour = "white" if abs(means[y][x]) > 0.6 * most else "black"
                 axes.text(x, y, text, ha="center", va="center", fontsize=7.5, color=colour, weight=strong)
     save(figure, stem)
 
 
-def _mean(each: Compared | None) -> float:
-    return each.difference.interval.mean if each else float("nan")
+def _mean(contrast: Compared | None) -> float:
+    return contrast.difference.interval.mean if contrast else float("nan")
 
 
-def _shown(each: Compared | None) -> tuple[str, str]:
+def _shown(contrast: Compared | None) -> tuple[str, str]:
     """Return a cell's text and weight."""
-    if each is None:
+    if contrast is None:
         return "-", "normal"
-    text = f"{each.difference.interval.mean:+.{each.measure.digits}f}"
-    return (text, "bold") if each.difference.verdict in ("better", "worse") else (f"({text})", "normal")
+    text = f"{contrast.difference.interval.mean:+.{contrast.measure.digits}f}"
+    return (text, "bold") if contrast.difference.verdict in ("better", "worse") else (f"({text})", "normal")

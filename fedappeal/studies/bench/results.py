@@ -1,147 +1,62 @@
-"""The benchmark's results: one versioned JSON file, from which the page is made without the runs."""
+"""The benchmark's results: what the file of any study holds, with a row a cell of the design."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import model_validator
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.settings.config import ConfigError
-from fedappeal.studies.bench.design import BEHAVIOURS, TASKS, Cell
-from fedappeal.studies.experiment import RunResult
-from fedappeal.system.files import replace_file
+from fedappeal.studies.bench.design import BEHAVIOURS, TASKS, Cell, cells
+from fedappeal.studies.results import Row, StudyResults
 from fedappeal.views.comparison.measures import Lines, Measure, continued, kept, late, megabytes_to, rounds_to, stayed
 
 RESULTS = "results.json"
-MOST_BYTES = 50_000_000
-MOST = 1e100
-"""Bound on a number: squares of such numbers add up to a finite one."""
-_Name = Annotated[str, Field(min_length=1, max_length=200)]
-_Number = Annotated[float, Field(ge=-MOST, le=MOST, allow_inf_nan=False)]
+NAME = "bench"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class BenchRun(_Model):
-    """What one run came to.
-
-    Attributes:
-        task: its task.
-        behaviour: its clients' behaviour.
-        strategy: its strategy.
-        seed: its seed.
-        rounds: that were run.
-        numbers: by measure's key, in the unit shown, within `MOST`; None: the run has none.
-    """
-
-    task: _Name
-    behaviour: _Name
-    strategy: _Name
-    seed: int
-    rounds: int
-    numbers: Mapping[str, _Number | None]
-
-    @property
-    def cell(self) -> Cell:
-        """The row that it belongs to."""
-        return Cell(self.task, self.behaviour, self.strategy)
-
-
-class BenchResults(_Model):
-    """All runs of a benchmark.
-
-    Attributes:
-        format: version of this file's form.
-        quick: whether it is the short form.
-        command: that did the runs.
-        seeds: number of seeds.
-        versions: of the packages, as the runs record them.
-        titles: of tasks and behaviours, by name.
-        metrics: each task's metric, as runs record it, by task.
-        settings: that each row's runs were given, by row.
-        skipped: rows that could not be run, with their reasons.
-        failed: runs that failed, with theirs.
-        runs: the others.
-    """
-
-    format: Literal[1] = 1
-    quick: bool
-    command: str
-    seeds: Annotated[int, Field(ge=1)]
-    versions: Mapping[str, str]
-    titles: Mapping[str, str]
-    metrics: Mapping[str, Mapping[str, Any]]
-    settings: Mapping[str, Mapping[str, Any]]
-    skipped: Mapping[str, str]
-    failed: Mapping[str, str]
-    runs: Sequence[BenchRun]
+class BenchResults(StudyResults):
+    """All runs of a benchmark; a row is named by its cell, and its settings are what the runs were given."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        for cell in self.rows():
+        for cell in map(Cell.named, (row.name for row in self.rows)):
             if cell.task not in TASKS or cell.task not in self.metrics:
                 raise ValueError(f"task '{cell.task}' is none of the design's, or has no metric")
-            if not {cell.task, cell.behaviour} <= self.titles.keys() or row_name(cell) not in self.settings:
-                raise ValueError(f"row '{row_name(cell)}' has no title, or no settings")
-            if not isinstance(self.settings[row_name(cell)].get("rounds"), int):
-                raise ValueError(f"row '{row_name(cell)}' has no number of rounds in its settings")
-        if len({(run.cell, run.seed) for run in self.runs}) < len(self.runs):
-            raise ValueError("a run stands there twice")
+            if cell.behaviour not in BEHAVIOURS or str(cell) not in self.settings:
+                raise ValueError(f"behaviour '{cell.behaviour}' is none of the design's, or '{cell}' has no settings")
+            if not isinstance(self.settings[str(cell)].get("rounds"), int):
+                raise ValueError(f"row '{cell}' has no number of rounds in its settings")
         return self
 
-    def rows(self) -> tuple[Cell, ...]:
-        """Return the rows that have a run, in their order."""
-        return tuple(dict.fromkeys(run.cell for run in self.runs))
+    def cells(self) -> dict[Cell, Row]:
+        """Return the rows that have a run, in their order, by cell."""
+        return {Cell.named(row.name): row for row in self.rows if row.seeds}
 
-    def measures(self, task: str) -> tuple[Measure, ...]:
+    def titles(self) -> dict[str, str]:
+        """Return the lines about the tasks of these rows, and then about their behaviours, by name."""
+        tasks = {cell.task: TASKS[cell.task].title for cell in self.cells()}
+        return tasks | {cell.behaviour: BEHAVIOURS[cell.behaviour].title for cell in self.cells()}
+
+    def measures_of(self, task: str) -> tuple[Measure, ...]:
         """Return what was read off each run of a task."""
         return measures(task, Metric.of_record(dict(self.metrics[task])))
 
     def numbers(self, cell: Cell, key: str) -> dict[int, float]:
         """Return a measure's numbers of a row, by seed; seeds without one are missing."""
-        return {
-            run.seed: number for run in self.runs if run.cell == cell and (number := run.numbers.get(key)) is not None
-        }
+        row = next((row for row in self.rows if row.name == str(cell)), None)
+        values = zip(row.seeds, row.ours.get(key, ()), strict=False) if row else ()
+        return {seed: number for seed, number in values if number is not None}
 
-    def write(self, folder: Path) -> Path:
-        """Write the file; return its path."""
-        path = folder / RESULTS
-        replace_file(path, (json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n").encode())
-        return path
+    def with_rows(self, new: "BenchResults") -> "BenchResults":
+        """Return these results with new ones of the same design: the design's rows first, in its order."""
+        names = [*map(str, cells()), *self.settings, *self.skipped, *new.settings, *new.skipped]
+        return self.joined(new, names, quick=new.quick, command=f"{self.command}\n{new.command}")
 
     @classmethod
-    def read(cls, path: Path) -> "BenchResults":
-        """Return what a file holds.
-
-        Raises:
-            ConfigError: it is missing, too large or of another form; one line that names it.
-        """
-        try:
-            if path.stat().st_size > MOST_BYTES:
-                raise ConfigError(f"file '{path}' cannot be read: it has more than {MOST_BYTES:,} bytes")
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise ConfigError(f"file '{path}' cannot be read: {error.strerror}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            said = first["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"file '{path}' is not allowed: {f'{where}: ' if where else ''}{said}") from None
-
-
-def titles_of(runs: Sequence[BenchRun]) -> dict[str, str]:
-    """Return the lines about the tasks of these runs, and then about their behaviours, by name."""
-    tasks, behaviours = (dict.fromkeys(getattr(run, kind) for run in runs) for kind in ("task", "behaviour"))
-    return {name: TASKS[name].title for name in tasks} | {name: BEHAVIOURS[name].title for name in behaviours}
-
-
-def row_name(cell: Cell) -> str:
-    """Return a row's name in the results."""
-    return f"{cell.task}, {cell.behaviour}, {cell.strategy}"
+    def of_file(cls, path: Path) -> "BenchResults":
+        """Return what a file holds; raise a one-line `ConfigError` as `StudyResults.read`."""
+        return cls.read(path, NAME)
 
 
 def measures(task: str, metric: Metric, short: Mapping[str, Any] | None = None) -> tuple[Measure, ...]:
@@ -178,11 +93,3 @@ def _kept_at_end(clients: int, planned: int) -> Callable[[Lines], float | None]:
     """Return the same of the clients that join; a run that ended in a mandatory round does not tell."""
     reading = _at_end(kept(clients), planned)
     return lambda lines: None if lines and lines[-1].get("mandatory") else reading(lines)
-
-
-def bench_run(cell: Cell, result: RunResult, metric: Metric, short: Mapping[str, Any] | None = None) -> BenchRun:
-    """Return what a finished run came to; ``short``: settings that go before the design's."""
-    found = {each.key: result.number(each) for each in measures(cell.task, metric, short)}
-    numbers = {key: value if value is not None and abs(value) <= MOST else None for key, value in found.items()}
-    place = {"task": cell.task, "behaviour": cell.behaviour, "strategy": cell.strategy}
-    return BenchRun(**place, seed=result.seed, rounds=len(result.lines), numbers=numbers)

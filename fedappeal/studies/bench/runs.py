@@ -10,12 +10,14 @@ from rich.console import Console
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import Machine
-from fedappeal.studies.bench.added_rows import joined, missing
+from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.design import SEEDS, Cell, cells
-from fedappeal.studies.bench.results import RESULTS, BenchResults, BenchRun, bench_run, row_name, titles_of
+from fedappeal.studies.bench.results import NAME, RESULTS, BenchResults, measures
 from fedappeal.studies.experiment import Arm, Experiment, Quick
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.plan import Plan, make_plan
+from fedappeal.studies.record import versions_of
+from fedappeal.studies.results import Row
 
 QUICK: Mapping[str, Any] = {"clients": 10, "rounds": 12, "mandatory-rounds": 3, "solo.steps": 10}
 QUICK_PART: tuple[tuple[str, ...], ...] = (("digits",), ("appeal", "defect"), ("fedavg", "maxfl", "adagd"))
@@ -79,15 +81,39 @@ class Selection:
         return " ".join([*words, *([f"--known {self.known_name}"] if self.known else [])])
 
 
+def missing(
+    rows: Sequence[Cell], present: BenchResults, seeds: int, short: Mapping[str, Any] | None = None
+) -> tuple[Cell, ...]:
+    """Return those of the rows that results lack, or have not all seeds of.
+
+    Args:
+        rows: what is asked for.
+        present: results of earlier runs.
+        seeds: number of seeds that is asked for.
+        short: settings that go before the design's.
+
+    Raises:
+        ConfigError: the present rows were run with other seeds or settings, or none of the rows is missing.
+    """
+    if seeds != present.seeds:
+        raise ConfigError(f"seeds = {seeds} is not allowed: the known results have {present.seeds}")
+    for cell in present.cells():
+        if present.settings[str(cell)] != {**cell.settings, **(short or {})}:
+            raise ConfigError(f"known: row '{cell}' was run with other settings than the design has now")
+    if not (lacking := tuple(cell for cell in rows if not present.whole(str(cell)))):
+        raise ConfigError("known: these results have all rows")
+    return lacking
+
+
 def bench_plan(selection: Selection, out: Path, data_dir: str = "") -> tuple[Plan, Mapping[str, Cell]]:
     """Return all runs, and each row by its name.
 
     Raises:
         ConfigError: an unknown name, or no task can be run here.
     """
-    rows = {row_name(cell): cell for cell in selection.cells}
+    rows = {str(cell): cell for cell in selection.cells}
     experiment = Experiment(
-        name="bench",
+        name=NAME,
         title="Who keeps its volunteers",
         source="the benchmark of free participation",
         claim="",
@@ -109,26 +135,31 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
     """
     plan, rows = bench_plan(selection, out, machine.data_dir)
     done, failed = carry_out(plan, machine, console, redo)
-    found: list[BenchRun] = []
+    numbers: list[Row] = []
     metrics: dict[str, dict[str, Any]] = {}
-    versions: dict[str, str] = {}
-    for result in done.runs:
-        cell, record = rows[result.arm.name], Record(result.path).config
-        metric = Metric.of_record(record.get("metric"))
+    columns: dict[str, str] = {}
+    for arm in done.arms:
+        cell, runs = rows[arm.name], done.of(arm.name)
+        metric = Metric.of_record(Record(runs[0].path).config.get("metric"))
         metrics[cell.task] = metric.as_record()
-        versions |= {name: str(each) for name, each in record["versions"].items() if name != "platform"}
-        found.append(bench_run(cell, result, metric, selection.short))
-    settings = {name: {**cell.settings, **selection.short} for name, cell in rows.items() if name not in plan.skipped}
+        columns = columns or {m.key: m.title for m in measures(cell.task, metric, selection.short)}
+        numbers.append(Row.of(arm, runs, measures(cell.task, metric, selection.short)))
     results = BenchResults(
-        quick=plan.quick,
+        experiment=NAME,
+        source=plan.experiment.source,
         command=selection.command,
+        quick=plan.quick,
         seeds=plan.seeds,
-        versions=versions,
-        titles=titles_of(found),
-        metrics=metrics,
-        settings=settings,
+        measures=columns,
+        rows=tuple(numbers),
+        figure=True,
+        diverged={},
         skipped=plan.skipped,
         failed=failed,
-        runs=found,
+        settings={
+            name: {**cell.settings, **selection.short} for name, cell in rows.items() if name not in plan.skipped
+        },
+        metrics=metrics,
+        versions=versions_of(plan),
     )
-    return results if selection.known is None else joined(selection.known, results)
+    return results if selection.known is None else selection.known.with_rows(results)

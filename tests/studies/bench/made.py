@@ -1,8 +1,11 @@
 """Results of a benchmark whose numbers are written by hand."""
 
+from typing import Any
+
 from fedappeal.protocol.metric import ACCURACY
-from fedappeal.studies.bench.design import BEHAVIOURS, TASKS, Cell
-from fedappeal.studies.bench.results import BenchResults, BenchRun, row_name
+from fedappeal.studies.bench.design import Cell
+from fedappeal.studies.bench.results import NAME, BenchResults
+from fedappeal.studies.results import Row
 
 KEYS = ("kept", "stayed", "gm-appeal", "score", "worst", "rounds-to", "megabytes-to")
 
@@ -11,27 +14,47 @@ def made(
     kept: dict[str, list[float]], behaviour: str = "appeal", tasks: tuple[str, ...] = ("digits",)
 ) -> BenchResults:
     """Return results in which strategies keep these clients, in per cent by seed; all else is equal."""
-    runs = []
-    for task in tasks:
-        for strategy, values in kept.items():
-            for seed, value in enumerate(values):
-                numbers = {**dict.fromkeys(KEYS, 1.0), "kept": value, "rounds-to": None}
-                runs.append(
-                    BenchRun(
-                        **{"task": task, "behaviour": behaviour, "strategy": strategy},
-                        **{"seed": seed, "rounds": 10, "numbers": numbers},
-                    )
-                )
-    cells = [Cell(task, behaviour, strategy) for task in tasks for strategy in kept]
+    cells = {Cell(task, behaviour, strategy): values for task in tasks for strategy, values in kept.items()}
+    rows = [
+        Row(
+            name=str(cell),
+            group=f"{cell.task}, {cell.behaviour}",
+            paper={},
+            seeds=tuple(range(len(values))),
+            rounds=(10,) * len(values),
+            ours={
+                **dict.fromkeys(KEYS, (1.0,) * len(values)),
+                "kept": tuple(values),
+                "rounds-to": (None,) * len(values),
+            },
+        )
+        for cell, values in cells.items()
+    ]
     return BenchResults(
-        quick=False,
+        experiment=NAME,
+        source="",
         command="fedappeal bench",
+        quick=False,
         seeds=len(next(iter(kept.values()))),
-        versions={"torch": "2"},
-        titles={**{task: TASKS[task].title for task in tasks}, behaviour: BEHAVIOURS[behaviour].title},
-        metrics={task: ACCURACY.as_record() for task in tasks},
-        settings={row_name(cell): cell.settings for cell in cells},
+        measures={key: key for key in KEYS},
+        rows=tuple(rows),
+        figure=True,
+        diverged={},
         skipped={},
         failed={},
-        runs=runs,
+        settings={str(cell): cell.settings for cell in cells},
+        metrics={task: ACCURACY.as_record() for task in tasks},
+        versions={"torch": ("2",)},
     )
+
+
+def changed(results: BenchResults, cell: Cell, **fields: Any) -> BenchResults:
+    """Return results with other fields in one row."""
+    rows = [row.model_copy(update=fields) if row.name == str(cell) else row for row in results.rows]
+    return results.model_copy(update={"rows": tuple(rows)})
+
+
+def with_kept(results: BenchResults, cell: Cell, kept: tuple[float | None, ...]) -> BenchResults:
+    """Return results in which a strategy keeps other clients."""
+    (row,) = (row for row in results.rows if row.name == str(cell))
+    return changed(results, cell, ours={**row.ours, "kept": kept})

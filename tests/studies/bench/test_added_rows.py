@@ -3,27 +3,21 @@
 import pytest
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.bench.added_rows import joined, missing
 from fedappeal.studies.bench.design import Cell
-from fedappeal.studies.bench.results import BenchResults, row_name
-from tests.studies.bench.made import made
+from fedappeal.studies.bench.runs import missing
+from tests.studies.bench.made import changed, made
 
 KNOWN = made({"fedavg": [40.0, 50.0], "maxfl": [61.0, 70.0]})
 FEDAVG, MAXFL, ADAGD = (Cell("digits", "appeal", name) for name in ("fedavg", "maxfl", "adagd"))
 
 
-def without(results: BenchResults, cell: Cell, seed: int) -> BenchResults:
-    runs = [run for run in results.runs if (run.cell, run.seed) != (cell, seed)]
-    return BenchResults.model_validate({**results.model_dump(), "runs": [run.model_dump() for run in runs]})
-
-
 def test_what_is_missing_are_rows_without_all_seeds() -> None:
     assert missing((FEDAVG, MAXFL, ADAGD), KNOWN, 2) == (ADAGD,)
-    assert missing((FEDAVG, MAXFL, ADAGD), without(KNOWN, MAXFL, 1), 2) == (MAXFL, ADAGD)
+    assert missing((FEDAVG, MAXFL, ADAGD), changed(KNOWN, MAXFL, seeds=(0,)), 2) == (MAXFL, ADAGD)
 
 
 def test_results_with_other_settings_or_seeds_or_with_everything_are_refused() -> None:
-    other = KNOWN.model_copy(update={"settings": {**KNOWN.settings, row_name(MAXFL): {"rounds": 1}}})
+    other = KNOWN.model_copy(update={"settings": {**KNOWN.settings, str(MAXFL): {"rounds": 1}}})
     for known, seeds, said in (
         (KNOWN, 3, "seeds = 3 is not allowed: the known results have 2"),
         (other, 2, "row 'digits, appeal, maxfl' was run with other settings"),
@@ -37,7 +31,7 @@ def test_known_and_new_rows_stand_in_the_designs_order() -> None:
     """A strategy of another package comes last; the design has MaxFL before ADA-GD."""
     toy = "tests.server.test_run:Toy"
     new = made({"maxfl": [62.0, 71.0], toy: [1.0, 2.0]}).model_copy(
-        update={"versions": {"torch": "3"}, "failed": {"digits, appeal, maxfl, seed 0": "again"}}
+        update={"versions": {"torch": ("3",)}, "failed": {"digits, appeal, maxfl, seed 0": "again"}}
     )
     known = made({"adagd": [5.0, 6.0], "fedavg": [40.0, 50.0], "maxfl": [0.0, 0.0]}).model_copy(
         update={
@@ -45,19 +39,19 @@ def test_known_and_new_rows_stand_in_the_designs_order() -> None:
             "skipped": {"digits, appeal, maxfl": "no data", "chem97, appeal, maxfl": "no data"},
         }
     )
-    both = joined(known, new)
-    assert [cell.strategy for cell in both.rows()] == ["fedavg", "maxfl", "adagd", toy]
+    both = known.with_rows(new)
+    assert [cell.strategy for cell in both.cells()] == ["fedavg", "maxfl", "adagd", toy]
     assert both.numbers(MAXFL, "kept") == {0: 62.0, 1: 71.0}
     assert both.numbers(FEDAVG, "kept") == {0: 40.0, 1: 50.0}
-    assert both.versions == {"torch": "2, 3"}
+    assert both.versions == {"torch": ("2", "3")}
     assert both.failed == {"digits, appeal, adagd, seed 2": "full disk", "digits, appeal, maxfl, seed 0": "again"}
     assert both.skipped == {"chem97, appeal, maxfl": "no data"}
-    assert list(both.settings) == [row_name(cell) for cell in both.rows()]
-    assert both.titles == known.titles
+    assert list(both.settings) == [str(cell) for cell in both.cells()]
+    assert both.titles() == known.titles()
 
 
 def test_rows_in_two_parts_are_the_results_of_one() -> None:
     whole = made({"fedavg": [40.0, 50.0], "maxfl": [61.0, 70.0], "adagd": [1.0, 2.0]})
-    both = joined(KNOWN, made({"adagd": [1.0, 2.0]}))
+    both = KNOWN.with_rows(made({"adagd": [1.0, 2.0]}))
     assert both.model_dump(exclude={"command"}) == whole.model_dump(exclude={"command"})
     assert both.command == "fedappeal bench\nfedappeal bench"

@@ -7,14 +7,14 @@ import pytest
 from fedappeal.studies.bench.design import SEEDS, cells
 from fedappeal.studies.bench.page import PAGE, PICTURE, write_page
 from fedappeal.studies.bench.picture import FURTHER, draw
-from fedappeal.studies.bench.results import RESULTS, BenchResults, row_name
+from fedappeal.studies.bench.results import RESULTS, BenchResults
 
 FOLDER = Path(__file__).parents[3] / "docs" / "bench-results"
 
 
 @pytest.fixture(scope="module")
 def results() -> BenchResults:
-    return BenchResults.read(FOLDER / RESULTS)
+    return BenchResults.of_file(FOLDER / RESULTS)
 
 
 def test_the_page_is_what_its_results_give_to_the_byte(results: BenchResults, tmp_path: Path) -> None:
@@ -34,11 +34,9 @@ def test_the_pictures_have_the_results_in_them(results: BenchResults, tmp_path: 
 
 
 def test_it_is_a_full_run_of_the_design(results: BenchResults) -> None:
-    design = [cell for cell in cells() if cell.strategy in {run.cell.strategy for run in results.runs}]
+    design = [cell for cell in cells() if cell.strategy in {run.strategy for run in results.cells()}]
     assert len({cell.strategy for cell in design}) >= 18
     assert (results.quick, results.seeds, results.failed, results.skipped) == (False, SEEDS, {}, {})
-    assert list(results.rows()) == design
-    assert results.settings == {row_name(cell): cell.settings for cell in design}
-    assert [(run.cell, run.seed) for run in results.runs] == [
-        (cell, seed) for cell in design for seed in range(SEEDS)
-    ]
+    assert list(results.cells()) == design
+    assert results.settings == {str(cell): cell.settings for cell in design}
+    assert all(row.seeds == tuple(range(SEEDS)) and len(row.rounds) == SEEDS for row in results.rows)

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from fedappeal.studies.bench.conclusions import chance, compared, conclusions, tally
-from tests.studies.bench.made import made
+from fedappeal.studies.bench.design import Cell
+from tests.studies.bench.made import made, with_kept
 
 KEPT = {"fedavg": [40.0, 50.0, 60.0], "maxfl": [61.0, 70.0, 79.0], "adagd": [45.0, 40.0, 66.0]}
 
@@ -30,13 +31,7 @@ def test_a_sentence_names_the_strategies_that_are_ahead() -> None:
 
 def test_a_sentence_names_the_tasks() -> None:
     both = made({**KEPT, "mifa": [20.0, 30.0, 40.0]}, tasks=("digits", "fmnist"))
-    runs = [
-        run.model_copy(update={"numbers": {**run.numbers, "kept": 50.0}})
-        if (run.task, run.strategy) == ("fmnist", "maxfl")
-        else run
-        for run in both.runs
-    ]
-    (sentence, *_) = conclusions(both.model_copy(update={"runs": runs}))
+    (sentence, *_) = conclusions(with_kept(both, Cell("fmnist", "appeal", "maxfl"), (50.0, 50.0, 50.0)))
     assert "ahead of FedAvg: maxfl (+20 on digits); behind: mifa (-20 on digits, -20 on fmnist); 3 of 6" in sentence
 
 
@@ -59,14 +54,7 @@ def test_a_tally_counts_where_each_is_ahead_level_and_behind() -> None:
 def test_a_task_without_a_number_is_no_task_on_which_a_strategy_is_ahead() -> None:
     """On fmnist one seed diverged: the other two would speak for it."""
     both = made(KEPT, tasks=("digits", "fmnist"))
-    gone = {("fmnist", "maxfl", 0)}
-    runs = [
-        run.model_copy(update={"numbers": {**run.numbers, "kept": None}})
-        if (run.task, run.strategy, run.seed) in gone
-        else run
-        for run in both.runs
-    ]
-    partly = both.model_copy(update={"runs": runs})
+    partly = with_kept(both, Cell("fmnist", "appeal", "maxfl"), (None, 70.0, 79.0))
     (sentence, *_) = conclusions(partly)
     assert "ahead of FedAvg: maxfl (+20 on digits); behind: none; 2 of 3 differences" in sentence
     found = [(each.cell.task, each.cell.strategy) for each in compared(partly, ("kept",))]

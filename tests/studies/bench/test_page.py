@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from fedappeal.studies.bench.design import Cell
 from fedappeal.studies.bench.page import tables, write_page
 from fedappeal.studies.bench.picture import draw
-from fedappeal.studies.bench.results import BenchResults
-from tests.studies.bench.made import made
+from fedappeal.studies.bench.results import RESULTS, BenchResults
+from tests.studies.bench.made import changed, made
 
 KEPT = {"fedavg": [40.0, 50.0, 60.0], "maxfl": [61.0, 70.0, 79.0]}
 
@@ -14,7 +15,7 @@ def test_the_page_of_the_same_results_is_the_same_to_the_byte(tmp_path: Path) ->
     results = made(KEPT)
     first = write_page(results, tmp_path).read_bytes()
     (tmp_path / "again").mkdir()
-    again = BenchResults.read(results.write(tmp_path / "again"))
+    again = BenchResults.of_file(results.write(tmp_path / "again" / RESULTS))
     assert write_page(again, tmp_path / "again").read_bytes() == first
     for folder in (tmp_path, tmp_path / "again"):
         draw(again, folder / "overview")
@@ -32,14 +33,12 @@ def test_the_page_says_what_came_out_and_what_not(tmp_path: Path) -> None:
 
 
 def test_the_page_names_runs_that_ended_early(tmp_path: Path) -> None:
-    results = made(KEPT)
-    ends = {("fedavg", 0): 100, ("fedavg", 1): 100, ("fedavg", 2): 100, ("maxfl", 0): 7, ("maxfl", 1): 31}
-    runs = [run.model_copy(update={"rounds": ends.get((run.strategy, run.seed), 100)}) for run in results.runs]
-    page = write_page(results.model_copy(update={"runs": runs}), tmp_path).read_text()
+    fedavg, maxfl = (Cell("digits", "appeal", name) for name in KEPT)
+    whole = changed(changed(made(KEPT), fedavg, rounds=(100, 100, 100)), maxfl, rounds=(100, 100, 100))
+    page = write_page(changed(whole, maxfl, rounds=(7, 31, 100)), tmp_path).read_text()
     early = "- digits, appeal, maxfl: 2 of 3, after 7 to 31 of 100 rounds"
     assert f"## Runs that ended early\n\n{early}\n\n## How it was made" in page
-    whole = [run.model_copy(update={"rounds": 100}) for run in results.runs]
-    assert "ended early\n" not in write_page(results.model_copy(update={"runs": whole}), tmp_path).read_text()
+    assert "ended early\n" not in write_page(whole, tmp_path).read_text()
 
 
 def test_a_table_has_both_numbers_and_differences() -> None:

@@ -8,13 +8,14 @@ import pytest
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench.design import Cell
-from fedappeal.studies.bench.results import MOST_BYTES, BenchResults, measures
+from fedappeal.studies.bench.results import NAME, BenchResults, measures
+from fedappeal.studies.results import MOST_BYTES
 from tests.studies.bench.made import made
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     results = made({"fedavg": [1.0, 2.0], "maxfl": [3.0, 4.0]})
-    read = BenchResults.read(results.write(tmp_path))
+    read = BenchResults.of_file(results.write(tmp_path / "results.json"))
     assert read == results
     assert read.numbers(Cell("digits", "appeal", "maxfl"), "kept") == {0: 3.0, 1: 4.0}
     assert read.numbers(Cell("digits", "appeal", "maxfl"), "rounds-to") == {}
@@ -23,44 +24,52 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda whole: whole | {"format": 2}, "format"),
-        (lambda whole: whole | {"runs": [{}]}, "runs.0"),
+        (lambda whole: whole | {"format": 3}, "format"),
+        (lambda whole: whole | {"rows": [{}]}, "rows.0"),
         (lambda whole: whole | {"surprise": 1}, "surprise"),
-        (lambda whole: {}, "quick"),
+        (lambda whole: {}, "holds no numbers of bench"),
+        (lambda whole: {"experiment": NAME, "source": "", "command": ""}, "has no quick"),
+        (lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits"}]}, "is not TASK, BEHAVIOUR, STRATEGY"),
+        (lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits, x, fedavg"}]}, "behaviour 'x' is none"),
         (lambda whole: whole | {"seeds": 0}, "seeds: Input should be greater than or equal to 1"),
-        (lambda whole: whole | {"runs": whole["runs"] * 2}, "a run stands there twice"),
+        (lambda whole: whole | {"rows": whole["rows"] * 2}, "a run stands there twice"),
         (lambda whole: whole | {"settings": {row: {} for row in whole["settings"]}}, "no number of rounds"),
-        (lambda whole: whole | {"runs": [whole["runs"][0] | {"numbers": {"kept": 1e101}}]}, "runs.0.numbers.kept"),
+        (lambda whole: whole | {"rows": [whole["rows"][0] | {"ours": {"kept": [1e101]}}]}, "rows.0.ours.kept.0"),
         (lambda whole: whole | {"metrics": {}}, "task 'digits' is none of the design's"),
-        (lambda whole: whole | {"titles": {"digits": "digits"}}, "has no title"),
-        (lambda whole: whole | {"settings": {}}, "row 'digits, appeal, fedavg' has no title, or no settings"),
-        (lambda whole: whole | {"runs": [whole["runs"][0] | {"task": "mnist"}]}, "task 'mnist' is none"),
+        (lambda whole: whole | {"rows": [whole["rows"][0] | {"seeds": [0, 1]}]}, "not as many numbers as seeds"),
+        (lambda whole: whole | {"settings": {}}, "or 'digits, appeal, fedavg' has no settings"),
+        (
+            lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "mnist, appeal, fedavg"}]},
+            "task 'mnist' is none",
+        ),
     ],
 )
 def test_another_form_is_one_line(tmp_path: Path, change: object, said: str) -> None:
-    path = made({"fedavg": [1.0]}).write(tmp_path)
+    path = made({"fedavg": [1.0]}).write(tmp_path / "results.json")
     assert callable(change)
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(ConfigError, match=said) as caught:
-        BenchResults.read(path)
+        BenchResults.of_file(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    path = made({"fedavg": [1.0]}).write(tmp_path)
-    path.write_text(path.read_text().replace('"kept": 1.0', '"kept": NaN'))
+    path = made({"fedavg": [1.0]}).write(tmp_path / "results.json")
+    whole = json.loads(path.read_text())
+    whole["rows"][0]["ours"]["kept"] = [float("nan")]
+    path.write_text(json.dumps(whole))
     with pytest.raises(ConfigError, match="is not allowed"):
-        BenchResults.read(path)
+        BenchResults.of_file(path)
 
 
 def test_a_file_that_is_missing_or_too_large_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     with pytest.raises(ConfigError, match="No such file"):
-        BenchResults.read(path)
+        BenchResults.of_file(path)
     with path.open("wb") as file:
         file.truncate(MOST_BYTES + 1)
     with pytest.raises(ConfigError, match="more than 50,000,000 bytes"):
-        BenchResults.read(path)
+        BenchResults.of_file(path)
 
 
 def test_measures_are_read_off_a_history() -> None:
@@ -71,8 +80,8 @@ def test_measures_are_read_off_a_history() -> None:
     first = {"round": 1, "asked": 20, "joined": 10, "left": 5, "bytes_up": 1e6, "bytes_down": 2e6}
     second = {"round": 2, "asked": 15, "joined": 5, "left": 0, "bytes_up": 9e6, "bytes_down": 9e6, "expected": 20}
     second |= {"evaluated": 20, "accuracy": 0.85, "worst_decile_accuracy": 0.5, "gm_appeal": 0.25}
-    found = {each.key: each.number([first, second]) for each in measures("digits", ACCURACY)}
-    assert found == {
+    numbers = {measure.key: measure.number([first, second]) for measure in measures("digits", ACCURACY)}
+    assert numbers == {
         **{"kept": 25.0, "stayed": 75.0, "gm-appeal": 0.25, "score": 85.0, "worst": 50.0},
         **{"rounds-to": 2.0, "megabytes-to": 6.0},
     }
@@ -83,5 +92,5 @@ def test_a_run_that_ends_in_a_mandatory_round_does_not_tell_which_clients_would_
     mandatory: bool, expected: float | None
 ) -> None:
     only = {"round": 1, "asked": 20, "joined": 20, "left": 0, "bytes_up": 1.0, "bytes_down": 1.0}
-    (measure,) = (each for each in measures("digits", ACCURACY) if each.key == "kept")
+    (measure,) = (measure for measure in measures("digits", ACCURACY) if measure.key == "kept")
     assert measure.number([{**only, "mandatory": mandatory}]) == expected
