@@ -7,7 +7,6 @@ that is not a join carries no model; no reply carries rho_k or data.
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,25 +38,6 @@ from fedappeal.system import versions
 log = logging.getLogger("fedappeal.client")
 
 Metrics = dict[str, int | float | list[int] | list[float]]
-
-
-@dataclass(frozen=True)
-class _Received:
-    """The latest message's model: in one process, many clients get the same."""
-
-    record: ArrayRecord
-    layout: str
-    arrays: Arrays
-    hash: str
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """The latest message's config and the run's, and the local training that they ask for."""
-
-    config: Mapping[str, Any]
-    run: Mapping[str, Any]
-    training: LocalTrainingSettings
 
 
 def _reply(message: Message, metrics: Metrics, records: Mapping[str, ArrayRecord] | None = None) -> Message:
@@ -96,8 +76,10 @@ class _Answers:
 
     def __init__(self, participants: Participants) -> None:
         self._participants = participants
-        self._latest: _Received | None = None
-        self._asked: _Asked | None = None
+        self._latest: tuple[ArrayRecord, str, Arrays, str] | None = None
+        """The latest message's model, its layout, its arrays and their hash: many clients get the same."""
+        self._training: tuple[Mapping[str, Any], Mapping[str, Any], LocalTrainingSettings] | None = None
+        """The latest message's config and the run's, and the local training that they ask for."""
 
     def __reduce__(self) -> "tuple[Callable[[], _Answers], tuple[()]]":
         """Pickle as the process's own app: Flower's simulation sends it with each message.
@@ -125,21 +107,22 @@ class _Answers:
         try:
             record = model_of(message.content)
             latest = self._latest
-            if latest is None or latest.record is not record or latest.layout != expected:
-                latest = _Received(record, expected, participant.layout.unpack(record), content_hash(record))
+            if latest is None or latest[0] is not record or latest[1] != expected:
+                latest = record, expected, participant.layout.unpack(record), content_hash(record)
                 self._latest = latest
         except ValueError as error:
             raise ConfigError(str(error)) from None
+        _, _, arrays, model = latest
         if participant.guard is not None:
-            participant.guard.check_question(message, latest.hash)
-        return latest.arrays, latest.hash
+            participant.guard.check_question(message, model)
+        return arrays, model
 
     def _training_settings(self, config: Mapping[str, Any], run: Mapping[str, Any]) -> LocalTrainingSettings:
         """Return a message's settings of local training: of the same message to many clients they are read once."""
-        asked = self._asked
-        if asked is None or asked.config is not config or asked.run is not run:
-            asked = self._asked = _Asked(config, run, LocalTrainingSettings.of(config, run))
-        return asked.training
+        latest = self._training
+        if latest is None or latest[0] is not config or latest[1] is not run:
+            latest = self._training = config, run, LocalTrainingSettings.of(config, run)
+        return latest[2]
 
     def roll_call(self, message: Message, context: Context) -> Message:
         """Tell the client's id and role, and make its requirement ready."""

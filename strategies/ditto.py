@@ -19,7 +19,6 @@ after its latest round: a round that is run again begins as it did.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -33,9 +32,6 @@ from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
 from strategies.rounds.algorithm import StrategySettings
 from strategies.rounds.model import Model
-
-if TYPE_CHECKING:
-    pass
 
 
 class Personal(FedProx.LocalRule):

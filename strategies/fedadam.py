@@ -57,9 +57,6 @@ class FedAdam(FedAvg):
         self._second: Moments = {}
         self._steps = 0
 
-    def begin(self, round: Round) -> None:
-        """Begin with a model that it can train."""
-
     def update(self, round: Round) -> Model:
         """Return the model after one step of Adam; arrays of whole numbers are averaged."""
         settings, mean, steps = self.settings, super().update(round), self._steps + 1

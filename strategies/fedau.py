@@ -30,6 +30,7 @@ from strategies.rounds.round import Round
 from strategies.rounds.strategy import Strategy
 
 _PARTICIPATION = "participation"
+_COLUMNS = ("silent", "intervals", "rounds")
 
 
 @dataclass
@@ -51,19 +52,11 @@ class Participation:
         """The mean interval; 1 while there is none."""
         return self.rounds / self.intervals if self.intervals else 1.0
 
-    def join(self) -> None:
-        """Count a round in which the client joined."""
+    def count(self, joined: bool, cutoff: int) -> None:
+        """Count a round, in which the client joined or did not; ``cutoff``: the longest interval."""
         self.silent += 1
-        self._end()
-
-    def miss(self, cutoff: int) -> None:
-        """Count a round in which it did not; ``cutoff``: the longest interval."""
-        self.silent += 1
-        if self.silent >= cutoff:
-            self._end()
-
-    def _end(self) -> None:
-        self.intervals, self.rounds, self.silent = self.intervals + 1, self.rounds + self.silent, 0
+        if joined or self.silent >= cutoff:
+            self.intervals, self.rounds, self.silent = self.intervals + 1, self.rounds + self.silent, 0
 
 
 class FedAU(Strategy):
@@ -109,10 +102,7 @@ class FedAU(Strategy):
         clients = round.members.population(self._history)
         self._history = {client: self._history.get(client, Participation()) for client in sorted(clients)}
         for client, history in self._history.items():
-            if client in joined:
-                history.join()
-            else:
-                history.miss(self.settings.cutoff)
+            history.count(client in joined, self.settings.cutoff)
         if not round.sum.count:
             return None
         scale = self.settings.server_lr / len(clients)
@@ -121,17 +111,11 @@ class FedAU(Strategy):
     def carried(self) -> dict[str, Any]:
         """Return the clients' intervals."""
         histories = self._history.values()
-        return {
-            _PARTICIPATION: {
-                "clients": list(self._history),
-                "silent": [history.silent for history in histories],
-                "intervals": [history.intervals for history in histories],
-                "rounds": [history.rounds for history in histories],
-            }
-        }
+        columns = {name: [getattr(history, name) for history in histories] for name in _COLUMNS}
+        return {_PARTICIPATION: {"clients": list(self._history), **columns}}
 
     def take_up(self, carried: Mapping[str, Mapping[str, Any]]) -> None:
         """Take up the intervals."""
         columns = carried[_PARTICIPATION]
-        rows = zip(columns["silent"], columns["intervals"], columns["rounds"], strict=True)
-        self._history = {c: Participation(*row) for c, row in zip(columns["clients"], rows, strict=True)}
+        rows = zip(*(columns[name] for name in ("clients", *_COLUMNS)), strict=True)
+        self._history = {client: Participation(*row) for client, *row in rows}

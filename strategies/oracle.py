@@ -75,9 +75,6 @@ class Oracle(Strategy):
         super().__init__(**settings)
         self._probabilities = parse_probabilities(self.settings.probabilities)
 
-    def begin(self, round: Round) -> None:
-        """Begin."""
-
     def weight(self, reply: Reply) -> float:
         """Return 1 / p_k.
 

@@ -74,9 +74,25 @@ def labels_in(y: NDArray[np.generic], num_classes: int) -> NDArray[np.generic]:
         raise Unfit(DataProblem.LABELS, f"y is of type {y.dtype}: integers are allowed")
     if y.ndim != 1:
         raise Unfit(DataProblem.SHAPE, f"y has shape {y.shape}: one label an example is needed")
-    labels = y.astype(np.int64)
-    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
-    if len(wrong):
-        reason = f"label {y[wrong[0]]} in row {wrong[0]} of y: 0 to {num_classes - 1} are allowed"
+    check_classes(y, num_classes)
+    return y.astype(np.int64)
+
+
+def check_classes(labels: NDArray[np.generic], num_classes: int, ignored: int | None = None) -> None:
+    """Check that labels are classes of the task.
+
+    Args:
+        labels: shape ``(n, ...)``.
+        num_classes: number of labels C.
+        ignored: a label that is allowed besides 0 to C-1.
+
+    Raises:
+        Unfit: one is not; names the first, and its row.
+    """
+    wrong = (labels < 0) | (labels >= num_classes)
+    if ignored is not None:
+        wrong &= labels != ignored
+    if wrong.any():
+        first = np.argwhere(wrong)[0]
+        reason = f"label {labels[tuple(first)]} in row {first[0]} of y: 0 to {num_classes - 1} are allowed"
         raise Unfit(DataProblem.LABELS, reason)
-    return labels

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from client.data.label_reader import check_classes
 from client.data.scaled import scaled
 from client.data.unfit import Unfit
 from fedappeal.core.plugins import Registry
@@ -132,16 +133,6 @@ def _checked(task: Task, examples: Split) -> Split:
         if y.ndim == 1:
             raise Unfit(DataProblem.LABELS, f"y is of type {y.dtype}: whole numbers are needed")
         return examples
-    return Split(examples.x, _class_labels(y, task.num_classes))
-
-
-def _class_labels(y: Tensor, num_classes: int) -> Tensor:
     labels = y.long()
-    wrong = (labels < 0) | (labels >= num_classes)
-    if labels.ndim > 1:
-        wrong &= labels != _IGNORED
-    if bool(wrong.any()):
-        row = int(wrong.reshape(len(labels), -1).any(dim=1).nonzero()[0, 0])
-        reason = f"label {labels[wrong][0]} in row {row} of y: 0 to {num_classes - 1} are allowed"
-        raise Unfit(DataProblem.LABELS, reason)
-    return labels
+    check_classes(labels.cpu().numpy(), task.num_classes, _IGNORED if labels.ndim > 1 else None)
+    return Split(examples.x, labels)

@@ -19,13 +19,8 @@ V = TypeVar("V")
 _LOSSES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS})
 _APPEALS = frozenset({keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED})
 _OF_TRAIN_SPLIT = frozenset({keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.TRAIN_LOSS})
-_NEEDS = {
-    "report-loss": "its strategy needs the clients' losses",
-    "report-weight": "its strategy needs what a client tells besides its model",
-    "report-appeal": "its strategy needs to know whether the model meets a client's requirement",
-    "answer-evaluate": "its strategy asks how a model does on the training examples",
-    "answer-train-split": "its strategy asks how a model does on the training examples",
-}
+_APPEAL = "its strategy needs to know whether the model meets a client's requirement"
+_ON_TRAINING = "its strategy asks how a model does on the training examples"
 
 
 @dataclass(frozen=True)
@@ -57,21 +52,17 @@ class Disclosure:
             train_split=node.answer_train_split,
         )
 
-    def check_run(self, told: Mapping[str, Any]) -> None:
+    def check_run(self, config: Mapping[str, Any]) -> None:
         """Check that a run can do without what stays here.
 
         Args:
-            told: the roll call's config.
+            config: the roll call's.
 
         Raises:
             ConfigError: one line for the server: the run cannot.
         """
-        self._check(
-            loss=bool(told.get(keys.NEEDS_LOSS, 0)),
-            weight=bool(told.get(keys.NEEDS_WEIGHT, 0)),
-            appeal=bool(told.get(keys.NEEDS_APPEAL, 0)),
-            train_split=bool(told.get(keys.NEEDS_TRAIN_SPLIT, 0)),
-        )
+        needs = (keys.NEEDS_LOSS, keys.NEEDS_WEIGHT, keys.NEEDS_APPEAL, keys.NEEDS_TRAIN_SPLIT)
+        self._check(*(bool(config.get(key, 0)) for key in needs))
 
     def check_train(self, algorithm: "ClientSide") -> None:
         """Check that a strategy can do without what stays here, before its TRAIN is answered in any way.
@@ -107,12 +98,12 @@ class Disclosure:
         self, loss: bool = False, weight: bool = False, appeal: bool = False, train_split: bool = False
     ) -> None:
         """Compare what a run needs with what may be told."""
-        for setting, needed, allowed in (
-            ("report-loss", loss, self.loss),
-            ("report-weight", weight, self.weight),
-            ("report-appeal", appeal, self.appeal),
-            ("answer-evaluate", train_split, self.evaluation),
-            ("answer-train-split", train_split, self.train_split),
+        for setting, needed, allowed, reason in (
+            ("report-loss", loss, self.loss, "its strategy needs the clients' losses"),
+            ("report-weight", weight, self.weight, "its strategy needs what a client tells besides its model"),
+            ("report-appeal", appeal, self.appeal, _APPEAL),
+            ("answer-evaluate", train_split, self.evaluation, _ON_TRAINING),
+            ("answer-train-split", train_split, self.train_split, _ON_TRAINING),
         ):
             if needed and not allowed:
-                raise ConfigError(f"{setting} = False is not allowed in this run: {_NEEDS[setting]}")
+                raise ConfigError(f"{setting} = False is not allowed in this run: {reason}")

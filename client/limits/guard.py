@@ -10,7 +10,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from client.limits.answer_book import EVALUATE, TRAIN, AnswerBook, Question, question_digest
 from client.limits.deadline import Deadline
 from client.limits.limits import LimitReached, Limits, read_limits
-from client.limits.rest_reasons import Surroundings, why_resting
 from client.state.pruning import prune
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import LocalRule
@@ -149,13 +148,9 @@ class Guard:
                 self._book.move(self._moved)
                 self._moved = 0
 
-    def why_resting(self, around: Surroundings) -> str:
-        """Return for which limit the client rests now; empty: for none.
-
-        Raises:
-            ConfigError: as `limits_now`.
-        """
-        return why_resting(self.limits_now(), around, self._book.moved if self._book is not None else int)
+    def moved_today(self) -> int:
+        """Return the bytes of models that were sent and fetched today (UTC)."""
+        return self._book.moved() if self._book is not None else 0
 
     def begin_run(self, run_key: str, initial: ArrayRecord) -> None:
         """Count a run that begins.

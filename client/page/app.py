@@ -22,12 +22,12 @@ from fedappeal.settings.config import ConfigError
 STATIC = Path(__file__).parent / "static"
 
 
-def volunteer_app(folder: Path, given_limits: str = "") -> Starlette:
+def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
     """Return the page of the client that keeps its state in a folder, an ASGI app.
 
     Args:
         folder: the state folder.
-        given_limits: the limits that the client was started with, as `Limits.with_text` reads them.
+        started_with: the limits that the client was started with, as `Limits.with_text` reads them.
     """
 
     def index(request: Request) -> Response:
@@ -37,7 +37,7 @@ def volunteer_app(folder: Path, given_limits: str = "") -> Starlette:
         return JSONResponse(page_data(folder))
 
     def limits(request: Request) -> Response:
-        return JSONResponse(limits_data(folder, given_limits))
+        return JSONResponse(limits_data(folder, started_with))
 
     def change(body: dict[str, Any]) -> str:
         limits = read_limits(folder).with_values(body)
@@ -50,23 +50,22 @@ def volunteer_app(folder: Path, given_limits: str = "") -> Starlette:
             raise ConfigError("run is missing: which run to leave")
         return leave(folder, body["run"])
 
-    acts: dict[str, Callable[[dict[str, Any]], str]] = {
-        "pause": lambda given: pause(folder),
-        "resume": lambda given: resume(folder),
+    actions: dict[str, Callable[[dict[str, Any]], str]] = {
+        "pause": lambda body: pause(folder),
+        "resume": lambda body: resume(folder),
         "leave": leave_run,
-        "erase": lambda given: reset(folder, forget=True),
+        "erase": lambda body: reset(folder, forget=True),
         "limits": change,
     }
 
     async def act(request: Request) -> Response:
-        done = acts.get(request.path_params["name"])
-        if done is None:
+        if (action := actions.get(request.path_params["name"])) is None:
             return JSONResponse({"said": "no such action"}, HTTPStatus.NOT_FOUND)
         try:
-            given = parse_json(await request.body() or b"{}")
-            if not isinstance(given, dict):
+            body = parse_json(await request.body() or b"{}")
+            if not isinstance(body, dict):
                 raise ConfigError("a JSON object is expected")
-            return JSONResponse({"said": printable(await run_in_threadpool(done, given))})
+            return JSONResponse({"said": printable(await run_in_threadpool(action, body))})
         except (ConfigError, ValueError, OSError) as error:
             return JSONResponse({"said": printable(error)}, HTTPStatus.BAD_REQUEST)
 

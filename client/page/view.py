@@ -18,49 +18,41 @@ _LONGEST = 300
 
 
 def page_data(folder: Path) -> dict[str, Any]:
-    """Return everything that the page shows; texts of other parties are printable and short."""
-    if not folder.is_dir():
-        unknown = "no client has kept state here yet"
-        return {
-            "client": unknown,
-            "runs": [],
-            "prefers": [],
-            "paused": False,
-            "rests": "",
-            "works": None,
-            "battery": battery(),
-        }
-    store = DiskStore(folder)
-    gone = departures(store)
-    runs = [_run(run, run.run_key in gone) for run in reversed(Activity(folder).runs().values())]
+    """Return the page's data; texts of other parties are printable and short."""
+    store = DiskStore(folder) if folder.is_dir() else None  # a page makes no folder
+    departed = departures(store) if store else ()
+    runs = [_run(run, run.run_key in departed) for run in reversed(Activity(folder).runs().values())]
     work = work_of(folder)
     return {
-        "client": printable(client_name(store), _LONGEST),
+        "client": printable(client_name(store), _LONGEST) if store else "no client has kept state here yet",
         "paused": (folder / PAUSED).exists(),
         "rests": printable(resting(folder), _LONGEST),
         "works": {"what": printable(work.what, _LONGEST), "since": work.since} if work else None,
         "battery": battery(),
         "runs": runs,
-        "prefers": [printable(line, 2 * _LONGEST) for line in describe_preferred(store)],
+        "prefers": [printable(line, 2 * _LONGEST) for line in describe_preferred(store)] if store else [],
     }
 
 
-def limits_data(folder: Path, given: str = "") -> dict[str, Any]:
-    """Return each limit with its unit and meaning, and what counts in its place; why the file cannot be read.
+def limits_data(folder: Path, started_with: str = "") -> dict[str, Any]:
+    """Return the limits for the page: each with unit and meaning, and a damaged file's problem.
 
     Args:
         folder: the state folder.
-        given: limits that the client was started with, which go before those of the folder.
+        started_with: limits that the client was started with, which go before those of the folder.
     """
     problem = ""
     try:
         limits = read_limits(folder)
     except ConfigError as error:
         limits, problem = Limits(), printable(error, _LONGEST)
-    values, counts = limits.as_config(), limits.with_text(given).as_config()
+    values, counts = limits.as_config(), limits.with_text(started_with).as_config()
     fields = [
         {
-            **{"key": key, "value": values[key], "unit": fact(field, "unit"), "help": field.description},
+            "key": key,
+            "value": values[key],
+            "unit": fact(field, "unit"),
+            "help": field.description,
             "instead": counts[key] if counts[key] != values[key] else None,
         }
         for key, field in Limits.by_key().items()

@@ -69,8 +69,8 @@ def falsify(config: RunConfig, client: str, server_round: int, reply: Message, s
         sent: the model that it was sent; None where the reply is an update already.
     """
     if config.byzantine_attack not in REPLACEMENTS:
-        honest = model_of(reply.content)
-        reply.content[keys.ARRAYS] = noisy_model(config, client, server_round, honest, sent)
+        draw = generator(config.seed, "byzantine-noise", client=client, server_round=server_round)
+        reply.content[keys.ARRAYS] = noisy(model_of(reply.content), sent, config.byzantine_noise, draw)
         return
     metrics = reply.content[keys.METRICS]
     assert isinstance(metrics, MetricRecord)
@@ -103,22 +103,6 @@ def false_claims(
     pretended = replace(measured, evaluation=lie, met=requirement.met(judged), judged=judged)
     false = algorithm.false_report(measured, pretended)
     return false if config.byzantine_attack == "inflate" else {**false, **made_up}
-
-
-def noisy_model(
-    config: RunConfig, client: str, server_round: int, arrays: ArrayRecord, sent: ArrayRecord | None
-) -> ArrayRecord:
-    """Return the model, or gradient, that an attacker sends.
-
-    Args:
-        config: the run's settings.
-        client: the client-id.
-        server_round: counted from 1.
-        arrays: what it would send honestly.
-        sent: the model that it was sent; None where ``arrays`` is an update already.
-    """
-    draw = generator(config.seed, "byzantine-noise", client=client, server_round=server_round)
-    return noisy(arrays, sent, config.byzantine_noise, draw)
 
 
 def replacement(config: RunConfig, arrays: ArrayRecord, before: ArrayRecord | None) -> ArrayRecord:
@@ -156,11 +140,9 @@ def noisy(arrays: ArrayRecord, before: ArrayRecord | None, noise: float, draw: n
     updates = [v if before is None else v - _wide(view(before[name])) for name, v in floating.items()]
     size = sum(update.size for update in updates)
     scale = noise * (sum(float(np.vdot(u, u)) for u in updates) / size) ** 0.5 if size else 0.0
-    return array_record({name: _shaken(v, scale, draw) if name in floating else v for name, v in values.items()})
-
-
-def _shaken(values: NDArray[np.generic], scale: float, draw: np.random.Generator) -> NDArray[np.generic]:
-    return (_wide(values) + scale * draw.standard_normal(values.shape)).astype(values.dtype)
+    for name, exact in floating.items():
+        values[name] = (exact + scale * draw.standard_normal(exact.shape)).astype(values[name].dtype)
+    return array_record(values)
 
 
 def _wide(values: NDArray[np.generic]) -> NDArray[np.float64]:

@@ -89,7 +89,7 @@ def resting(folder: Path) -> str:
     """Return for which limit the client rested when its process last looked; empty: for none."""
     try:
         return (folder / RESTING).read_text(errors="replace")[:_LONGEST].strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
 
 

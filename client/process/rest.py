@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client.limits.guard import Guard
-from client.limits.rest_reasons import RESTING, Surroundings
+from client.limits.rest_reasons import RESTING, Surroundings, why_resting
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 
@@ -29,7 +29,7 @@ class Rest:
     guard: Guard
     around: Surroundings
     clock: Callable[[], float] = time.monotonic
-    _known: tuple[float, str] = field(default=(float("-inf"), ""), init=False)
+    _latest: tuple[float, str] = field(default=(float("-inf"), ""), init=False)
 
     def __post_init__(self) -> None:
         self._note("")  # an earlier process may have left one
@@ -38,17 +38,17 @@ class Rest:
         """Return why the client rests, in one line; empty: it does not."""
         if self.pause_file is not None and self.pause_file.exists():
             return f"nothing is worked on until {self.pause_file} is gone"
-        asked, why = self._known
-        if self.clock() - asked >= _EVERY:
+        looked, why = self._latest
+        if self.clock() - looked >= _EVERY:
             before, why = why, self._limit(why)
-            self._known = self.clock(), why
+            self._latest = self.clock(), why
             if why != before:
                 self._note(why)
         return why
 
     def _limit(self, before: str) -> str:
         try:
-            return self.guard.why_resting(self.around)
+            return why_resting(self.guard.limits_now(), self.around, self.guard.moved_today)
         except ConfigError:  # a damaged file is said where a message is answered
             return before
 

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -128,42 +128,33 @@ def run_client(
     """
     if on_event is None:
         _log_to_terminal(log_as_json)
-        on_event = _log
-    if watch is not None:
-        on_event = _both(on_event, watch)
+    watchers = [on_event or _log, *([watch] if watch else [])]
+
+    def tell(event: Event) -> None:
+        for watcher in watchers:
+            watcher(event)
+
     try:
         identity = Identity.of(connection)
         if node.allow is None:
             node = node.model_copy(update={"allow": ""})
         if not identity.own and not node.client_id:
             node = node.model_copy(update={"client_id": identity.client_id})
-        with _alone(node.state_dir), GracefulShutdown() as shutdown:
-            if node.state_dir:
-                folder = Path(node.state_dir).expanduser()
+        folder = Path(node.state_dir).expanduser() if node.state_dir else None
+        with only_process(folder) if folder else nullcontext(), GracefulShutdown() as shutdown:
+            if folder:
                 make_private(folder)
                 clear_up(folder)
             here = around or Surroundings()
-            client = _Client(node, connection, app, identity, connect_timeout, on_event, shutdown, here, alive)
+            client = _Client(node, connection, app, identity, connect_timeout, tell, shutdown, here, alive)
             return client.serve()
     except InUse as error:
         other = f"another client (process {error.process}): stop it, or give another folder"
-        on_event(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {other}"))
+        tell(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {other}"))
         return 2
     except (ValueError, OSError) as error:  # OSError: a full disk, a folder that cannot be written
-        on_event(Event("given-up", printable(error)))
+        tell(Event("given-up", printable(error)))
         return 2
-
-
-def _both(first: OnEvent, second: OnEvent) -> OnEvent:
-    def told(event: Event) -> None:
-        first(event)
-        second(event)
-
-    return told
-
-
-def _alone(state_dir: str) -> AbstractContextManager[None]:
-    return only_process(Path(state_dir).expanduser()) if state_dir else nullcontext()
 
 
 class _GivenUp(RuntimeError):

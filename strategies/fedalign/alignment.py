@@ -5,10 +5,10 @@ authors, under double-blind review. Equation numbers are the paper's; P is the s
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -147,6 +147,8 @@ class AlignedSum:
         outlier: how far one priority client's loss and data may be from the others'; None: any distance.
         told: the F(w) that clients were told; None: none.
         expected: data of the priority clients that were asked; 0: not known.
+        surveyed: what the priority clients say of the model before any client trains.
+        answers: the same as they answered: loss, metrics and examples, by key.
         priority: what the priority clients say that joined.
         accepted: non-priority clients whose updates are taken in; ``refused``: those whose updates are not.
         held: non-priority clients' models that wait for the end of the round.
@@ -160,6 +162,8 @@ class AlignedSum:
     outlier: float | None = None
     told: float | None = None
     expected: int = 0
+    surveyed: list[Statement] = field(default_factory=list)
+    answers: list[Mapping[str, Any]] = field(default_factory=list)
     priority: list[Statement] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)

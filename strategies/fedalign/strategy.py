@@ -20,7 +20,6 @@ Equation 7 prints the condition with ``<``, section 3.1 and Algorithm 1 with ``<
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -63,15 +62,6 @@ def warmup_rounds(share: float, rounds: int) -> int:
 def matched(evaluation: Evaluation, told: Mapping[str, Scalar]) -> float:
     """Return what ``match-on`` compares: the loss, or the metric's error ``1 - accuracy`` (section 3.1)."""
     return evaluation.error if told.get(MATCH_ON) == "error" else evaluation.loss
-
-
-@dataclass
-class AlignedRound:
-    """One round: its sum, and what the priority clients said of the model before training."""
-
-    aligned: AlignedSum
-    surveyed: list[Statement] = field(default_factory=list)
-    answers: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 def _joined(ids: str | Iterable[str]) -> str:
@@ -280,8 +270,7 @@ class FedALIGN(Strategy):
         most = self.settings.max_non_priority_weight or None
         sums = WeightedSum(round.model), WeightedSum(round.model)
         outlier = self.shared.influence_weight if round.bounds is not None else None
-        now = AlignedSum(*sums, self.epsilon_of(round.number), self.warms_up(round.number), most, outlier)
-        round.carry = AlignedRound(now)
+        round.carry = AlignedSum(*sums, self.epsilon_of(round.number), self.warms_up(round.number), most, outlier)
 
     # -- F(w), and what clients are told -------------------------------------------------------------
 
@@ -303,9 +292,9 @@ class FedALIGN(Strategy):
 
     def wave(self, round: Round, members: Sequence[Member]) -> Instructions:
         """Settle F(w) and the priority clients' data; tell F(w), epsilon_t and priority."""
-        now: AlignedSum = round.carry.aligned
+        now: AlignedSum = round.carry
         if not now.warming:  # in warm-up there is no client that F(w) concerns
-            now.told = self._last_loss if self.settings.global_loss == "stale" else now.loss_of(round.carry.surveyed)
+            now.told = self._last_loss if self.settings.global_loss == "stale" else now.loss_of(now.surveyed)
         held = [m.num_examples for m in members if m.enrolled and self.has_priority(m)]
         now.expected += sum(held if now.outlier is None else map(int, capped(held, now.outlier)))
         global_loss = {} if now.told is None else {GLOBAL_LOSS: now.told}
@@ -337,9 +326,9 @@ class FedALIGN(Strategy):
         bounds = self.metric.error_bounds if self.settings.match_on == "error" else (-math.inf, math.inf)
         said = Statement(reply.claim(keys.LOSS, *bounds), max(1, int(reply.num_examples * reply.counts + 0.5)))
         if priority:
-            round.carry.aligned.add_priority(reply.arrays, said)
+            round.carry.add_priority(reply.arrays, said)
         else:
-            round.carry.aligned.add_other(reply.member.client_id, reply.arrays, said)
+            round.carry.add_other(reply.member.client_id, reply.arrays, said)
 
     def summarise(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, float]:
         """Return the averages over all clients, and over the priority clients' pooled data."""
@@ -350,7 +339,7 @@ class FedALIGN(Strategy):
 
     def finish(self, round: Round) -> Model | None:
         """Return Algorithm 1's next model, None where no priority client joined."""
-        now: AlignedSum = round.carry.aligned
+        now: AlignedSum = round.carry
         record, numbers = round.record, round.metrics
         model, accepted = now.close()
         sat_out = [round.members.of_client(client) for client, was in record.decisions.items() if was == "sat-out"]
@@ -364,7 +353,7 @@ class FedALIGN(Strategy):
         measured = now.loss_of(now.priority)
         if (global_loss := measured if now.told is None else now.told) is not None:
             numbers["global_loss"] = global_loss
-        if (training := pooled(round.carry.answers, keys.LOSS)) is not None:
+        if (training := pooled(now.answers, keys.LOSS)) is not None:
             numbers["priority_train_loss"] = training
         if measured is None:
             log.warning("round %d: no priority client joined, the model stays as it is", round.number)

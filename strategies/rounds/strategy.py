@@ -214,16 +214,8 @@ class Strategy(RoundSteps):
         model = initial_arrays if arrays is None else arrays
         self._last_good.begin(self, first_round, model, initial_arrays)
         channel = Channel(grid)
-        asked = roll_call_config or ConfigRecord()
-        roll_call = RollCall(
-            channel,
-            self.members,
-            initial_arrays,
-            asked,
-            hooks,
-            shared,
-            identities or IdentitiesInMemory(),
-        )
+        asked, owners = roll_call_config or ConfigRecord(), identities or IdentitiesInMemory()
+        roll_call = RollCall(channel, self.members, initial_arrays, asked, hooks, shared, owners)
         if first_round <= num_rounds and not self.finished:  # else there is nothing left to do
             roll_call.wait_for_clients()
         for number in range(first_round, num_rounds + 1):
@@ -248,19 +240,13 @@ class Strategy(RoundSteps):
                     round.record.metrics |= {key: float(value) for key, value in central.items()}  # type: ignore[arg-type]
                     result.evaluate_metrics_serverapp[number] = central
             if self._last_good.asks_for_initial(round.record):
-                self._measure_initial(number, channel, initial_arrays, evaluation)
+                answers = self._evaluated(RoundRecord(number), channel, initial_arrays, evaluation)
+                self._last_good.note_initial([measured for _, measured in answers])
             model = self._settled(round.record, model, hooks)
             round.record.seconds = channel.clock() - started
             hooks.on_round_end(round.record, model)
         result.arrays = model
         return result
-
-    def _measure_initial(
-        self, number: int, channel: "Channel", initial: "ArrayRecord", config: Mapping[str, Any]
-    ) -> None:
-        """Have the clients evaluate w_0, which no other answer says anything of."""
-        answers = self._evaluated(RoundRecord(number), channel, initial, config)
-        self._last_good.note_initial([measured for _, measured in answers])
 
     def _evaluated(
         self, record: RoundRecord, channel: "Channel", model: "ArrayRecord", config: Mapping[str, Any]

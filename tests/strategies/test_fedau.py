@@ -59,17 +59,14 @@ def test_a_client_that_left_is_neither_counted_nor_remembered() -> None:
 def test_the_weight_of_a_bernoulli_client_becomes_the_inverse_of_its_probability(p: float) -> None:
     rng, client = np.random.default_rng(4), Participation()
     for joins in rng.random(40_000) < p:
-        if joins:
-            client.join()
-        else:
-            client.miss(cutoff=10**9)
+        client.count(joins, cutoff=10**9)
     assert client.weight == pytest.approx(1 / p, rel=0.05)
 
 
 def test_the_cutoff_bounds_the_weight() -> None:
     client = Participation()
     for _ in range(1000):
-        client.miss(cutoff=7)
+        client.count(joined=False, cutoff=7)
     assert client.weight == 7
     assert Participation().weight == 1
 

@@ -157,7 +157,10 @@ class Exchange:
         """
         overdue = self._channel.clock() >= self._deadline
         waited = self._waited()
-        candidates = self._candidates(waited, window, overdue)
+        candidates = list(self._left)
+        if window > 0 and not overdue:
+            first = set(waited[:window])
+            candidates = [i for i, member in self._left.items() if i in first or not self.waits_for(member)]
         offset = self._offset % len(candidates)
         ids = (candidates[offset:] + candidates[:offset])[: self._at_once]
         any_reply = False
@@ -229,12 +232,6 @@ class Exchange:
     def _waited(self) -> list[str]:
         return [i for i, m in self._left.items() if self.waits_for(m)]
 
-    def _candidates(self, waited: Sequence[str], size: int, overdue: bool) -> list[str]:
-        if size < 1 or overdue:
-            return list(self._left)
-        inside = set(waited[:size])
-        return [i for i, m in self._left.items() if i in inside or not self.waits_for(m)]
-
     def _pull(self, ids: Sequence[str]) -> Iterator[Addressed | None]:
         """Yield the replies to these messages, in order; None: to an earlier exchange."""
         channel = self._channel
@@ -244,7 +241,7 @@ class Exchange:
         looked = channel.clock()
         replies = {m.metadata.reply_to_message_id: m for m in channel.inbox.pull(ids, self._allowance, late)}
         if self._paced:
-            self._looked |= {self._left[each].client_id: looked for each in ids if each not in replies}
+            self._looked |= {self._left[i].client_id: looked for i in ids if i not in replies}
         for message_id in (*ids, *late):
             if (message := replies.get(message_id)) is None:
                 continue

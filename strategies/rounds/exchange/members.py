@@ -97,22 +97,21 @@ class Members:
 
     def remaining(self) -> list[Member]:
         """Return the seen clients that have not left, connected or not, sorted by client-id."""
-        seen = (self._by_client[client_id] for client_id in self.of_role(SEEN))
-        return [member for member in seen if member.client_id not in self.left]
+        return [m for m in self._sorted() if m.role == SEEN and m.client_id not in self.left]
 
     def available(self) -> list[Member]:
         """Return the connected seen clients that have not left, sorted by client-id."""
         return [member for member in self.online(SEEN) if member.client_id not in self.left]
 
-    def population(self, known: Iterable[str] = ()) -> set[str]:
+    def population(self, remembered: Iterable[str] = ()) -> set[str]:
         """Return the ids of the seen clients that have not left, connected or not.
 
         Args:
-            known: clients that a strategy remembers; after a resume some of them may not have come back yet.
+            remembered: clients that a strategy remembers; after a resume some of them may not have come back yet.
         """
         if self.bare:  # node ids are random: a node that is gone comes back as another
             return {member.client_id for member in self.available()}
-        return {member.client_id for member in self.remaining()} | (set(known) - self.left)
+        return {member.client_id for member in self.remaining()} | (set(remembered) - self.left)
 
     def of_client(self, client_id: str) -> Member | None:
         """Return the client with an id, or None."""

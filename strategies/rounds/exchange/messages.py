@@ -1,4 +1,4 @@
-"""The messages of a run: roll call, TRAIN and EVALUATE."""
+"""The messages of a round: TRAIN and EVALUATE."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,16 +9,6 @@ from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.exchange import Addressed
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Instructions
-
-
-def roll_call_content(initial: ArrayRecord, config: ConfigRecord) -> RecordDict:
-    """Return what the roll call says: it carries w_0."""
-    return RecordDict({keys.ARRAYS: initial, keys.CONFIG: config})
-
-
-def roll_call_message(node_id: int, content: RecordDict, ttl: float) -> Message:
-    """Return the roll call for one node; ``ttl`` in seconds."""
-    return Message(content, node_id, MessageType.QUERY, ttl=ttl, group_id="0")
 
 
 def train_messages(

@@ -84,10 +84,11 @@ class Pace:
         latest = self._latest.setdefault(kind, {})
         worked = {client: answer.latest for client, answer in answers.items() if answer.in_time}
         latest |= worked
-        here = sorted(worked.values())
+        ordered = sorted(worked.values())
         for client, answer in answers.items():
-            own_time = answer.latest if answer.in_time else None
-            others = _without(here, own_time)
+            others = list(ordered)
+            if answer.in_time:
+                del others[bisect_left(others, answer.latest)]
             allowed = limit(others) if len(others) >= _OTHERS else self.patience(kind, client, [])
             if answer.earliest > allowed:
                 slowness = self._slow.setdefault(client, _Slowness())
@@ -104,10 +105,3 @@ def limit(others: Sequence[float]) -> float:
     middle = len(others) // 2
     median = others[middle] if len(others) % 2 else (others[middle - 1] + others[middle]) / 2
     return max(FLOOR, FACTOR * median)
-
-
-def _without(ordered: list[float], one: float | None) -> list[float]:
-    if one is None:
-        return ordered
-    at = bisect_left(ordered, one)
-    return ordered[:at] + ordered[at + 1 :]

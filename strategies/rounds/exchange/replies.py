@@ -1,10 +1,9 @@
 """What the server checks before it believes a reply."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
@@ -19,8 +18,6 @@ from strategies.rounds.exchange.reply import Reply, claim
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
-P = ParamSpec("P")
-T = TypeVar("T")
 
 MOST_EXAMPLES = 10**12
 """What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
@@ -79,22 +76,18 @@ def _data_problem(value: object) -> DataProblem:
         raise Refused(f"{keys.DATA_REFUSED} = {str(value)[:40]!r} is not allowed: {allowed}") from None
 
 
-def _refusing(read: Callable[P, T]) -> Callable[P, T]:
-    """Return a reading that refuses a reply whatever is raised: it is one client's."""
-
-    @wraps(read)
-    def reading(*arguments: P.args, **named: P.kwargs) -> T:
-        try:
-            return read(*arguments, **named)
-        except Refused:
-            raise
-        except Exception as error:
-            raise Refused(unexpected(error)) from error
-
-    return reading
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse a reply whatever its reading raises: it is one client's."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(unexpected(error)) from error
 
 
-@_refusing
+@_refusing()
 def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Reply:
     """Check a reply to TRAIN.
 
@@ -122,7 +115,7 @@ def read_train(member: Member, message: Message, also: Iterable[str] = ()) -> Re
     return Reply(member, decision, _num_examples(metrics), metrics, arrays, records)
 
 
-@_refusing
+@_refusing()
 def read_evaluate(message: Message, metric: Metric = ACCURACY) -> MetricRecord:
     """Check a reply to EVALUATE.
 
@@ -150,7 +143,7 @@ def _info(message: Message) -> ConfigRecord:
     return ConfigRecord() if record is None else record
 
 
-@_refusing
+@_refusing()
 def read_client_id(message: Message) -> str:
     """Return the client-id of an answer to the roll call.
 
@@ -164,7 +157,7 @@ def read_client_id(message: Message) -> str:
     return client
 
 
-@_refusing
+@_refusing()
 def read_roll_call(message: Message) -> Member:
     """Check a reply to the roll call.
 
@@ -192,21 +185,11 @@ def read_roll_call(message: Message) -> Member:
     )
 
 
-@dataclass(frozen=True)
-class Proof:
-    """What a client's answer to the roll call says of its own key: not checked yet.
+def read_proof(message: Message) -> tuple[str, bytes] | None:
+    """Return the proof that an answer to the roll call carries, None where it carries none; not checked yet.
 
-    Attributes:
-        public_key: in PEM.
-        signature: see `fedappeal.protocol.proof`.
-    """
-
-    public_key: str
-    signature: bytes
-
-
-def read_proof(message: Message) -> Proof | None:
-    """Return the proof that an answer to the roll call carries, None where it carries none.
+    Returns:
+        The client's own public key in PEM, and a signature (`fedappeal.protocol.proof`).
 
     Raises:
         Refused: half a proof, or one of other types.
@@ -217,4 +200,4 @@ def read_proof(message: Message) -> Proof | None:
     public_key, signature = info.get(keys.PUBLIC_KEY), info.get(keys.SIGNATURE)
     if not isinstance(public_key, str) or not isinstance(signature, bytes):
         raise Refused(f"'{keys.PUBLIC_KEY}' has to be a text and '{keys.SIGNATURE}' bytes")
-    return Proof(public_key, signature)
+    return public_key, signature

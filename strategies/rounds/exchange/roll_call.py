@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedappeal.flower.grid.nodes import ConnectedNode, ConnectedNodes
 from fedappeal.flower.messages import has_no_handler, is_from_superlink
@@ -18,7 +18,6 @@ from fedappeal.protocol.foreign_text import printable
 from strategies.rounds.exchange.calls import Call, Calls
 from strategies.rounds.exchange.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.exchange.messages import roll_call_content, roll_call_message
 from strategies.rounds.exchange.ownership import Identities, IdentitiesInMemory, Owners, ProvenKey
 from strategies.rounds.exchange.replies import DataRefused, read_client_id, read_proof, read_roll_call
 from strategies.rounds.hooks import Hooks
@@ -69,7 +68,7 @@ class RollCall:
 
     def __post_init__(self) -> None:
         self._calls = Calls(self.settings.max_clients)
-        self._content = roll_call_content(self.initial, self.config)
+        self._content = RecordDict({keys.ARRAYS: self.initial, keys.CONFIG: self.config})
         self._connected = ConnectedNodes(self.channel.grid)
         self._settled: Sequence[ConnectedNode] | None = None
 
@@ -106,7 +105,8 @@ class RollCall:
         content = self._content.copy()
         if call.nonce:
             content[keys.CONFIG] = ConfigRecord({**self.config, keys.NONCE: call.nonce})
-        return roll_call_message(call.node.node_id, content, self.settings.start_timeout)
+        ttl = self.settings.start_timeout
+        return Message(content, call.node.node_id, MessageType.QUERY, ttl=ttl, group_id="0")
 
     def _warn(self, nodes: Iterable[ConnectedNode]) -> None:
         """Say once that the run has a node whose key no operator registered."""
@@ -217,9 +217,9 @@ class RollCall:
         names = of_connection, str(node.node_id)
         bound, passed_on = (proof.statement(call.nonce, run_key, name, client_id) for name in names)
         with suppress(ValueError):
-            return ProvenKey(proof.signer_of(shown.public_key, shown.signature, bound), True)
+            return ProvenKey(proof.signer_of(*shown, bound), True)
         try:
-            proof.signer_of(shown.public_key, shown.signature, passed_on)
+            proof.signer_of(*shown, passed_on)
         except ValueError as error:
             raise Refused(f"the proof that client-id '{client_id}' is this node's does not hold: {error}") from None
         return ProvenKey(of_connection, False)

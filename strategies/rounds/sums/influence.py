@@ -213,8 +213,8 @@ class Bounds:
         if self.direction.opposes(reply.arrays, self.start):
             self.against.add(client)
             cuts |= dict.fromkeys(lengths, 0.0)
-        arrays = _shortened(reply.arrays, self.start, cuts[keys.ARRAYS])
-        records = {name: _shortened(record, None, cuts[name]) for name, record in reply.records.items()}
+        arrays = shortened(reply.arrays, self.start, cuts[keys.ARRAYS])
+        records = {name: shortened(record, None, cuts[name]) for name, record in reply.records.items()}
         self._counted.add(arrays, 1.0)
         return replace(reply, arrays=arrays, records=records, counts=cuts[WEIGHT], sent=reply.arrays)
 
@@ -246,7 +246,3 @@ class Bounds:
 def _cut(value: float, middle: float, factor: float) -> float:
     """Return the factor that brings a number to the median where it is beyond its limit; all are logarithms."""
     return 1.0 if value <= math.log(factor) + middle + _TOLERANCE else math.exp(middle - value)
-
-
-def _shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) -> "ArrayRecord":
-    return model if factor == 1.0 else shortened(model, start, factor)

@@ -1,9 +1,11 @@
 """Updates of models: how long one is, and a shorter one."""
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedappeal.protocol.packing import array_record, record_of_arrays, serialised, view
 
@@ -30,17 +32,24 @@ def squared_distance(one: "ArrayRecord", other: "ArrayRecord | None") -> float:
         other: a model with the same arrays; None: zeros.
     """
     total = 0.0
-    for name, array in one.items():
-        a = view(array).reshape(-1)
-        if not np.issubdtype(a.dtype, np.floating):
-            continue
-        b = None if other is None else view(other[name]).reshape(-1)
-        for start in range(0, a.size, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            with np.errstate(over="ignore"):  # of float64 models: infinity makes a step 0, which is right
-                gap = np.subtract(a[block], 0.0 if b is None else b[block], dtype=np.float64)
-                total += float(gap @ gap)
+    with np.errstate(over="ignore"):  # of float64 models: infinity makes a step 0, which is right
+        for _, _, gap in _gaps(one, other, one):
+            total += float(gap @ gap)
     return total
+
+
+def _gaps(
+    update: "ArrayRecord", start: "ArrayRecord | None", names: Iterable[str]
+) -> Iterator[tuple[str, slice, NDArray[np.float64]]]:
+    """Yield ``w_k - w`` of the floating-point arrays block by block: the array's name, the block, its values."""
+    for name in names:
+        values = view(update[name]).reshape(-1)
+        if not np.issubdtype(values.dtype, np.floating):
+            continue
+        before = None if start is None else view(start[name]).reshape(-1)
+        for begin in range(0, values.size, _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            yield name, block, np.subtract(values[block], 0.0 if before is None else before[block], dtype=np.float64)
 
 
 def inner_product(update: "ArrayRecord", start: "ArrayRecord | None", direction: "Sums") -> float:
@@ -52,16 +61,9 @@ def inner_product(update: "ArrayRecord", start: "ArrayRecord | None", direction:
         direction: one vector an array, by name; whole numbers do not count.
     """
     total = 0.0
-    for name, vector in direction.items():
-        a = view(update[name]).reshape(-1)
-        if not np.issubdtype(a.dtype, np.floating):
-            continue
-        b = None if start is None else view(start[name]).reshape(-1)
-        for begin in range(0, a.size, _BLOCK):
-            block = slice(begin, begin + _BLOCK)
-            with np.errstate(over="ignore", invalid="ignore"):
-                gap = np.subtract(a[block], 0.0 if b is None else b[block], dtype=np.float64)
-                total += float(gap @ vector[block])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, block, gap in _gaps(update, start, direction):
+            total += float(gap @ direction[name][block])
     return total
 
 
@@ -79,6 +81,8 @@ def shortened(model: "ArrayRecord", start: "ArrayRecord | None", factor: float) 
         start: a model with the same arrays; None: zeros.
         factor: 0 to 1.
     """
+    if factor == 1.0:
+        return model
     out = {}
     for name, array in model.items():
         values = view(array)
