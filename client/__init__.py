@@ -1,1 +1,1 @@
-"""What one client does: requirement, decision, local rules, durable state, and the ClientApp."""
+"""The client: requirement, decision, local rules, durable state, and the ClientApp."""

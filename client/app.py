@@ -72,7 +72,7 @@ def _app(answers: "_Answers") -> ClientApp:
 
 
 class _Answers:
-    """What the clients of one federation in this process answer."""
+    """Answers of this process's clients to the roll call, TRAIN and EVALUATE."""
 
     def __init__(self, participants: Participants) -> None:
         self._participants = participants

@@ -1,4 +1,4 @@
-"""What owner and run both may choose: a client's policy, requirement and local rule."""
+"""A client's policy, requirement and local rule, as its owner and the run choose them."""
 
 from collections.abc import Callable, Mapping
 

@@ -27,7 +27,7 @@ from fedappeal.tasks.examples import OneClientsData
 
 
 class Equipment:
-    """What a client of a run needs besides its data, memory and id; read-only.
+    """Task, model, policy and rules that clients of a run share; read-only.
 
     Attributes:
         discloses: what replies may tell.

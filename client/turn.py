@@ -21,7 +21,7 @@ from fedappeal.settings.config import ConfigError, Scalar, section
 from fedappeal.tasks.share import share_of
 
 NO_STRATEGY = ClientSide()
-"""What a message asks of a client that names no strategy: a trained model, and no report."""
+"""Strategy of messages that name none: a trained model, and no report."""
 
 
 def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[ClientSide, Mapping[str, Scalar]]:

@@ -1,4 +1,4 @@
-"""What a requirement asks of a client before the first round."""
+"""Training and measurements by which a requirement is made before the first round."""
 
 from collections.abc import Iterator
 

@@ -39,7 +39,7 @@ from strategies.rounds.round import NOTHING, Instructions, Round
 from strategies.rounds.strategy import Strategy
 
 APPEAL_WEIGHT = "appeal-weight"
-"""What a joined client reports: its q_k."""
+"""Key in a joined reply: the client's q_k."""
 
 
 def appeal_weight(loss: float, requirement: float) -> float:

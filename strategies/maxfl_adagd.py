@@ -33,7 +33,7 @@ from strategies.maxfl import appeal_weight
 from strategies.rounds.algorithm import Claims
 
 MARGIN = "margin"
-"""What a joined client reports: m_k."""
+"""Key in a joined reply: m_k."""
 LEAST_FACTOR = 2.0**-40
 """Far below any weight that matters in a sum, and far above what float32 rounds to zero."""
 

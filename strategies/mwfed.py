@@ -37,7 +37,7 @@ from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.weighted_sum import Refused
 
 SATISFIED = "satisfied"
-"""What a joined client reports: 1 where the model that was sent meets its requirement, else 0."""
+"""Key in a joined reply: 1 where the model that was sent meets the client's requirement, else 0."""
 _WEIGHTS = "weights"
 
 

@@ -59,7 +59,7 @@ CONTROL = "control"
 CONTROL_DELTA = "control-delta"
 """ArrayRecord of a joined reply: ``c_i^+ - c_i``."""
 CONTROL_ROUND = "control-round"
-"""What TRAIN tells a client: the last of its rounds whose change went into c; 0: none did."""
+"""Key in TRAIN: the client's last round whose change went into c; 0: none did."""
 _SUM = "control-sum"
 _TAKEN = "control-taken"
 

@@ -1,4 +1,4 @@
-"""What kind of data a name stands for, and which columns of a table are read."""
+"""The kind of data that a name stands for, and the columns of a table that are read."""
 
 import csv
 import re
@@ -71,10 +71,6 @@ class Chosen:
     def names(self) -> tuple[str, ...]:
         """All of them, the label last."""
         return (*self.features, self.label)
-
-    def only_label(self) -> "Chosen":
-        """Return the column of labels alone."""
-        return Chosen((), self.label)
 
 
 def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) -> Chosen:

@@ -3,6 +3,7 @@
 import math
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def labels_in(y: NDArray[np.generic], num_classes: int) -> NDArray[np.generic]:
     return y.astype(np.int64)
 
 
-def check_classes(labels: NDArray[np.generic], num_classes: int, ignored: int | None = None) -> None:
+def check_classes(labels: NDArray[Any], num_classes: int, ignored: int | None = None) -> None:
     """Check that labels are classes of the task.
 
     Args:

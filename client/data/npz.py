@@ -23,36 +23,29 @@ def any_shape(shape: Shape) -> None:
     """Allow any shape of x: there is no task yet."""
 
 
-def read_npz(path: str, check_shape: CheckShape = any_shape) -> tuple[Raw, Raw]:
-    """Return x and y.
+def read_npz(path: str, check_shape: CheckShape = any_shape, needed: Sequence[str] = ("x", "y")) -> dict[str, Raw]:
+    """Return x and y by name, those of them that the file holds.
 
     Types, shapes and sizes are checked by the arrays' headers, before one is read.
 
     Args:
         path: the file.
         check_shape: checks the shape of x.
+        needed: which of them it has to hold, x at least.
 
     Raises:
         Unfit: no such file, damaged arrays, arrays of other types, unequal lengths, values that are not finite.
         ValueError: arrays that need too much memory, and as `check_shape`.
     """
-    arrays = _read(path, ("x", "y"), check_shape)
-    return arrays["x"], arrays["y"]
-
-
-def read_inputs(path: str, check_shape: CheckShape) -> tuple[Raw, Raw | None]:
-    """Return x, and y where the file holds one; arguments and errors as of `read_npz`."""
-    arrays = _read(path, ("x",), check_shape)
-    return arrays["x"], arrays.get("y")
-
-
-def _read(path: str, needed: Sequence[str], check_shape: CheckShape) -> dict[str, Raw]:
     with _opened(path, needed) as file:
         headers = {name: _header(file, name) for name in ("x", "y") if name in file.files}
         _check_shapes({name: shape for name, (shape, _) in headers.items()})
         check_shape(headers["x"][0])
         check_size(sum(prod(shape) * dtype.itemsize for shape, dtype in headers.values()), "its arrays")
-        arrays: dict[str, Raw] = {name: _array(file, name) for name in headers}
+        arrays: dict[str, Raw] = {}
+        for key in headers:
+            with _reading(key):
+                arrays[key] = file[key]
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
@@ -91,20 +84,18 @@ def _opened(path: str, needed: Sequence[str]) -> Iterator[np.lib.npyio.NpzFile]:
 def _header(file: np.lib.npyio.NpzFile, name: str) -> tuple[Shape, np.dtype[np.generic]]:
     """Return an array's shape and type."""
     assert file.zip is not None
-    try:
-        with file.zip.open(f"{name}.npy") as part:
-            shape, _, dtype = _HEADERS[npy.read_magic(part)](part)
-    except Exception as error:
-        raise Unfit(DataProblem.UNREADABLE, f"its array {name} cannot be read ({error})") from None
+    with _reading(name), file.zip.open(f"{name}.npy") as part:
+        shape, _, dtype = _HEADERS[npy.read_magic(part)](part)
     if dtype.kind not in "iuf":
         problem = DataProblem.VALUES if name == "x" else DataProblem.LABELS
         raise Unfit(problem, f"{name} is of type {dtype}: integers and floats are allowed")
     return shape, dtype
 
 
-def _array(file: np.lib.npyio.NpzFile, name: str) -> Raw:
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Say of which array it is that it cannot be read."""
     try:
-        array: Raw = file[name]
+        yield
     except Exception as error:  # zlib.error and others
         raise Unfit(DataProblem.UNREADABLE, f"its array {name} cannot be read ({error})") from None
-    return array

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client.data.columns import Columns, choose, is_function, is_table
+from client.data.columns import Chosen, Columns, choose, is_function, is_table
 from client.data.csv_table import check_csv, csv_names, read_csv
 from client.data.image_folder import class_folders, read_images
 from client.data.label_reader import LabelReader, labels_in
@@ -62,7 +62,7 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
             names, check, _ = _OF_TABLES[Path(data).suffix.lower()]
             chosen = choose(names(data), columns)
             # Where the owner names no features, the task may: not every column has to hold numbers.
-            check(data, chosen if columns.features else chosen.only_label())
+            check(data, chosen if columns.features else Chosen((), chosen.label))
         else:
             read_npz(data)
 
@@ -86,15 +86,16 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
         examples = (
             load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
         )
-        made = _split(task.settings, client_id, examples)
-    labels = [only_tensor(part.y) for part in (made.train, made.test)]
-    held = ""
+        split_data = _split(task.settings, client_id, examples)
+    parts = _parts(split_data)
+    labels = [only_tensor(part.y) for part in parts]
+    variety = ""
     if task.num_classes and all(y is not None and not y.is_floating_point() for y in labels):
         classes = len(np.unique(np.concatenate([y.numpy().ravel() for y in labels if y is not None])))
-        held = f" of {classes} of the {task.num_classes} labels"
-    total = len(made.train) + len(made.test)
-    log.info("data %s: %d examples%s, %d to train on and %d to test with", data, total, held, *map(len, _parts(made)))
-    return made
+        variety = f" of {classes} of the {task.num_classes} labels"
+    total, text = sum(map(len, parts)), "data %s: %d examples%s, %d to train on and %d to test with"
+    log.info(text, data, total, variety, *map(len, parts))
+    return split_data
 
 
 def _from_files(task: Task, data: str, columns: Columns) -> Split:
@@ -104,8 +105,8 @@ def _from_files(task: Task, data: str, columns: Columns) -> Split:
         raw, labels = read_images(Path(data), task.input_shape, task.class_names, task.num_classes)
     else:
         takes_any = type(task).inputs is Task.inputs  # it refuses all of them, and says why
-        x, y = read_npz(data, any_shape if takes_any else partial(check_shape, shape=task.input_shape))
-        raw, labels = with_channel(x, task.input_shape), labels_in(y, task.num_classes)
+        arrays = read_npz(data, any_shape if takes_any else partial(check_shape, shape=task.input_shape))
+        raw, labels = with_channel(arrays["x"], task.input_shape), labels_in(arrays["y"], task.num_classes)
     _check_enough(task.settings, len(labels))
     return Split(scaled(task, raw), torch.from_numpy(labels))
 

@@ -99,9 +99,9 @@ def _batches(file: Any, chosen: Chosen, labels: LabelReader) -> Iterator[tuple[i
 
 
 def _check_kind(kind: Any, name: str) -> None:
-    import pyarrow
+    from pyarrow import types
 
-    if not any(is_kind(kind) for is_kind in (pyarrow.types.is_integer, pyarrow.types.is_floating, _is_decimal)):
+    if not any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_decimal)):
         raise Unfit(DataProblem.VALUES, f"column {name} holds {kind}: numbers are allowed")
 
 
@@ -115,9 +115,3 @@ def _numbers(column: Any, name: str, first: int) -> NDArray[np.float64]:
         reason = "the cell is empty" if empty else f"'{numbers[wrong[0]]}' is no finite number"
         raise Unfit(DataProblem.VALUES, f"row {first + int(wrong[0]) + 1}, column {name}: {reason}")
     return numbers
-
-
-def _is_decimal(kind: Any) -> bool:
-    import pyarrow
-
-    return bool(pyarrow.types.is_decimal(kind))

@@ -19,7 +19,7 @@ from client.data.image_folder import (
     read_image,
 )
 from client.data.label_reader import labels_in
-from client.data.npz import read_inputs
+from client.data.npz import read_npz
 from client.data.scaled import check_shape, with_channel
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.files.data_size import check_size
@@ -135,8 +135,8 @@ def _arrays(path: Path, card: ModelCard) -> Examples:
         if not held[0]:
             raise ValueError(f"x has shape {held}: one example at least is needed")
 
-    raw, y = read_inputs(str(path), check)
-    x = with_channel(raw, shape)
+    arrays = read_npz(str(path), check, needed=("x",))
+    x, y = with_channel(arrays["x"], shape), arrays.get("y")
     labels, unlabelled = None, "it holds no array y" if y is None else "the task's labels are no classes"
     if y is not None and card.num_classes:
         labels, unlabelled = labels_in(y, card.num_classes).astype(np.int64), ""

@@ -1,4 +1,4 @@
-"""How far this machine's clock is from a SuperLink's.
+"""The difference between this machine's clock and a SuperLink's.
 
 The SuperLink refuses a call whose signature is of another time than its own, more than 5 s ahead or 305 s behind,
 and does not say what time it is. But the client may sign any time: which times pass tells the difference.

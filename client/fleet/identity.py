@@ -1,4 +1,4 @@
-"""Who a node is: the key that it signs its calls with, and the client-id that belongs to the key."""
+"""A node's identity: the key that signs its calls, and the key's client-id."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How long a client waits: between two looks for a message, and between two attempts to connect.
+"""Waiting times of a client between two polls, and between two attempts to connect.
 
 fedappeal's own SuperLink holds a poll until there is a message (`fedappeal.flower.superlink.held_polls`). Flower's
 answers at once. It is one Python process, and a look takes 0.7 ms of its time (4 ms where it keeps a database file).

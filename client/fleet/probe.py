@@ -1,4 +1,4 @@
-"""Why a SuperLink cannot be reached, in one line.
+"""A probe of a SuperLink: the reason why it cannot be reached, in one line.
 
 Flower's transport retries for ever and hides the reason, so the reason is looked for first, with a plain socket.
 """

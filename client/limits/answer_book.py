@@ -1,4 +1,4 @@
-"""How much a client has answered: of each run which questions under which round number, and of the day how many.
+"""Counts of a client's answers: by run, round and question, and by day.
 
 A reply tells something of the client: a weight, whether the model appeals, a trained model. What a server may learn
 is bounded by counting: under one round number of a run one TRAIN is answered and a few EVALUATEs, for the same model
@@ -27,13 +27,13 @@ from fedappeal.system.files import replace_file
 ANSWERS = "answers.json"
 """The file's name in the state folder."""
 _LOCK = "answers.lock"
-"""Of the file that a process locks while it changes the counts."""
+"""Name of the file that a process locks while it changes the counts."""
 KEPT_RUNS = 32
 """Runs of which the questions are remembered; the one asked longest ago is forgotten first."""
 KEPT_ROUNDS = 8
 """Latest round numbers of a run, of TRAIN and of EVALUATE each; an earlier one is over."""
 MOST_REPEATS = 8
-"""How often one question of a round is answered."""
+"""Most answers to one question of a round."""
 TRAIN, EVALUATE = "train", "evaluate"
 _DAY = 86400
 _NOT_ASKED = frozenset({keys.SERVER_ROUND, keys.RUN_KEY, keys.LAYOUT, keys.MANDATORY, keys.FINAL})
@@ -44,7 +44,7 @@ log = logging.getLogger("fedappeal.client")
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a model.
+    """A question about a model: which message, run and round, and a hash of the rest.
 
     Attributes:
         kind: ``train`` or ``evaluate``.
@@ -79,7 +79,7 @@ Rounds = dict[int, dict[str, int]]
 
 
 class _Run(BaseModel):
-    """What is known of a run: its initial model's hash, and its questions."""
+    """A run: its initial model's hash, and how often each question was answered."""
 
     initial: str = ""
     train: Rounds = {}
@@ -87,7 +87,7 @@ class _Run(BaseModel):
 
 
 class _Counts(BaseModel):
-    """What was counted in a day."""
+    """Counts of one day."""
 
     rounds: int = 0
     runs: int = 0
@@ -95,7 +95,7 @@ class _Counts(BaseModel):
 
 
 class _Content(BaseModel):
-    """What the file holds: the day, what was counted in it, and what is known of each run."""
+    """Content of the file: the day, its counts, and each run's questions."""
 
     day: int = 0
     counts: _Counts = _Counts()
@@ -126,7 +126,7 @@ class _Content(BaseModel):
 
 
 class AnswerBook:
-    """What a client has answered, in a file of its state folder, which is read anew each time.
+    """Counts of a client's answers in a file of its state folder, read anew each time.
 
     Args:
         folder: the state folder.

@@ -1,4 +1,4 @@
-"""When the work on one message has to stop: at the message's deadline, or where the owner's limits say so."""
+"""The time at which work on a message stops: its deadline, or the owner's limit."""
 
 import time
 from collections.abc import Callable

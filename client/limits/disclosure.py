@@ -25,7 +25,7 @@ _ON_TRAINING = "its strategy asks how a model does on the training examples"
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What replies may tell.
+    """Permission of each kind of content in a client's replies.
 
     Attributes:
         loss: losses.

@@ -26,7 +26,7 @@ MEGABYTE = 10**6
 
 
 class LimitReached(ConfigError):
-    """What a server asked for is more than the owner of the device allows; the message names the limit."""
+    """A request beyond the owner's limits; the message names the limit."""
 
 
 class Limits(Settings):

@@ -45,7 +45,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Protection:
-    """What stands around local training: the stricter of the run's and the owner's settings.
+    """Clipping and noise around local training: the stricter of the run's and the owner's.
 
     Attributes:
         norm: most l2 norm of an update; 0: any.
@@ -106,7 +106,7 @@ def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> C
     def train_protected(message: Message, context: Context) -> Message:
         reply = train(message, context)
         sent, local = model_of(message.content), model_of(reply.content)
-        length = _update_norm(local, sent)
+        length = update_norm(_views(local, local), _views(sent, local))
         if not math.isfinite(length):
             reply.content[keys.ARRAYS] = _of_nan(local)
         elif protection.noise.epsilon:
@@ -148,10 +148,6 @@ def noise_key(store: Store) -> str:
 
 def _not_floating(layout: Layout) -> str | None:
     return next((name for name, _, dtype in layout.entries if not np.issubdtype(np.dtype(dtype), np.floating)), None)
-
-
-def _update_norm(local: ArrayRecord, sent: ArrayRecord) -> float:
-    return update_norm(_views(local, local), _views(sent, local))
 
 
 def _of_nan(model: ArrayRecord) -> ArrayRecord:

@@ -1,4 +1,4 @@
-"""Why a client rests: its owner has paused it, or one of its limits says so."""
+"""Reasons for which a client rests: the owner's limits on hours, traffic, power and network."""
 
 import time
 from collections.abc import Callable

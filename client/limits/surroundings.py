@@ -1,4 +1,4 @@
-"""What a device says of its surroundings: whether it is on mains power, and whether its network is metered."""
+"""The device's power supply, battery and network, as the system reports them."""
 
 import shutil
 import subprocess  # nosec B404 # our command, no shell

@@ -1,4 +1,4 @@
-"""What a client's page shows: read from its state folder, bounded, as JSON."""
+"""Data of the client's page: read from its state folder, bounded, as JSON."""
 
 from pathlib import Path
 from typing import Any

@@ -1,1 +1,1 @@
-"""How a client decides: the base of policies, and those of no algorithm."""
+"""Policies that belong to no algorithm, and behaviours that change any policy's decisions."""

@@ -17,7 +17,7 @@ JOINT = "+"
 
 
 class Wish(NamedTuple):
-    """What the policy, with the behaviours before this one, wished in an earlier round."""
+    """The wish, in an earlier round, of the policy and the behaviours before this one."""
 
     server_round: int
     decision: Decision

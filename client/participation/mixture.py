@@ -7,7 +7,7 @@ from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError, RunConfig
 
 TOLERANCE = 1e-9
-"""How far the sum of the shares may be from 1."""
+"""Largest distance of the sum of the shares from 1."""
 
 
 @dataclass(frozen=True)

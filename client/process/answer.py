@@ -1,4 +1,4 @@
-"""One answer of a client, and what its owner is told of it."""
+"""One answer of a client, as its log and its activity show it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _DONE = {"joined": "joined", "sat out": "sat-out", "left for good": "left", "eva
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client answered to one message.
+    """A client's answer to one message.
 
     Attributes:
         kind: ``answered``, or ``failed`` (an error reply).

@@ -1,4 +1,4 @@
-"""What an owner can do with a client's state: describe, pause, reset, leave runs."""
+"""The owner's commands on a client's state: describe, pause, reset, leave runs."""
 
 import time
 from pathlib import Path

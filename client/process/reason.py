@@ -1,4 +1,4 @@
-"""What the server is told of an error on this device: one line that says what is wrong, and nothing of its files."""
+"""The reason of an error for the server: one line without anything of the device's files."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What a serving client works on now: a file in its state folder, for its owner to read."""
+"""The message that a client works on now, in a file of its state folder."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What a client did in each run, for its owner: rounds, seconds, bytes, the latest figure.
+"""A client's activity in each run: rounds, seconds, bytes, the latest figure.
 
 The app notes in its context's state what it measured of the model that was sent; the process that serves takes that
 out and adds what the answer was and what it cost. It stays on the device, in one small file beside the records.
@@ -38,7 +38,7 @@ log = logging.getLogger("fedappeal.client")
 
 @dataclass(frozen=True)
 class Judged:
-    """What a client measured of a model, against what it requires.
+    """A client's measurement of a model, compared with its requirement.
 
     Attributes:
         figure: the loss, or the value of the task's metric, that was measured.
@@ -62,7 +62,7 @@ class Judged:
 
     @property
     def goodwill_spent(self) -> str:
-        """How much goodwill the client has spent, in words; empty where it gives no limited number."""
+        """The goodwill that the client has spent, in words; empty where it gives no limited number."""
         return "" if self.goodwill is None else f"goodwill: {self.spent} of {counted(self.goodwill, 'round')} spent"
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ def take_judged(state: "RecordDict") -> Judged | None:
 
 @dataclass(frozen=True)
 class RunActivity:
-    """What a client did in one run.
+    """A client's activity in one run.
 
     Attributes:
         run_key: which run.
@@ -148,7 +148,7 @@ class RunActivity:
 
     @property
     def what(self) -> str:
-        """What the run is, in a few words."""
+        """Strategy and task of the run, in a few words."""
         return run_of({"strategy": self.strategy, "task": self.task})
 
     def lines(self) -> list[str]:
@@ -182,7 +182,7 @@ def _runs() -> TypeAdapter[list[RunActivity]]:
 
 
 class Activity:
-    """What a client did in its latest runs, in a file of its state folder."""
+    """A client's activity in its latest runs, in a file of its state folder."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._path = folder / ACTIVITY

@@ -1,4 +1,4 @@
-"""What a client remembers: its id, and of each run requirement, decisions, personal part."""
+"""A client's memory: its id, and of each run requirement, decisions, personal part."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from fedappeal.protocol.keys import Decision, is_run_key
 from fedappeal.settings.config import ConfigError, Scalar
 
 DEPARTURE = "departure-"
-"""How the record is named, before the run-key, by which an owner has the client leave a run for good."""
+"""Prefix, before the run-key, of the record by which an owner leaves a run for good."""
 
 
 def client_identity(node: NodeSettings, store: Store) -> str:
@@ -66,7 +66,7 @@ def _payment(server_round: int, model: str) -> str:
 
 
 class RunMemory:
-    """What a client remembers of one run.
+    """A client's memory of one run.
 
     Args:
         store: where it is kept.

@@ -1,4 +1,4 @@
-"""Which records of past runs a client's state keeps: all of the latest runs, of earlier ones that it has left them.
+"""Pruning of a client's state: all records of the latest runs stay, of earlier ones that it left.
 
 A run leaves a record of itself, its requirement with the model trained alone, and what its rule remembers (control
 variates, a personal part). The run that is served is never touched, nor is what belongs to no run.
@@ -19,7 +19,7 @@ KEPT_LEFT = 256
 """Latest runs of which it is kept that the client has left them for good."""
 _RUN, _REQUIREMENT = "run-", "requirement-"
 _OF_A_RUN = ("", "-before")
-"""What may follow the run-key in the name of a record of a run."""
+"""Endings, after the run-key, of the names of a run's records."""
 _NEVER = frozenset({"identity", "node", "noise-key", preferred.LATEST})
 
 

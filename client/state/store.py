@@ -1,4 +1,4 @@
-"""What a client remembers: small named records, durable on disk or in the memory of a simulator.
+"""Stores of small named records: on disk, or in the memory of a simulator.
 
 A record is a few scalars and, where needed, some named arrays. On disk each record is one safetensors file with a
 checksum, replaced atomically, so a client killed at any moment finds either the old record or the new one.
@@ -26,7 +26,7 @@ from fedappeal.system.files import (
 )
 
 PRECIOUS = ("identity", "noise-key", "run-", "departure-")
-"""How the names of records begin that have a copy."""
+"""Prefixes of the records that have a copy."""
 _COPIES = "copies"
 _FOLDER, _FILE = 0o700, 0o600
 

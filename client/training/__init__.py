@@ -1,1 +1,1 @@
-"""How a client trains: the base of local rules, SGD, AdamW, the arithmetic."""
+"""Local training: SGD, AdamW, and a client's arithmetic."""

@@ -10,7 +10,7 @@ from fedappeal.protocol.draws import TORCH_GENERATOR, draw_seed
 
 
 class Noise(NamedTuple):
-    """What the noise (dropout) of one calculation is a pure function of.
+    """Arguments of which the noise (dropout) of one calculation is a pure function.
 
     Attributes:
         seed: the run's seed.

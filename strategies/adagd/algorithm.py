@@ -59,7 +59,7 @@ def clipped(vector: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass
 class Gathered:
-    """What Algorithm 1 keeps of replies: the gradients in D, the others' sum.
+    """Replies as Algorithm 1 keeps them: the gradients in D, the others' sum.
 
     Attributes:
         step_size: eta.

@@ -101,7 +101,7 @@ def epsilon_schedule(kind: str, epsilon: float, rounds: int, decay: float, drop:
 
 
 class Statement(NamedTuple):
-    """What a client says of itself: F_k (or the metric's error), and D_k."""
+    """A client's claims: F_k (or the metric's error), and D_k."""
 
     loss: float
     examples: int

@@ -42,9 +42,9 @@ from strategies.rounds.sums.weighted_sum import WeightedSum
 log = logging.getLogger("fedappeal")
 
 EPSILON = "epsilon-now"
-"""What TRAIN tells: epsilon_t."""
+"""Key in TRAIN: epsilon_t."""
 GLOBAL_LOSS = "global-loss-now"
-"""What TRAIN tells: F(w) of the model that is sent, as ``match-on`` says."""
+"""Key in TRAIN: F(w) of the model that is sent, as ``match-on`` says."""
 MATCH_ON = "match-on"
 PRIORITY = "priority"
 """TRAIN: whether the server grants priority to this client; a joined reply: as granted."""

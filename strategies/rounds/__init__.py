@@ -1,1 +1,1 @@
-"""What all strategies share: the base class, rounds, messages, members, replies and sums."""
+"""Shared parts of all strategies: the base class, rounds, messages, members, replies and sums."""

@@ -33,7 +33,7 @@ def log(value: float) -> float:
 
 
 class Algorithm(Survey, Influence, ClientSide):
-    """What an algorithm decides.
+    """Base of algorithms: the server's decisions, each with a default.
 
     Args:
         settings: the algorithm's own ``Settings`` and the `SharedSettings`, all by keyword, all optional.

@@ -1,4 +1,4 @@
-"""When a server asks clients not to opt out, where ``mandatory-rounds = auto``.
+"""Mandatory rounds that the server chooses itself: ``mandatory-rounds = auto``.
 
 It asks while the share of clients that the model appeals to is below a target and still grows. It stops when the
 target is reached, or when the share has not grown for a while. It asks again when the share has fallen from its best,
@@ -33,7 +33,7 @@ FREE_EVERY = 5
 
 @dataclass
 class Asking:
-    """What a server knows of whether it should ask.
+    """Evidence by which a server decides whether a round is mandatory.
 
     Attributes:
         asked: mandatory rounds so far.

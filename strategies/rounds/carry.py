@@ -1,4 +1,4 @@
-"""What is carried from round to round, as Flower's records."""
+"""State carried from round to round, as Flower's records."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What evaluation replies say together: GM-Appeal and unweighted averages over clients, seen and unseen apart."""
+"""Summary of evaluation replies: GM-Appeal and unweighted averages, seen and unseen clients apart."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What few algorithms decide on the server, apart from what all of them do: a survey, bounded influence.
+"""Decisions of few algorithms on the server: a survey, bounded influence.
 
 `strategies.rounds.algorithm.Algorithm` has both, each with defaults.
 """
@@ -41,13 +41,13 @@ class Survey:
 
 
 class Influence:
-    """What one client does to the model, and what bounds it: ``influence``, ``aggregation``."""
+    """One client's influence on the model, and its bounds: ``influence``, ``aggregation``."""
 
     name: ClassVar[str]
     averages: ClassVar[bool] = False
     """Whether a round's result is an average of its models, in whose place a median may stand."""
     unbounded: ClassVar[str] = ""
-    """Why no bound on one client's influence makes sense; empty: `influence = bounded` is allowed."""
+    """Reason why one client's influence cannot be bounded; empty: `influence = bounded` is allowed."""
     still_open: ClassVar[str] = ""
     """By what one client still has influence where it is bounded; empty: by nothing but its bounded share."""
     may_refuse: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What a run tells its observers: round records, and hooks that receive them."""
+"""Round records, and hooks by which observers of a run receive them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ log = logging.getLogger("fedappeal")
 
 @dataclass
 class RoundRecord:
-    """What happened in one round.
+    """Record of one round.
 
     Attributes:
         server_round: counted from 1.

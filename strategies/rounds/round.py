@@ -15,7 +15,7 @@ from strategies.rounds.sums.weighted_sum import WeightedSum
 
 @dataclass(frozen=True)
 class Instructions:
-    """What messages tell clients besides the model and the general settings.
+    """Content of TRAIN messages besides the model and the general settings.
 
     Attributes:
         all: told to every client, by key.

@@ -21,7 +21,7 @@ from strategies.rounds.round import Round
 
 _RATE = "learning-rate"
 _COLUMN = "learning_rate"
-"""What the history calls the learning rate of a round, where it is not the same in all."""
+"""Column of the history: the learning rate of a round, where it is not the same in all."""
 
 
 def learning_rate_share(schedule: LearningRateSchedule, number: int, rounds: int) -> float:

@@ -1,4 +1,4 @@
-"""Which nodes the roll call asks, and when: each once, few at a time, and ever less often where it is in vain."""
+"""The roll call's calls: each node once, few at a time, ever less often after failures."""
 
 import secrets
 from collections.abc import Iterable

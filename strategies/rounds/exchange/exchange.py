@@ -30,7 +30,7 @@ _EXPIRY = 1.0
 NOT_SENT = "the message could not be sent"
 NO_ANSWER = "no answer before the deadline"
 SLOW_ALONE = "slow alone"
-"""How the reason begins for which a client is waited for less."""
+"""Beginning of the reason for which a client is waited for less."""
 SURVEY = "survey"
 """Kind of the exchange in which clients measure the model before they train; other kinds: Flower's message types."""
 

@@ -1,4 +1,4 @@
-"""Whose client-id it is: that of the key which first used it.
+"""Owners of client-ids: an id belongs to the key which first used it.
 
 A key is one client. A key that lasts (the operator registered it, or the client keeps it in its state folder) holds
 its id in all runs of a federation; the key of a connection, which ends with its process, holds one for a run.
@@ -67,7 +67,8 @@ class Owners:
             return
         if owner is None and client_id.startswith(KEY_ID) and client_id != key.key_id:
             raise Refused(f"client-id '{client_id}' is another key's than this node's ({key.key_id}); {allow}")
-        if (other := self._id_of(key)) not in ("", client_id):
+        used = (i for ids in (self.lasting, self.passing) for i, owner in ids.items() if owner == key.fingerprint)
+        if (other := next(used, client_id)) != client_id:
             raise Refused(f"this node's key ({key.key_id}) is client '{other}', not '{client_id}'; {allow}")
 
     def claim(self, client_id: str, key: ProvenKey) -> None:
@@ -83,11 +84,6 @@ class Owners:
         self.lasting[client_id] = to
         self.passing.pop(client_id, None)
         self.changed = True
-
-    def _id_of(self, key: ProvenKey) -> str:
-        """Return the client-id that a key has used, empty where there is none."""
-        owned = (i for ids in (self.lasting, self.passing) for i, owner in ids.items() if owner == key.fingerprint)
-        return next(owned, "")
 
 
 class Identities(Protocol):

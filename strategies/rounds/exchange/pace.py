@@ -22,7 +22,7 @@ _OTHERS = 2
 
 @dataclass(frozen=True)
 class AnswerTime:
-    """When a client answered, in seconds after it was asked.
+    """The time of a client's answer, in seconds after it was asked.
 
     A reply is seen when it is looked for: the client answered between the last look without it and the look that
     found it.
@@ -50,7 +50,7 @@ class _Slowness:
 
 
 class Pace:
-    """What is remembered of the clients' answer times in one run.
+    """The clients' answer times in one run.
 
     Args:
         binds: whether a slow client is waited for less; else all are waited for until the deadline.

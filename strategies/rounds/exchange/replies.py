@@ -1,4 +1,4 @@
-"""What the server checks before it believes a reply."""
+"""Checks of a client's reply before the server uses it."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from strategies.rounds.sums.weighted_sum import NotFinite, Refused
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 MOST_EXAMPLES = 10**12
-"""What a client may claim to hold: beyond it, a weight says nothing and float32 overflows."""
+"""Most examples that a client may claim: beyond it, a weight says nothing and float32 overflows."""
 _SHOWN = 80
 """Characters of a client's text that a reason quotes."""
 _SHARES = (keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED)

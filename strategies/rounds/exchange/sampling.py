@@ -1,4 +1,4 @@
-"""Which clients are asked, and in which order.
+"""The order in which a round asks its clients.
 
 Each round has one random order of the sorted client-ids, a pure function of (seed, round). The first wave asks
 the first m clients of that order; while fewer than m have joined or may still join, each next wave asks twice as

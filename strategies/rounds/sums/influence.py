@@ -54,7 +54,7 @@ MOST_AGAINST = 1 / 3
 """Share of a round's updates that may point against the common direction."""
 WEIGHT = "weight"
 _TOLERANCE = 1e-9
-"""Of a logarithm: what lies at a limit is not cut for a rounding."""
+"""Tolerance of a logarithm: a value at a limit is not cut for a rounding."""
 
 
 def capped(values: Sequence[float], factor: float) -> list[float]:
@@ -65,7 +65,7 @@ def capped(values: Sequence[float], factor: float) -> list[float]:
 
 @dataclass
 class Medians:
-    """What the latest clients sent, by name of a quantity and by client: logarithms."""
+    """Logarithms of the latest clients' weights and norms, by quantity and by client."""
 
     latest: dict[str, dict[str, float]] = field(default_factory=dict)
 
