@@ -1,5 +1,8 @@
 """MaxFL, table 1: clients opt out from round 10 on if the model does not appeal to them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fedappeal.reproductions.maxfl.settings import (
     DIRICHLET,
     GRID,
@@ -8,6 +11,7 @@ from fedappeal.reproductions.maxfl.settings import (
     SEEN_AND_UNSEEN,
     TWINS,
     Reading,
+    Readings,
     Table,
     first,
     printed,
@@ -54,92 +58,56 @@ TABLE_1_EMNIST: Table = {
     "MaxFL": row((57.34, 1.41), (0.25, 0.03), (55.62, 0.86), (0.31, 0.03)),
 }
 
+_ASK_ALL, _ONCE, _ONE_WAVE = {"on-empty-round": "ask-all"}, {"participation": "appeal+once"}, {"ask-on": False}
 _LITERAL = Reading("No client joins: the model stays (as the paper reads); train and test labels flipped", "", {})
 _FEW = {name: TABLE_1[name] for name in ("FedAvg", "FedProx", "MW-Fed", "MaxFL")}
-_READINGS: tuple[tuple[Reading, Table], ...] = (
-    (_LITERAL, TABLE_1),
-    (
-        Reading(
-            "No client joins: the next round asks all; train and test labels flipped",
-            ", ask all",
-            {"on-empty-round": "ask-all"},
-        ),
-        TABLE_1,
+_FURTHER: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "No client joins: the model stays; train labels flipped": (", train flipped", {"flip-on": "train"}),
+    "No client joins: the next round asks all; train labels flipped": (
+        ", ask all, train flipped",
+        {**_ASK_ALL, "flip-on": "train"},
     ),
-    (
-        Reading("No client joins: the model stays; train labels flipped", ", train flipped", {"flip-on": "train"}),
-        _FEW,
-    ),
-    (
-        Reading(
-            "No client joins: the next round asks all; train labels flipped",
-            ", ask all, train flipped",
-            {"on-empty-round": "ask-all", "flip-on": "train"},
-        ),
-        _FEW,
-    ),
-    *(
-        (
-            Reading(
-                f"As the third group (train labels flipped), with rate {value:g}",
-                f", train flipped, rate {value:g}",
-                {"flip-on": "train", **rate(value)},
-            ),
-            _FEW,
+    **{
+        f"As the third group (train labels flipped), with rate {value:g}": (
+            f", train flipped, rate {value:g}",
+            {"flip-on": "train", **rate(value)},
         )
         for value in (0.05, 0.01)
+    },
+    "No client joins: the model stays; no client flipped": (", no flips", {"flip-share": 0.0}),
+    "As the first group; a client decides once, when it is first free to opt out": (", decided once", _ONCE),
+    "As the first group; a round picks m of all clients, and asks no others in place of those that sit out": (
+        ", no further waves",
+        _ONE_WAVE,
     ),
-    (Reading("No client joins: the model stays; no client flipped", ", no flips", {"flip-share": 0.0}), _FEW),
-    (
-        Reading(
-            "As the first group; a client decides once, when it is first free to opt out",
-            ", decided once",
-            {"participation": "appeal+once"},
-        ),
-        _FEW,
+    "As the fifth group (train labels flipped, rate 0.05); a client decides once, and a round picks m of all": (
+        ", train flipped, rate 0.05, decided once, no further waves",
+        {"flip-on": "train", **rate(0.05), **_ONCE, **_ONE_WAVE},
     ),
-    (
-        Reading(
-            "As the first group; a round picks m of all clients, and asks no others in place of those that sit out",
-            ", no further waves",
-            {"ask-on": False},
-        ),
-        _FEW,
+    "No client joins: the next round asks all; train and test labels flipped; losses measured with dropout on": (
+        ", dropout on",
+        {**_ASK_ALL, "loss-mode": "training"},
     ),
-    (
-        Reading(
-            "As the fifth group (train labels flipped, rate 0.05); a client decides once, and a round picks m of all",
-            ", train flipped, rate 0.05, decided once, no further waves",
-            {"flip-on": "train", **rate(0.05), "participation": "appeal+once", "ask-on": False},
-        ),
-        _FEW,
-    ),
-    (
-        Reading(
-            "No client joins: the next round asks all; train and test labels flipped; losses measured with dropout "
-            "on",
-            ", dropout on",
-            {"on-empty-round": "ask-all", "loss-mode": "training"},
-        ),
-        _FEW,
-    ),
-    (
-        Reading(
-            "Dirichlet draws for each client; the model stays; both flipped",
-            ", by client",
-            {"partition": "dirichlet"},
-        ),
-        _FEW,
-    ),
-    (Reading("No client may opt out; both flipped", ", always", {"participation": "always"}), _FEW),
-    *(
-        (Reading(f"{as_group}, with rate {value:g}", f"{suffix}, rate {value:g}", {**settings, **rate(value)}), _FEW)
+    "Dirichlet draws for each client; the model stays; both flipped": (", by client", {"partition": "dirichlet"}),
+    "No client may opt out; both flipped": (", always", {"participation": "always"}),
+    **{
+        f"{as_group}, with rate {value:g}": (f"{suffix}, rate {value:g}", {**settings, **rate(value)})
         for value in (0.01, 0.05)
         for as_group, suffix, settings in (
             ("As the first group", "", {}),
-            ("As the second group (the next round asks all)", ", ask all", {"on-empty-round": "ask-all"}),
+            ("As the second group (the next round asks all)", ", ask all", _ASK_ALL),
         )
+    },
+}
+"""Readings of few rows: a group's name, its rows' suffix, and what it means."""
+
+_READINGS: Readings = (
+    (_LITERAL, TABLE_1),
+    (
+        Reading("No client joins: the next round asks all; train and test labels flipped", ", ask all", _ASK_ALL),
+        TABLE_1,
     ),
+    *((Reading(group, suffix, settings), _FEW) for group, (suffix, settings) in _FURTHER.items()),
 )
 
 EMNIST = {
