@@ -50,9 +50,9 @@ def test_the_papers_figure_by_hand() -> None:
 
 def test_its_numbers_are_table_ones() -> None:
     ours, theirs = (json.loads((FOLDER / f"maxfl-{name}.json").read_text()) for name in ("figure1", "table1"))
-    rows = {row["name"]: row for row in theirs["arms"]}
-    assert [row["name"] for row in ours["arms"]] == [arm.name for arm in EXPERIMENT.arms]
-    for row in ours["arms"]:
+    rows = {row["name"]: row for row in theirs["rows"]}
+    assert [row["name"] for row in ours["rows"]] == [arm.name for arm in EXPERIMENT.arms]
+    for row in ours["rows"]:
         assert row["seeds"] == rows[row["name"]]["seeds"] == [0, 1, 2, 3, 4]
         assert row["ours"] == {key: rows[row["name"]]["ours"][key] for key in ours["measures"]}
         assert load_experiment("maxfl-table1").settings == EXPERIMENT.settings
