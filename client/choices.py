@@ -61,7 +61,7 @@ def requirement_kind_of(config: RunConfig, node: NodeSettings) -> RequirementKin
 
 
 def rule_of(
-    config: RunConfig, algorithm: ClientSide, name: str, told: Mapping[str, Scalar], allowed: Allowed
+    config: RunConfig, algorithm: ClientSide, name: str, message: Mapping[str, Scalar], allowed: Allowed
 ) -> LocalRule:
     """Return a local rule, with its settings.
 
@@ -69,7 +69,7 @@ def rule_of(
         config: the run's settings.
         algorithm: the strategy, whose own rule none may replace.
         name: the rule.
-        told: settings of a message, which count before the run's.
+        message: the config of a message, which counts before the run's.
         allowed: what the owner allows.
 
     Raises:
@@ -84,4 +84,4 @@ def rule_of(
         )
     kind = LOCAL_RULES.load(name, allowed)
     stands_under = kind.settings_name()
-    return kind(parse_section(kind, {**config.section(stands_under), **section(told, stands_under)}))
+    return kind(parse_section(kind, {**config.section(stands_under), **section(message, stands_under)}))

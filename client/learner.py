@@ -153,9 +153,9 @@ class Learner:
             raise ConfigError(f"{keys.SPLIT} = '{split[:40]}' is not allowed: {keys.TRAIN_SPLIT}, {keys.TEST_SPLIT}")
         return self.data.counts[split == keys.TEST_SPLIT]
 
-    def plain_training(self, told: Mapping[str, Scalar]) -> LocalTrainingSettings:
-        """Return settings of plain steps: those given, and the run's, without momentum and weight decay."""
-        return LocalTrainingSettings.of(told, {"momentum": 0.0, "weight-decay": 0.0}, self.config.as_config())
+    def plain_training(self, settings: Mapping[str, Scalar]) -> LocalTrainingSettings:
+        """Return settings of plain steps: these, and the run's, without momentum and weight decay."""
+        return LocalTrainingSettings.of(settings, {"momentum": 0.0, "weight-decay": 0.0}, self.config.as_config())
 
     def trained(
         self,

@@ -114,20 +114,18 @@ class MaxFL(Strategy):
             ConfigError: names the setting.
         """
         settings, shared = self.settings, self.shared
-        wrong = {
-            f"maxfl.server-lr = {settings.server_lr:g}": (settings.server_lr != 1, "it is sqrt(tau m) (1)"),
-            f"maxfl.stabilizer = {settings.stabilizer:g}": (settings.stabilizer != 1e-3, "it is m (0.001)"),
-            f"local-steps = {settings.local_steps or 0}": (
-                not settings.local_steps,
+        schedule = f"lr-schedule = '{shared.lr_schedule}' with lr-warmup-rounds = {shared.lr_warmup_rounds}"
+        for fits, setting, allowed in (
+            (settings.server_lr == 1, f"maxfl.server-lr = {settings.server_lr:g}", "it is sqrt(tau m) (1)"),
+            (settings.stabilizer == 1e-3, f"maxfl.stabilizer = {settings.stabilizer:g}", "it is m (0.001)"),
+            (
+                settings.local_steps,
+                f"local-steps = {settings.local_steps or 0}",
                 "tau is a number of steps (at least 1)",
             ),
-            f"lr-schedule = '{shared.lr_schedule}' with lr-warmup-rounds = {shared.lr_warmup_rounds}": (
-                not shared.constant_learning_rate,
-                "eta_l is the same in all rounds (constant, 0)",
-            ),
-        }
-        for setting, (wrong_value, allowed) in wrong.items():
-            if wrong_value:
+            (shared.constant_learning_rate, schedule, "eta_l is the same in all rounds (constant, 0)"),
+        ):
+            if not fits:
                 raise ConfigError(f"{setting} is not allowed with maxfl.step-sizes = '{THEOREM}': {allowed}")
 
     @classmethod

@@ -137,15 +137,15 @@ def labelled_files(root: Path, labels: dict[str, int]) -> tuple[list[tuple[Path,
 
     files, others = [], 0
     for folder, label in sorted(labels.items(), key=lambda item: item[1]):
-        found: list[Path] = []
+        inside: list[Path] = []
         seen: set[str] = set()
         for at, _, names in os.walk(root / folder, onerror=stop, followlinks=True):
             if (real := os.path.realpath(at)) in seen:
                 raise Unfit(DataProblem.UNREADABLE, f"folder {at} is a link to one that is read already: {real}")
             seen.add(real)
-            found += [Path(at, name) for name in names]
-        images = sorted(path for path in found if path.suffix.lower() in EXTENSIONS)
-        others += len(found) - len(images)
+            inside += [Path(at, name) for name in names]
+        images = sorted(path for path in inside if path.suffix.lower() in EXTENSIONS)
+        others += len(inside) - len(images)
         files += [(path, label) for path in images]
     return files, others
 

@@ -39,7 +39,7 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
     Raises:
         NotConnected: if the SuperLink is not there or does not admit the node; the message says why.
     """
-    if identity.own:
+    if identity.made_here:
         store = None
         _register(fleet)
     here = {"superlink": fleet.address, "client-id": identity.client_id}

@@ -96,7 +96,7 @@ def connect(
     except BaseException:
         fleet.close()
         raise
-    return FleetConnection(fleet, node_id, own=identity.own, largest=largest, traffic=traffic)
+    return FleetConnection(fleet, node_id, made_here=identity.made_here, largest=largest, traffic=traffic)
 
 
 class FleetConnection:
@@ -111,7 +111,7 @@ class FleetConnection:
         fleet: FleetApi,
         node_id: int,
         *,
-        own: bool,
+        made_here: bool,
         largest: Callable[[], int] = lambda: 0,
         traffic: Traffic | None = None,
     ) -> None:
@@ -120,13 +120,13 @@ class FleetConnection:
         Args:
             fleet: the calls.
             node_id: the node.
-            own: whether its key was made here, and is forgotten at the end.
+            made_here: whether this process made its key, which is forgotten at the end.
             largest: as in `connect`.
             traffic: as in `connect`.
         """
         self._largest = largest
         self.node_id = node_id
-        self._own = own
+        self._made_here = made_here
         self._fleet = fleet
         self._cache = ObjectCache()
         self._runs: dict[int, RunSettings] = {}
@@ -256,7 +256,7 @@ class FleetConnection:
                 return
             self._closed.set()
             self._fleet.deactivate(self.node_id, timeout)
-            if self._own:
+            if self._made_here:
                 self._fleet.unregister(self.node_id, timeout)
         self._fleet.close()
 

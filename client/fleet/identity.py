@@ -18,11 +18,11 @@ class Identity:
 
     Attributes:
         key: its private key.
-        own: whether it was made here, so that the node registers itself.
+        made_here: whether this process made the key, so that the node registers itself.
     """
 
     key: ec.EllipticCurvePrivateKey
-    own: bool
+    made_here: bool
 
     @classmethod
     def of(cls, connection: Connection) -> "Identity":
@@ -33,7 +33,7 @@ class Identity:
         """
         if not connection.key:
             # The SuperLink checks a signature at every call: 0.7 ms for all of a poll, 1.4 ms with Flower's P-384.
-            return cls(ec.generate_private_key(ec.SECP256R1()), own=True)
+            return cls(ec.generate_private_key(ec.SECP256R1()), made_here=True)
         wanted = "it must hold an ECDSA key without a passphrase (`fedappeal key` makes one)"
         try:
             data = Path(connection.key).expanduser().read_bytes()
@@ -42,7 +42,7 @@ class Identity:
             raise ValueError(f"key = '{connection.key}' is not allowed: {wanted}; {error}") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"key = '{connection.key}' is not allowed: {wanted}")
-        return cls(key, own=False)
+        return cls(key, made_here=False)
 
     @property
     def fingerprint(self) -> str:

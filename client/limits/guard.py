@@ -116,14 +116,14 @@ class Guard:
         if self.deadline is not None:
             self.deadline.check()
 
-    def check_sent(self, rule: LocalRule, training: LocalTrainingSettings, examples: int, own: bool) -> None:
+    def check_sent(self, rule: LocalRule, training: LocalTrainingSettings, examples: int, is_own: bool) -> None:
         """Check a training whose result is sent: what is behind it must not be too little.
 
         Args:
             rule: the local rule.
             training: how much it trains.
             examples: how many the client trains on.
-            own: whether they are its owner's. How many of them are left to train on is the run's to say, so they
+            is_own: whether they are its owner's. How many of them are left to train on is the run's to say, so they
                 count as a batch; a share of a task's data is as small as it is.
 
         Raises:
@@ -131,7 +131,7 @@ class Guard:
         """
         self.check_training(rule, training, examples)
         limits, batch, gradients = self.limits, rule.examples(training), rule.gradients(training.steps(examples))
-        if own:
+        if is_own:
             batch = min(batch or examples, examples)
         if 0 < batch < limits.min_batch:
             raise LimitReached(f"a batch of {batch} is not allowed: this client's min-batch = {limits.min_batch}")

@@ -138,7 +138,7 @@ def run_client(
         identity = Identity.of(connection)
         if node.allow is None:
             node = node.model_copy(update={"allow": ""})
-        if not identity.own and not node.client_id:
+        if not identity.made_here and not node.client_id:
             node = node.model_copy(update={"client_id": identity.client_id})
         folder = Path(node.state_dir).expanduser() if node.state_dir else None
         with only_process(folder) if folder else nullcontext(), GracefulShutdown() as shutdown:
@@ -328,7 +328,7 @@ class _Client:
     def _work(self, node_id: int, message: Message, settings: RunSettings) -> Answer:
         run_id = message.metadata.run_id
         state = self._states.pop(run_id, None) or RecordDict()
-        note_connection(state, self.identity.fingerprint, lasting=not self.identity.own)
+        note_connection(state, self.identity.fingerprint, lasting=not self.identity.made_here)
         context = Context(run_id, node_id, self.node.as_config(), state, settings.config)
         try:
             reply = self.app(message, context)

@@ -51,7 +51,7 @@ class Attacker(threading.Thread):
         self.fleet = open_fleet(address, self.key, insecure=True, root_certificates=None)
         self.fleet.register()
         self.node_id = self.fleet.activate(10.0)
-        self.connection = FleetConnection(self.fleet, self.node_id, own=True)
+        self.connection = FleetConnection(self.fleet, self.node_id, made_here=True)
         self.received: list[str] = []
         self._answer = answer
         self._over = threading.Event()

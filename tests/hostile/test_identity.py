@@ -169,7 +169,7 @@ class Crowd(threading.Thread):
         for _ in range(count):
             fleet = open_fleet(address, new_key(), insecure=True, root_certificates=None)
             fleet.register()
-            self.nodes.append(FleetConnection(fleet, fleet.activate(10.0), own=False))
+            self.nodes.append(FleetConnection(fleet, fleet.activate(10.0), made_here=False))
         self.over = threading.Event()
 
     def run(self) -> None:

@@ -14,7 +14,7 @@ from strategies.rounds.round import Instructions
 def train_messages(
     members: Sequence[Member],
     arrays: ArrayRecord,
-    told: Mapping[str, Scalar],
+    config: Mapping[str, Scalar],
     instructions: Instructions,
     ttl: float,
 ) -> list[Addressed]:
@@ -23,12 +23,12 @@ def train_messages(
     Args:
         members: the clients.
         arrays: the global model.
-        told: general settings; those of the instructions count before them, but for the round's own keys.
+        config: general settings; those of the instructions count before them, but for the round's own keys.
         instructions: what the strategy tells.
         ttl: seconds until the deadline.
     """
-    last = {key: told[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
-    to_all = {**told, **instructions.all, **last}
+    last = {key: config[key] for key in (keys.SERVER_ROUND, keys.MANDATORY)}
+    to_all = {**config, **instructions.all, **last}
     shared = RecordDict({keys.ARRAYS: arrays, **instructions.records, keys.CONFIG: ConfigRecord(dict(to_all))})
     messages = []
     for member in members:
@@ -41,13 +41,13 @@ def train_messages(
 
 
 def evaluate_messages(
-    members: Sequence[Member], arrays: ArrayRecord, told: Mapping[str, Scalar], ttl: float
+    members: Sequence[Member], arrays: ArrayRecord, config: Mapping[str, Scalar], ttl: float
 ) -> list[Addressed]:
-    """Return one EVALUATE message for each client; ``told``: their config, ``ttl``: seconds."""
-    content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: ConfigRecord(dict(told))})
-    return [(m, _message(m, MessageType.EVALUATE, content.copy(), told, ttl)) for m in members]
+    """Return one EVALUATE message for each client; ``config``: theirs, ``ttl``: seconds."""
+    content = RecordDict({keys.ARRAYS: arrays, keys.CONFIG: ConfigRecord(dict(config))})
+    return [(m, _message(m, MessageType.EVALUATE, content.copy(), config, ttl)) for m in members]
 
 
-def _message(member: Member, kind: str, content: RecordDict, told: Mapping[str, Scalar], ttl: float) -> Message:
-    group = str(told[keys.SERVER_ROUND])
+def _message(member: Member, kind: str, content: RecordDict, config: Mapping[str, Scalar], ttl: float) -> Message:
+    group = str(config[keys.SERVER_ROUND])
     return Message(content, member.node_id, kind, ttl=max(ttl, 0.001), group_id=group)
