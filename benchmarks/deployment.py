@@ -114,7 +114,8 @@ class Deployed:
         Raises:
             RuntimeError: not every client that a round asks joined.
         """
-        from fedappeal.federation.submit import build_fab, run_status, submit
+        from fedappeal.federation.submit import run_status, submit
+        from fedappeal.flower.bundle import build_fab
         from server.new_run import new_run
 
         new_run(self.folder, self.config)

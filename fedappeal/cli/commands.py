@@ -193,7 +193,7 @@ def _submit(
     from fedappeal.cli.page import PageOptions
     from fedappeal.cli.report import report_run
     from fedappeal.cli.submit import submit_run
-    from fedappeal.federation.submit import CLIENT_APP
+    from fedappeal.flower.bundle import CLIENT_APP
     from fedappeal.runs.launch.remote import Submission, remote_superlink
     from fedappeal.views.metrics.serving import MetricsPort
 

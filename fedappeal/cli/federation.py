@@ -98,10 +98,10 @@ def list_runs(superlink: SuperLinkAddress, root_certificates: RootCertificates =
     """List the runs that the SuperLink knows: `federation stop` takes a run's id."""
     from rich.text import Text
 
-    from fedappeal.federation import runs
+    from fedappeal.federation import submit
 
     with _control(superlink, root_certificates) as ca:
-        known = runs.list_runs(superlink, ca)
+        known = submit.list_runs(superlink, ca)
     if as_json:
         typer.echo(json.dumps([run.as_dict() for run in known], indent=2))
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from fedappeal.system.private_files import write_private
+from fedappeal.system.files import replace_file
 from fedappeal.views.terminal.shown import say
 
 if TYPE_CHECKING:
@@ -81,5 +81,5 @@ def shown_page(view: "View", place: "PagePlace", console: Console, folder: Path 
 def _keep(folder: Path | None, url: str) -> Path | None:
     if folder is None:
         return None
-    write_private(folder / ADDRESS, url + "\n")
+    replace_file(folder / ADDRESS, f"{url}\n".encode(), durable=False, mode=0o600)
     return folder / ADDRESS

@@ -33,10 +33,10 @@ _POLL = 0.5
 def count_replicas(service: str = SERVICE) -> int:
     """Return the number of a service's replicas: Docker's name server knows an address for each."""
     try:
-        found = socket.getaddrinfo(service, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(service, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
     except socket.gaierror:
         return 0
-    return len({address[4][0] for address in found})
+    return len({address[4][0] for address in addresses})
 
 
 def wait_for_replicas(
@@ -182,14 +182,14 @@ def _register() -> int:
     keys = [PublicKey.read(slot.public_key) for slot in wait_for_replicas(CLIENTS)]
     ca = read_root_certificates(str(CA))
     try:
-        known = {node.client_id: node.status for node in list_nodes(SUPERLINK, ca)}
-        fresh = [key for key in keys if key.client_id not in known]
+        statuses = {node.client_id: node.status for node in list_nodes(SUPERLINK, ca)}
+        fresh = [key for key in keys if key.client_id not in statuses]
         register(SUPERLINK, fresh, ca)
     except ControlError as error:
         sys.exit(f"fedappeal: {error}")
     tell(f"{len(keys)} clients, {len(fresh)} of them new")
     for key in keys:
-        if known.get(key.client_id) == UNREGISTERED:
+        if statuses.get(key.client_id) == UNREGISTERED:
             tell(f"{key.name} was struck off and is not admitted any more", client=key.client_id)
     return len(keys)
 

@@ -111,10 +111,10 @@ def make_key(path: Path, name: str = "") -> Made:
         ConfigError: if there is a file and it holds no such key.
     """
     _make_folder(path.parent)
-    public, kept = path.with_suffix(".pub"), path.exists()
+    public, present = path.with_suffix(".pub"), path.exists()
     if public == path:
         raise ConfigError(f"'{path}' is not allowed: .pub is the ending of its public half")
-    if kept:
+    if present:
         key = _read_client_key(path)
     else:
         key = ec.generate_private_key(ec.SECP384R1())
@@ -122,7 +122,7 @@ def make_key(path: Path, name: str = "") -> Made:
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     if not public.exists() or public.read_bytes().split()[:2] != line.split():
         replace_file(public, line + f" {name or path.stem}\n".encode())
-    return Made(path, kept, f"a client's key; {public.name} is for the operator")
+    return Made(path, present, f"a client's key; {public.name} is for the operator")
 
 
 def new_authority(name: str, begin: datetime.datetime, end: datetime.datetime) -> Authority:

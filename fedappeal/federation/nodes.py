@@ -10,8 +10,7 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-from fedappeal.federation.listed import Listed
-from fedappeal.flower.control import UNREGISTERED, KeyInUse, control
+from fedappeal.flower.control import UNREGISTERED, KeyInUse, Node, control
 from fedappeal.flower.node.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.proof import client_id_of
 from fedappeal.settings.config import ConfigError
@@ -58,27 +57,6 @@ class PublicKey:
 
 
 @dataclass(frozen=True)
-class Node(Listed):
-    """A node as the SuperLink knows it.
-
-    Attributes:
-        client_id: its key's fingerprint, which the run's folder calls it by.
-        node_id: the SuperLink's number of it.
-        name: what it was called when it was registered.
-        status: ``registered`` (never seen), ``online``, ``offline`` or ``unregistered``.
-        since: since when it is so, ISO 8601.
-        last_seen: when it last gave a sign of life, or went offline; ISO 8601, empty: never.
-    """
-
-    client_id: str
-    node_id: int
-    name: str
-    status: str
-    since: str
-    last_seen: str
-
-
-@dataclass(frozen=True)
 class Registration:
     """What came of registering a key.
 
@@ -100,10 +78,7 @@ def list_nodes(superlink: str, root_certificates: bytes | None = None) -> list[N
         ControlError: if it is not reachable or refuses.
     """
     with control(superlink, root_certificates) as api:
-        return [
-            Node(client_id_of(each.public_key), each.node_id, each.name, each.status, each.since, each.last_seen)
-            for each in api.nodes()
-        ]
+        return api.nodes()
 
 
 def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | None = None) -> list[Registration]:
@@ -127,8 +102,9 @@ def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | N
                 api.register_node(key.pem, key.name)
             outcome = "registered"
         except KeyInUse:
-            known = {n.client_id: n for n in list_nodes(superlink, root_certificates)}.get(key.client_id)
-            outcome = UNREGISTERED if known and known.status == UNREGISTERED else "already registered"
+            statuses = {node.client_id: node.status for node in list_nodes(superlink, root_certificates)}
+            struck_off = statuses.get(key.client_id) == UNREGISTERED
+            outcome = UNREGISTERED if struck_off else "already registered"
         outcomes.append(Registration(key.client_id, key.name, outcome))
     return outcomes
 
@@ -149,11 +125,11 @@ def unregister(superlink: str, who: str, root_certificates: bytes | None = None)
         ControlError: as in `register`.
     """
     nodes = [node for node in list_nodes(superlink, root_certificates) if node.status != UNREGISTERED]
-    found = [node for node in nodes if who in (node.client_id, str(node.node_id))]
-    found = found or [node for node in nodes if node.name == who]
-    if len(found) != 1:
-        problem = "no registered node is called so" if not found else f"{len(found)} nodes are called so"
+    named = [node for node in nodes if who in (node.client_id, str(node.node_id))]
+    named = named or [node for node in nodes if node.name == who]
+    if len(named) != 1:
+        problem = "no registered node is called so" if not named else f"{len(named)} nodes are called so"
         raise ConfigError(f"node = '{who}' is not allowed: {problem} (client-id, node id or name, as in the list)")
     with control(superlink, root_certificates) as api:
-        api.unregister_node(found[0].node_id)
-    return found[0]
+        api.unregister_node(named[0].node_id)
+    return named[0]

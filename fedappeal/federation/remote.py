@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedappeal.federation.runs import told
-from fedappeal.federation.submit import CLIENT_APP, build_fab, run_status, submit
-from fedappeal.flower.control import ControlError, RunStatus
+from fedappeal.federation.submit import run_status, submit
+from fedappeal.flower.bundle import CLIENT_APP, build_fab
+from fedappeal.flower.control import LISTED, ControlError, RunStatus
 from fedappeal.record.follower import WatchedRun
 from fedappeal.settings.config import RunConfig
 
@@ -51,8 +51,10 @@ class RemoteSuperLink:
         Raises:
             ControlError: if the SuperLink is not reachable or refuses.
         """
-        fab = build_fab(config.as_config(), clientapp=clientapp)
-        return submit(self.address, fab, told(config), root_certificates=self.root_certificates)
+        settings = config.as_config()
+        listed = {key: settings[key] for key in LISTED}
+        fab = build_fab(settings, clientapp=clientapp)
+        return submit(self.address, fab, listed, root_certificates=self.root_certificates)
 
     def follow(
         self,

@@ -244,10 +244,10 @@ class SuperLink:
 def _flower_command(name: str) -> Path:
     """Return a command of the Flower that this Python has installed."""
     beside = Path(sys.executable).parent / name
-    found = beside if beside.is_file() else shutil.which(name)
-    if not found:
+    command = beside if beside.is_file() else shutil.which(name)
+    if not command:
         raise SuperLinkError(f"the command {name} was not found: install flwr>=1.39,<1.40")
-    return Path(found)
+    return Path(command)
 
 
 def import_paths(environment: Mapping[str, str]) -> dict[str, str]:
@@ -268,12 +268,12 @@ def _free_ports(count: int) -> list[int]:
     """Return distinct ports of loopback that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind((_LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
+        for listener in sockets:
+            listener.bind((_LOOPBACK, 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -14,27 +14,17 @@ from flwr.app import UserConfig
 from flwr.cli.build import build_fab_from_files
 from flwr.common.config import flatten_dict, fuse_dicts, get_fab_config
 
+from fedappeal.system.versions import FEDAPPEAL
+
+SERVER_APP = "server.app:app"
+CLIENT_APP = "client.app:app"
+_PROJECT = "fedappeal"
+_LICENSE = "Settings of one run. The code that runs is the installed fedappeal package, under its own license.\n"
+"""Text of the license file, which format 1 insists on."""
 FLOWER_DEPENDENCY = "flwr>=1.39,<1.40"
 _FLOWER_TARGET = "1.39.0"
 _FORMAT = 1
 _LARGEST_SETTINGS = 2**20
-
-
-@dataclass(frozen=True)
-class Project:
-    """Who made a bundle.
-
-    Attributes:
-        name: of the project, and of its publisher.
-        version: of the project.
-        description: one line.
-        license: text of the license file, which format 1 insists on.
-    """
-
-    name: str
-    version: str
-    description: str
-    license: str
 
 
 @dataclass(frozen=True)
@@ -50,14 +40,19 @@ class RunSettings:
     version: str
 
 
-def build(project: Project, config: Mapping[str, Any], *, serverapp: str, clientapp: str) -> bytes:
+def build_fab(
+    config: Mapping[str, Any], serverapp: str = SERVER_APP, clientapp: str = CLIENT_APP, *, version: str = FEDAPPEAL
+) -> bytes:
     """Build a bundle in memory that holds settings and names its apps.
 
+    It holds no code: the SuperLink imports the ServerApp that it names, and with no ``server`` package in the bundle
+    it finds the installed one.
+
     Args:
-        project: who made it.
         config: the run configuration, scalars; a dot in a key stands for a table in the bundle.
         serverapp: ``module:attribute`` of the ServerApp, importable where the SuperLink runs.
-        clientapp: the same for stock SuperNodes.
+        clientapp: the same for stock SuperNodes; the long-lived client runs its own installed app.
+        version: the bundle's version, for information.
 
     Returns:
         The bundle's bytes, the same for the same arguments.
@@ -67,16 +62,16 @@ def build(project: Project, config: Mapping[str, Any], *, serverapp: str, client
     """
     pyproject: dict[str, Any] = {
         "project": {
-            "name": project.name,
-            "version": project.version,
-            "description": project.description,
+            "name": _PROJECT,
+            "version": version,
+            "description": "Settings of one fedappeal run",
             "license": {"file": "LICENSE"},
             "dependencies": [FLOWER_DEPENDENCY],
         },
         "tool": {
             "flwr": {
                 "app": {
-                    "publisher": project.name,
+                    "publisher": _PROJECT,
                     "fab-format-version": _FORMAT,
                     "flwr-version-target": _FLOWER_TARGET,
                     "components": {"serverapp": serverapp, "clientapp": clientapp},
@@ -85,7 +80,7 @@ def build(project: Project, config: Mapping[str, Any], *, serverapp: str, client
             }
         },
     }
-    files = {"pyproject.toml": tomli_w.dumps(pyproject).encode(), "LICENSE": project.license.encode()}
+    files = {"pyproject.toml": tomli_w.dumps(pyproject).encode(), "LICENSE": _LICENSE.encode()}
     return build_fab_from_files(files)[0]
 
 

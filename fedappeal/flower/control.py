@@ -6,7 +6,7 @@ A process that reaches that port can do both, so the port belongs to loopback or
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 import httpx
@@ -23,6 +23,7 @@ from flwr.proto.control_pb2 import (
     UnregisterNodeRequest,
 )
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.run_pb2 import Run as RunProto
 from flwr.proto.run_pb2 import RunStatus as RunStatusProto
 from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control.control_http_client import ControlHttpClient
@@ -34,12 +35,15 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped, 
 from fedappeal.flower.errors import known_error
 from fedappeal.flower.node.tls import speaks_tls, split_address
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.proof import client_id_of
 
 _SHOWN = 40
 """Characters of a text that a message quotes."""
 _PROBE = 3.0
 """Seconds to find out whether a server speaks TLS."""
 UNREGISTERED = NodeStatus.UNREGISTERED
+LISTED = ("strategy", "task", "out")
+"""Settings that a run is submitted with beside its bundle: the SuperLink lists those, and not what a bundle holds."""
 
 
 class ControlError(RuntimeError):
@@ -89,11 +93,20 @@ class RunStatus:
 
 
 @dataclass(frozen=True)
-class KnownNode:
+class Listed:
+    """A row of a list of the SuperLink's."""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return all fields as texts; JSON's numbers, which end at 2^53, cannot hold the ids."""
+        return {key.replace("_", "-"): str(value) for key, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Node(Listed):
     """A node as the SuperLink knows it.
 
     Attributes:
-        public_key: its key (PEM).
+        client_id: its key's fingerprint, which the run's folder calls it by.
         node_id: the SuperLink's number of it.
         name: what it was called when it was registered.
         status: ``registered`` (never seen), ``online``, ``offline`` or ``unregistered``.
@@ -101,7 +114,7 @@ class KnownNode:
         last_seen: when it last gave a sign of life, or went offline; ISO 8601, empty: never.
     """
 
-    public_key: bytes
+    client_id: str
     node_id: int
     name: str
     status: str
@@ -110,22 +123,26 @@ class KnownNode:
 
 
 @dataclass(frozen=True)
-class KnownRun:
+class Run(Listed):
     """A run as the SuperLink knows it.
 
     Attributes:
         run_id: the SuperLink's number of it.
-        status: how it is doing.
-        overrides: the settings that were given beside its bundle.
+        status: ``pending``, ``starting``, ``running``, ``completed``, ``failed`` or ``stopped``.
+        strategy: its strategy; empty: it was not submitted by fedappeal.
+        task: its task; empty as above.
         started: when it was submitted, ISO 8601.
         ended: when it ended; empty: it has not.
+        folder: its folder as the SuperLink sees it; empty where that is not known.
     """
 
     run_id: int
-    status: RunStatus
-    overrides: Mapping[str, UserConfigValue]
+    status: str
+    strategy: str
+    task: str
     started: str
     ended: str
+    folder: str
 
 
 class Control:
@@ -162,7 +179,7 @@ class Control:
         """Stop a run; False if the SuperLink did not."""
         return bool(self._client.StopRun(StopRunRequest(run_id=run_id)).success)
 
-    def nodes(self) -> list[KnownNode]:
+    def nodes(self) -> list[Node]:
         """Return all nodes that the SuperLink knows, unregistered ones too, in the order of registration."""
         answer = self._client.ListNodes(ListNodesRequest())
         nodes = []
@@ -173,24 +190,14 @@ class Control:
                 NodeStatus.OFFLINE: info.last_deactivated_at,
                 NodeStatus.UNREGISTERED: info.unregistered_at,
             }.get(info.status, "")
-            nodes.append(
-                KnownNode(info.public_key, int(info.node_id), info.name, info.status, since, _last_seen(info))
-            )
+            client_id = client_id_of(info.public_key)
+            nodes.append(Node(client_id, int(info.node_id), info.name, info.status, since, _last_seen(info)))
         return nodes
 
-    def runs(self) -> list[KnownRun]:
+    def runs(self) -> list[Run]:
         """Return all runs that the SuperLink knows, in the order in which they were submitted."""
         runs = self._client.ListRuns(ListRunsRequest()).run_dict.values()
-        return [
-            KnownRun(
-                int(run.run_id),
-                _status(run.status),
-                user_config_from_proto(run.override_config),
-                run.pending_at,
-                run.finished_at,
-            )
-            for run in sorted(runs, key=lambda run: _moment(run.pending_at))
-        ]
+        return [_listed(run) for run in sorted(runs, key=lambda run: _moment(run.pending_at))]
 
     def register_node(self, public_key: bytes, name: str) -> None:
         """Register a key (PEM); `KeyInUse` where it is known, or was unregistered once."""
@@ -205,6 +212,13 @@ class Control:
 
 def _status(status: RunStatusProto) -> RunStatus:
     return RunStatus(*(printable(text) for text in (status.status, status.sub_status, status.details)))
+
+
+def _listed(run: RunProto) -> Run:
+    status, overrides = _status(run.status), user_config_from_proto(run.override_config)
+    strategy, task, folder = (str(overrides.get(key, "")) for key in LISTED)
+    word = status.sub_status if status.finished else status.status
+    return Run(int(run.run_id), word, strategy, task, run.pending_at, run.finished_at, folder)
 
 
 def _moment(text: str) -> datetime:
@@ -251,10 +265,10 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
     try:
         yield Control(client, address)
     except httpx.HTTPStatusError as error:
-        known = known_error(error.response.text)
-        in_use = known is not None and known.code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
+        flower_error = known_error(error.response.text)
+        in_use = flower_error is not None and flower_error.code == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
         kind = KeyInUse if in_use else ControlError
-        raise kind(f"the SuperLink at {address} refused: {_reason(error.response, known)}") from None
+        raise kind(f"the SuperLink at {address} refused: {_reason(error.response, flower_error)}") from None
     except (RecursionError, ValueError) as error:
         if isinstance(error, ValueError) and not isinstance(error.__cause__, DecodeError):
             raise
@@ -275,8 +289,8 @@ def control(address: str, root_certificates: bytes | None) -> Iterator[Control]:
         client.close()
 
 
-def _reason(response: httpx.Response, known: FlowerError | None) -> str:
+def _reason(response: httpx.Response, error: FlowerError | None) -> str:
     """Return what a refusal says, in one line."""
-    parts = (known.message, known.public_details) if known else (response.text,)
+    parts = (error.message, error.public_details) if error else (response.text,)
     text = " ".join(part for part in parts if part)
     return printable(" ".join(text.split())) or f"HTTP status {response.status_code}"

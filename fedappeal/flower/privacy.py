@@ -18,23 +18,23 @@ Mod: TypeAlias = Callable[[Message, Context, ClientCall], Message]
 _one_at_a_time = threading.Lock()
 
 
-def update_norm(own: Sequence[NDArray], sent: Sequence[NDArray]) -> float:
+def update_norm(trained: Sequence[NDArray], sent: Sequence[NDArray]) -> float:
     """Return the L2 norm of an update.
 
     Args:
-        own: the arrays of the trained model.
+        trained: the arrays of the trained model.
         sent: those of the model that it was trained from, in the same order.
     """
     with np.errstate(invalid="ignore"):  # infinity less infinity: the norm is then no number, which callers check
-        return get_norm([np.subtract(after, before) for after, before in zip(own, sent, strict=True)])
+        return get_norm([np.subtract(after, before) for after, before in zip(trained, sent, strict=True)])
 
 
-def clip_update(own: Sequence[NDArray], sent: Sequence[NDArray], norm: float) -> list[NDArray]:
+def clip_update(trained: Sequence[NDArray], sent: Sequence[NDArray], norm: float) -> list[NDArray]:
     """Return the model whose update has at most the given L2 norm; arguments as in `update_norm`.
 
     An update of norm 0 is not allowed: Flower divides by it.
     """
-    clipped = list(own)
+    clipped = list(trained)
     compute_clip_model_update(clipped, list(sent), norm)
     return clipped
 

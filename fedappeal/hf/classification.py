@@ -52,11 +52,11 @@ class TextClassification(TextTask):
         """Return the folder's model with a classifier of the task's labels."""
         from fedappeal.hf import models
 
-        known, names = self.folder.label_names, self.class_names
-        if set(known) == set(names) and known != names:
+        folder_names, names = self.folder.label_names, self.class_names
+        if set(folder_names) == set(names) and folder_names != names:
             raise ConfigError(
                 f"{self.name}.labels = '{self.own.labels}' is not allowed: the folder's model has them in the order "
-                f"{','.join(known)}"
+                f"{','.join(folder_names)}"
             )
         labels = {
             "num_labels": self.num_classes,
@@ -73,6 +73,6 @@ class TextClassification(TextTask):
         return Split(self.encoded(texts), torch.from_numpy(labels))
 
     def _read(self, path: Path, owners: bool) -> Table:
-        own = self.own
-        owner_column = own.client_column if owners else ""
-        return read_table(path, own.text_column, own.label_column, self.class_names, owner_column)
+        settings = self.own
+        owner_column = settings.client_column if owners else ""
+        return read_table(path, settings.text_column, settings.label_column, self.class_names, owner_column)

@@ -94,21 +94,21 @@ class ModelFolder:
 
     def _read(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads((self.path / name).read_text(encoding="utf-8"))
+            content = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise self.refused(f"its {name} cannot be read ({reason})") from None
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise self.refused(f"its {name} is no JSON object")
-        return found
+        return content
 
     @property
     def max_tokens(self) -> int | None:
         """The most tokens that model and tokenizer take; None: neither says."""
-        told = [self.config.get("max_position_embeddings"), self.config.get("n_positions")]
+        limits = [self.config.get("max_position_embeddings"), self.config.get("n_positions")]
         if (self.path / _TOKENIZER_CONFIG).exists():
-            told.append(self._read(_TOKENIZER_CONFIG).get("model_max_length"))
-        return min((int(most) for most in told if most), default=None)
+            limits.append(self._read(_TOKENIZER_CONFIG).get("model_max_length"))
+        return min((int(most) for most in limits if most), default=None)
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def _load(folder: ModelFolder, random_weights: bool, kind: str, config: dict[str
     # No kernel that looks at the values: so the clients of a simulation can be trained as one batch.
     if random_weights:
         return family.from_config(settings, attn_implementation="eager"), []
-    model, told = family.from_pretrained(
+    model, loading = family.from_pretrained(
         folder.path,
         config=settings,
         attn_implementation="eager",
@@ -69,7 +69,7 @@ def _load(folder: ModelFolder, random_weights: bool, kind: str, config: dict[str
         use_safetensors=True,
         output_loading_info=True,
     )
-    return model, list(new_modules(model, told["missing_keys"]))
+    return model, list(new_modules(model, loading["missing_keys"]))
 
 
 def new_modules(model: nn.Module, missing: Iterable[str]) -> Iterator[str]:
@@ -81,9 +81,9 @@ def new_modules(model: nn.Module, missing: Iterable[str]) -> Iterator[str]:
     left = set(missing)
     outermost: list[str] = []
     for name, module in model.named_modules():
-        own = {f"{name}.{key}".lstrip(".") for key, _ in module.named_parameters()}
+        parameters = {f"{name}.{key}".lstrip(".") for key, _ in module.named_parameters()}
         inside = any(name.startswith(f"{outer}.") for outer in outermost)
-        if own and own <= left and not inside:
+        if parameters and parameters <= left and not inside:
             if not name:
                 raise ValueError("it holds none of this model's weights")
             outermost.append(name)

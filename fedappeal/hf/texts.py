@@ -138,13 +138,13 @@ def _saved(path: Path, wanted: Sequence[str]) -> list[Column]:
     from datasets import Dataset, load_from_disk
 
     try:
-        found = load_from_disk(str(path))
+        saved = load_from_disk(str(path))
     except Exception as error:  # its errors are of many kinds
         raise ValueError(f"not a folder that datasets saved ({error})") from None
-    if not isinstance(found, Dataset):
-        raise ValueError(f"it holds several splits: name one of {', '.join(found)}")
-    _check(wanted, found.column_names)
-    return [list(found[name]) for name in wanted]
+    if not isinstance(saved, Dataset):
+        raise ValueError(f"it holds several splits: name one of {', '.join(saved)}")
+    _check(wanted, saved.column_names)
+    return [list(saved[name]) for name in wanted]
 
 
 def _require(package: str, what: str, extra: str) -> None:
@@ -154,12 +154,12 @@ def _require(package: str, what: str, extra: str) -> None:
 
 def _label_numbers(values: Sequence[Any], names: Sequence[str]) -> list[int]:
     """Return labels as numbers 0..C-1; each is given as its name or its number."""
-    known: dict[str, int] = {str(number): number for number in range(len(names))}
-    known |= {name: number for number, name in enumerate(names)}  # "1" to "5" are names where they are stars
-    found = [known.get(str(value)) for value in values]
-    if None in found:
-        row = found.index(None)
+    number_of: dict[str, int] = {str(number): number for number in range(len(names))}
+    number_of |= {name: number for number, name in enumerate(names)}  # "1" to "5" are names where they are stars
+    numbers = [number_of.get(str(value)) for value in values]
+    if None in numbers:
+        row = numbers.index(None)
         raise ValueError(
             f"row {row + 1} has the label '{values[row]}': {', '.join(names)}, or 0 to {len(names) - 1} are allowed"
         )
-    return [number for number in found if number is not None]
+    return [number for number in numbers if number is not None]

@@ -36,5 +36,5 @@ def encode(tokenizer: Any, texts: Sequence[str], max_length: int) -> "dict[str, 
     """Return ``input_ids`` and ``attention_mask`` of texts, int64, shape ``(n, max_length)``."""
     import torch
 
-    found = tokenizer(list(texts), truncation=True, max_length=max_length, padding="max_length")
-    return {key: torch.tensor(found[key], dtype=torch.int64) for key in ("input_ids", "attention_mask")}
+    encoded = tokenizer(list(texts), truncation=True, max_length=max_length, padding="max_length")
+    return {key: torch.tensor(encoded[key], dtype=torch.int64) for key in ("input_ids", "attention_mask")}

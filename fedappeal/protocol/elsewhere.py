@@ -74,5 +74,5 @@ def record_elsewhere(model: Elsewhere) -> "ArrayRecord":
 
 def elsewhere(record: object) -> Elsewhere | None:
     """Return what is known of the model that a record stands for; None: the record holds its model."""
-    found = getattr(record, "elsewhere", None)
-    return found if isinstance(found, Elsewhere) else None
+    model = getattr(record, "elsewhere", None)
+    return model if isinstance(model, Elsewhere) else None

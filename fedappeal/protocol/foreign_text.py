@@ -47,7 +47,7 @@ def all_printable(value: Any, longest: int | None = None) -> Any:
     if isinstance(value, str):
         return printable(value, len(value) if longest is None else longest)
     if isinstance(value, list | tuple):
-        return [all_printable(each, longest) for each in value]
+        return [all_printable(part, longest) for part in value]
     if isinstance(value, dict):
-        return {all_printable(key, longest): all_printable(each, longest) for key, each in value.items()}
+        return {all_printable(key, longest): all_printable(part, longest) for key, part in value.items()}
     return value

@@ -248,8 +248,8 @@ def content_size(content: "RecordDict", known: dict[int, int] | None = None) -> 
     total = 0
     for name, record in content.items():
         if id(record) not in known:
-            if (held := elsewhere(record)) is not None:
-                known[id(record)] = held.size
+            if (stays := elsewhere(record)) is not None:
+                known[id(record)] = stays.size
             elif isinstance(record, ArrayRecord):
                 known[id(record)] = content_bytes(record) + sum(
                     len(key) + len(array.dtype) for key, array in record.items()

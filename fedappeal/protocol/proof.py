@@ -83,9 +83,9 @@ def signer_of(public_key: str, signature: bytes, *stated: bytes) -> str:
         raise ValueError("the public key cannot be read") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("the public key is not on P-256")
-    for each in stated:
+    for statement in stated:
         try:
-            key.verify(signature, each, ec.ECDSA(hashes.SHA256()))
+            key.verify(signature, statement, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
             continue
         return fingerprint(public_pem(key))

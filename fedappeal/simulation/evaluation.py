@@ -1,8 +1,7 @@
 """The loss of one model on the data of many clients: one forward pass and a mean a client."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,8 +15,6 @@ from fedappeal.simulation.forms.batched import Examples
 from fedappeal.simulation.forms.inference import for_inference, is_pytorchs_own
 from fedappeal.tasks.examples import only_tensor
 from fedappeal.tasks.task import Task
-
-A = TypeVar("A")
 
 CHUNK = 2048
 """Examples a forward pass: large enough for the products, small enough for the caches."""
@@ -72,9 +69,7 @@ class ClientsEvaluation:
         losses, right = _measured(task, fast, inputs, labels, rows, workers, precision)
         counts = np.array([stop - start for start, stop in rows])
         first = np.cumsum(counts) - counts
-        loss, correct = (
-            np.add.reduceat(of_each.double().cpu().numpy(), first) / counts for of_each in (losses, right)
-        )
+        loss, correct = (np.add.reduceat(values.double().cpu().numpy(), first) / counts for values in (losses, right))
         return {
             k: Evaluation(mean, share)
             for k, mean, share in zip(clients, loss.tolist(), correct.tolist(), strict=True)
@@ -107,6 +102,7 @@ def _measured(
         index = torch.cat([torch.arange(*span) for span in rows]).to(labels.device)
         inputs, labels, spans = inputs[index], labels[index], [(0, count)]
 
+    @torch.no_grad()  # each thread has its own mode
     def measure(piece: tuple[int, int, int]) -> None:
         start, stop, at = piece
         x, y = inputs[start:stop], labels[start:stop]
@@ -114,23 +110,8 @@ def _measured(
         losses[at : at + len(y)] = task.loss(logits, y, reduction="none")
         torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
 
-    list(_each(workers)(measure, pieces(spans)))
+    list(map(measure, pieces(spans)) if workers is None else workers.map(measure, pieces(spans)))
     return losses, right
-
-
-def _each(workers: Executor | None) -> Callable[[Callable[[A], None], Iterable[A]], Iterator[None]]:
-    """Return what does a piece of work for each item: by workers, or one item after another."""
-    if workers is None:
-        return map
-
-    def by_workers(work: Callable[[A], None], items: Iterable[A]) -> Iterator[None]:
-        def alone(item: A) -> None:
-            with torch.no_grad():  # each thread has its own mode
-                work(item)
-
-        return workers.map(alone, items)
-
-    return by_workers
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """A Flower `Grid` in this process: a message to a virtual client is a function call."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -90,13 +91,21 @@ class VirtualClients(Grid):
             self._contexts[node] = self._make_context(node - FIRST_NODE)
         return self._contexts[node]
 
-    def _named(self, message: Message) -> str:
-        """Give a message an id, and return it; empty for a node that is not there."""
-        if message.metadata.dst_node_id not in self._nodes:
-            return ""
-        self._pushed += 1
-        set_message_id(message, str(self._pushed))
-        return str(self._pushed)
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Take messages; return their ids, empty for a node that is not there."""
+        ids = []
+        for message in messages:
+            message_id = ""
+            if message.metadata.dst_node_id in self._nodes:
+                self._pushed += 1
+                set_message_id(message, message_id := str(self._pushed))
+                self._take(message_id, message)
+            ids.append(message_id)
+        return ids
+
+    @abstractmethod
+    def _take(self, message_id: str, message: Message) -> None:
+        """Take a message that has an id."""
 
 
 class InProcessGrid(VirtualClients):
@@ -126,18 +135,11 @@ class InProcessGrid(VirtualClients):
         self._scheduler = scheduler
         self._waiting: dict[str, Message] = {}
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Take messages; return their ids, empty for a node that is not there."""
-        ids = []
-        for message in messages:
-            ids.append(message_id := self._named(message))
-            if not message_id:
-                continue
-            if self._scheduler is None:
-                self._waiting[message_id] = message
-            else:
-                self._scheduler.start(message_id, partial(self._answer, message))
-        return ids
+    def _take(self, message_id: str, message: Message) -> None:
+        if self._scheduler is None:
+            self._waiting[message_id] = message
+        else:
+            self._scheduler.start(message_id, partial(self._answer, message))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Have clients answer, and return the replies; with a scheduler, some may come at a later call."""

@@ -66,15 +66,14 @@ def run_in_parallel(
                 for future in done:
                     error = future.exception()
                     broken = broken or isinstance(error, BrokenProcessPool)
-                    on_end(running.pop(future), _reason(error))
+                    on_end(running.pop(future), reason_of(error) if error else "")
                 tick()
                 if not done:
                     time.sleep(POLL)
 
 
-def _reason(error: BaseException | None) -> str:
-    if error is None:
-        return ""
+def reason_of(error: BaseException) -> str:
+    """Return why a job failed, in one line."""
     if isinstance(error, BrokenProcessPool):
         return LOST
     text = " ".join(str(error).split())

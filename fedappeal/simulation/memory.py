@@ -44,7 +44,7 @@ def _file(path: Path, server_round: int) -> Path:
 
 
 def _values(evaluations: Mapping[str, Evaluation]) -> Mapping[str, Sequence[Any]]:
-    return {key: (each.loss, each.score, dict(each.others)) for key, each in evaluations.items()}
+    return {key: (e.loss, e.score, dict(e.others)) for key, e in evaluations.items()}
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,9 @@ class SavedMemory:
         held: dict[str, FlowerRecord] = {}
         alike: dict[tuple[str, int], list[int]] = {}
         for node, context in self._grid.contexts.items():
-            known, place = self._first.get(node, {}), node - FIRST_NODE
+            before, place = self._first.get(node, {}), node - FIRST_NODE
             for name, record in context.state.items():
-                if known.get(name) is record:
+                if before.get(name) is record:
                     continue
                 places = alike.setdefault((name, id(record)), [])
                 if not places:
@@ -162,9 +162,9 @@ class SavedMemory:
         arrays, records = flattened(held)
         several = {f"{first}/{name}": others for (name, _), (first, *others) in alike.items() if others}
         judged = [
-            [each.node.partition_id, each.judged.model, each.judged.server_round, _values(each.judged.evaluations)]
-            for each in (self._participants.kept() if self._participants is not None else ())
-            if each.judged.evaluations
+            [one.node.partition_id, one.judged.model, one.judged.server_round, _values(one.judged.evaluations)]
+            for one in (self._participants.kept() if self._participants is not None else ())
+            if one.judged.evaluations
         ]
         text = json.dumps({"records": records, "alike": several, "judged": judged}).encode()
         arrays[_TEXT] = np.frombuffer(text, np.uint8)
@@ -172,8 +172,8 @@ class SavedMemory:
 
     def keep_only(self, rounds: Collection[int]) -> None:
         """Delete the memory of other rounds; what clients remembered before the first stays."""
-        kept = {_file(self._folder.path, each) for each in (0, *rounds)}
-        for file in set(self._folder.path.glob("memory-*.safetensors")) - kept:
+        files = {_file(self._folder.path, server_round) for server_round in (0, *rounds)}
+        for file in set(self._folder.path.glob("memory-*.safetensors")) - files:
             file.unlink()
 
     def _states(self) -> dict[int, dict[str, Any]]:

@@ -61,7 +61,7 @@ def clients_data(config: RunConfig, task: Task, clients: int, device: torch.devi
 def _tells_counts(task: Task) -> bool:
     """Whether a task's `counts` belongs to its `load`, which a subclass may have overridden alone."""
     classes = type(task).__mro__
-    counts, load = (next(k for k, each in enumerate(classes) if name in vars(each)) for name in ("counts", "load"))
+    counts, load = (next(k for k, kind in enumerate(classes) if name in vars(kind)) for name in ("counts", "load"))
     return counts <= load
 
 
@@ -141,10 +141,10 @@ class LazyPool:
         data = _loaded(self.task, k, self.hold_out).to(self.device)
         trained, tested = data.counts
         counts = trained + (len(data.held_out) if data.held_out is not None else 0), tested
-        if (told := self.task.counts(k)) not in (None, counts):
+        if (announced := self.task.counts(k)) not in (None, counts):
             raise ConfigError(
                 f"task = '{self.task.settings.task}': client {k} has {counts} examples to train and test, its "
-                f"counts tell {told}"
+                f"counts tell {announced}"
             )
         self._kept[k] = data
         self._bytes += _bytes(data)
@@ -176,8 +176,8 @@ class _Later:
     @property
     def counts(self) -> tuple[int, int]:
         # How many are held out depends on which inputs are equal.
-        told = None if self._pool.hold_out else self._pool.task.counts(self._client)
-        return self._pool.loaded(self._client).counts if told is None else told
+        announced = None if self._pool.hold_out else self._pool.task.counts(self._client)
+        return self._pool.loaded(self._client).counts if announced is None else announced
 
     @property
     def fingerprint(self) -> str:

@@ -38,9 +38,9 @@ class Flips:
 
     def taken(self) -> dict[str, float]:
         """Return the counts for the history, and begin anew; nothing where no decision was compared."""
-        found = {"compared_decisions": self.compared, "flipped_decisions": self.flipped} if self.compared else {}
+        counts = {"compared_decisions": self.compared, "flipped_decisions": self.flipped} if self.compared else {}
         self.compared = self.flipped = 0
-        return dict(found)
+        return dict(counts)
 
 
 class BFloat16Participant(Participant):
@@ -87,9 +87,9 @@ def missing_bfloat16(device: str) -> str:
     """Return a line where a device, ``cpu``, is a processor without instructions for bfloat16; empty: it has them."""
     if device != "cpu" or not CPU_INFO.exists():
         return ""
-    found = (line.partition(":") for line in CPU_INFO.read_text().splitlines())
-    features = {each for name, _, value in found if name.strip() in ("flags", "Features") for each in value.split()}
-    if any(each.endswith("bf16") for each in features):
+    fields = (line.partition(":") for line in CPU_INFO.read_text().splitlines())
+    features = {word for name, _, value in fields if name.strip() in ("flags", "Features") for word in value.split()}
+    if any(word.endswith("bf16") for word in features):
         return ""
     return (
         f"evaluation-precision = {BFLOAT16}: this processor has no instructions for it (avx512_bf16, amx_bf16): "

@@ -31,13 +31,13 @@ class Damaged(ValueError):
 def seal(path: Path) -> None:
     """Put the checksum into a file that was written with `UNSEALED`."""
     head = _head(path)
-    found = _CHECKSUM.search(head)
-    assert found is not None
+    checksum = _CHECKSUM.search(head)
+    assert checksum is not None
     of_arrays = _crc_of_arrays(path, len(head))
-    head = head[: found.start(1)] + of_arrays + head[found.end(1) :]
+    head = head[: checksum.start(1)] + of_arrays + head[checksum.end(1) :]
     of_head = _crc(zlib.crc32(head))
     with open(path, "r+b") as file:
-        file.seek(found.start(1))
+        file.seek(checksum.start(1))
         file.write(of_arrays + b" " + of_head)
 
 
@@ -52,16 +52,16 @@ def check(path: Path, arrays: bool = True) -> None:
         Damaged: it does not match.
     """
     head = _head(path)
-    version, found = _FORMAT.search(head), _CHECKSUM.search(head)
-    if version is None and found is None:
+    version, checksum = _FORMAT.search(head), _CHECKSUM.search(head)
+    if version is None and checksum is None:
         return
     if version is not None and version[1] != FORMAT.encode():
         raise Damaged("its header is damaged, or a later version of fedappeal wrote it")
-    if version is None or found is None:
+    if version is None or checksum is None:
         raise Damaged("its header is damaged")
-    if _crc(zlib.crc32(head[: found.start(2)] + _NONE_YET.encode() + head[found.end(2) :])) != found[2]:
+    if _crc(zlib.crc32(head[: checksum.start(2)] + _NONE_YET.encode() + head[checksum.end(2) :])) != checksum[2]:
         raise Damaged("its header does not match its checksum")
-    if arrays and _crc_of_arrays(path, len(head)) != found[1]:
+    if arrays and _crc_of_arrays(path, len(head)) != checksum[1]:
         raise Damaged("its arrays do not match their checksum")
 
 

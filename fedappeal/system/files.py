@@ -99,14 +99,14 @@ def write_safetensors(
         texts: further entries of the metadata, for other programs to read.
         mode: as in `replaced`.
     """
-    own = {key: value for key, value in values.items() if key != CARD}
+    scalars = {key: value for key, value in values.items() if key != CARD}
     card = {CARD: str(values[CARD])} if CARD in values else {}
     with replaced(path, durable, mode) as temporary:  # straight into the file: a second copy could be gigabytes
         try:
             save_file(
                 {k: np.asarray(a, order="C") for k, a in arrays.items()},
                 temporary,
-                {**texts, _METADATA: json.dumps(own), **card, **UNSEALED},
+                {**texts, _METADATA: json.dumps(scalars), **card, **UNSEALED},
             )
             seal(temporary)
         except SafetensorError as error:  # a full disk

@@ -45,14 +45,14 @@ def json_line(
         seconds: when, since 1970; None: now.
     """
     moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
-    known = {
+    values = {
         "time": moment.isoformat(timespec="milliseconds"),
         "level": level,
         "logger": logger,
         "message": printable(message, _LONGEST),
         **{key: facts.get(key) for key in ("event", "run", "round", "client")},
     }
-    return json.dumps({field: known[field] for field in FIELDS})
+    return json.dumps({field: values[field] for field in FIELDS})
 
 
 def chosen_formatter(text: logging.Formatter) -> logging.Formatter:

@@ -16,15 +16,3 @@ def private_log(path: Path) -> BinaryIO:
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.fchmod(number, 0o600)
     return os.fdopen(number, "ab")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file by a text, at once and its owner's alone (0600)."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(text)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

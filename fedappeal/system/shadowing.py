@@ -20,10 +20,10 @@ def check_names() -> None:
     """
     root = Path(__file__).resolve().parents[2]
     for name in PACKAGES:
-        found = _found(name)
-        if found is not None and found.resolve() != root / name:
+        in_the_way = _found(name)
+        if in_the_way is not None and in_the_way.resolve() != root / name:
             raise ImportError(
-                f"'{found}' is in the way of fedappeal's own package '{name}' ({root / name}): "
+                f"'{in_the_way}' is in the way of fedappeal's own package '{name}' ({root / name}): "
                 f"rename it, or run from another folder",
                 name=name,
             )

@@ -64,20 +64,20 @@ def is_told() -> bool:
     return True
 
 
-def _socket(own: Address, other: Address) -> tuple[int, int, int]:
+def _socket(this_end: Address, other_end: Address) -> tuple[int, int, int]:
     """Return the state, user id and inode of the socket that has these addresses; zeros: there is none.
 
     Raises:
         NotTold: if the kernel does not answer.
     """
-    hosts = [_unmapped(host) for host, _ in (own, other)]
+    hosts = [_unmapped(host) for host, _ in (this_end, other_end)]
     if hosts[0].version != hosts[1].version:
         return 0, 0, 0
     family = socket.AF_INET6 if hosts[0].version == 6 else socket.AF_INET
     request = b"".join(
         (
             _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF),
-            struct.pack("!HH", own[1], other[1]),
+            struct.pack("!HH", this_end[1], other_end[1]),
             *(host.packed.ljust(16, b"\0") for host in hosts),
             struct.pack("=I", 0),  # of any interface
             _ANY_COOKIE,

@@ -19,8 +19,6 @@ class ByPerson(NaturalTask):
     people: str
     things: str
     default_model = "logistic"
-    hidden = (64, 30)
-    dropout = 0.2
 
     @abstractmethod
     def held(self) -> Mapping[str, tuple[Features, Labels]]:

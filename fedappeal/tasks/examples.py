@@ -49,14 +49,14 @@ def map_parts(merge: "Callable[[Sequence[Tensor]], Tensor]", structures: Sequenc
     """
     first = structures[0]
     if isinstance(first, Mapping):
-        if any(not isinstance(each, Mapping) or each.keys() != first.keys() for each in structures):
+        if any(not isinstance(other, Mapping) or other.keys() != first.keys() for other in structures):
             raise ValueError("examples of different form: their dicts have different keys")
-        return {key: map_parts(merge, [each[key] for each in structures]) for key in first}  # type: ignore[call-overload, index]
+        return {key: map_parts(merge, [other[key] for other in structures]) for key in first}  # type: ignore[call-overload, index]
     if isinstance(first, list | tuple):
-        if any(not isinstance(each, list | tuple) or len(each) != len(first) for each in structures):
+        if any(not isinstance(other, list | tuple) or len(other) != len(first) for other in structures):
             raise ValueError("examples of different form: their tuples have different lengths")
-        return tuple(map_parts(merge, [each[i] for each in structures]) for i in range(len(first)))  # type: ignore[index]
-    if any(isinstance(each, Mapping | list | tuple) for each in structures):
+        return tuple(map_parts(merge, [other[i] for other in structures]) for i in range(len(first)))  # type: ignore[index]
+    if any(isinstance(other, Mapping | list | tuple) for other in structures):
         raise ValueError("examples of different form: a tensor in place of a dict or tuple")
     return merge(structures)  # type: ignore[arg-type]
 
@@ -95,8 +95,8 @@ class Split:
             f"{name}{path}": tuple(t.shape) for name in ("x", "y") for path, t in tensors_of(getattr(self, name))
         }
         if any(not shape for shape in shapes.values()) or len({shape[0] for shape in shapes.values()}) != 1:
-            told = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "nothing"
-            raise ValueError(f"a Split has tensors with one row an example: {told}")
+            described = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "nothing"
+            raise ValueError(f"a Split has tensors with one row an example: {described}")
 
     def __len__(self) -> int:
         return int(next(tensors_of(self.y))[1].shape[0])

@@ -27,8 +27,8 @@ def with_held_out(data: ClientData) -> ClientData:
     held = torch.zeros(len(data.train), dtype=torch.bool)
     held[rows] = True
     device = data.train.device
-    kept, taken = (mask.nonzero().flatten().to(device) for mask in (~held, held))
-    return ClientData(data.train.take(kept), data.test, data.train.take(taken))
+    trained, taken = (mask.nonzero().flatten().to(device) for mask in (~held, held))
+    return ClientData(data.train.take(trained), data.test, data.train.take(taken))
 
 
 def held_out_rows(train: Split) -> list[int]:

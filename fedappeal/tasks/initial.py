@@ -27,11 +27,11 @@ def initial_arrays(task: Task, seed: int, file: str = "") -> Arrays:
     if not file:
         return {name: whole[name] for name in shared}
     arrays, _ = read_safetensors(Path(file))
-    given = {name: arrays[name] for name in shared if name in arrays}
-    fits = Layout.of(given) == Layout.of({name: whole[name] for name in shared})
+    matching = {name: arrays[name] for name in shared if name in arrays}
+    fits = Layout.of(matching) == Layout.of({name: whole[name] for name in shared})
     if not fits or len(arrays) not in (len(whole), len(shared)):
         raise ConfigError(
             f"initial-model = '{file}' is not allowed: it does not hold the model of task "
             f"'{task.name}' (model = {task.settings.model})"
         )
-    return given
+    return matching

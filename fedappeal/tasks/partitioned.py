@@ -8,19 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.tasks.arrays import Labels, Pixels, Rows
-from fedappeal.tasks.examples import ClientData, Split
+from fedappeal.tasks.labelled import LabelledTask
 from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.partitions.assign import assign
 from fedappeal.tasks.partitions.cache import kept_rows
 from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check, check_client
-from fedappeal.tasks.partitions.split import flipped, sizes, split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.partitions.split import sizes
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
-class PartitionedTask(Task):
+class PartitionedTask(LabelledTask):
     """A labelled data set of images, dealt out to ``clients + unseen-clients`` clients.
 
     Nothing is read or partitioned before the first `load`. So a client with data of its own needs neither the data
@@ -35,14 +34,12 @@ class PartitionedTask(Task):
         scale: the pixels' largest value; pixels are divided by it, then normalised.
         mean: mean of the scaled pixels, a fixed constant.
         std: their standard deviation, a fixed constant.
-        default_model: the model for ``model = auto``.
     """
 
     num_examples: int
     scale: float
     mean: float
     std: float
-    default_model: str
     auto_partition = AUTO_PARTITION
 
     @abstractmethod
@@ -81,36 +78,13 @@ class PartitionedTask(Task):
         _, labels = self.read()
         return kept_rows(self.fingerprint, labels, lambda: assign(self.settings, labels, self.num_classes))
 
-    @cached_property
-    def flipped(self) -> frozenset[int]:
-        """The clients whose labels are flipped."""
-        return flipped(self.settings)
+    def held_by(self, client: int) -> tuple[Pixels, Labels, Rows]:
+        """Return all pixels and labels, and which of their rows a client holds."""
+        return *self.read(), self.rows[client]
 
-    def initial_model(self, seed: int) -> "nn.Module":
-        """Return w_0 of the model that the settings name, on the CPU."""
-        from fedappeal.tasks import models
-
-        name = self.default_model if self.settings.model == "auto" else self.settings.model
-        with models.seeded(seed):
-            return models.build(name, self.input_shape, self.num_classes)
-
-    def load(self, client: int) -> ClientData:
-        """Return one client's data, on the CPU.
-
-        Args:
-            client: 0..clients-1 are the seen clients, then come the unseen ones.
-
-        Raises:
-            ConfigError: no such client, no data set, a data set too small for the clients, or a partition that cannot
-                be drawn.
-        """
-        check_client(self.settings, client)
-        train, test = split(self.settings, client, self.rows[client])
-        flip = client in self.flipped
-        return ClientData(
-            train=self._examples(train, flip),
-            test=self._examples(test, flip and self.settings.flip_on == "both"),
-        )
+    def scaled(self, x: NDArray[np.generic]) -> "Tensor":
+        """Return pixels scaled and normalised."""
+        return self.normalisation.apply(x)
 
     def counts(self, client: int) -> tuple[int, int]:
         """Return how many training and test examples a client has."""
@@ -127,11 +101,3 @@ class PartitionedTask(Task):
             ValueError: pixels out of range.
         """
         return self.normalisation.inputs(raw, self.settings.task)
-
-    def _examples(self, rows: Rows, flip: bool) -> Split:
-        import torch
-
-        pixels, labels = self.read()
-        x = self.normalisation.apply(pixels[rows])
-        y = torch.from_numpy(labels[rows])
-        return Split(x, self.num_classes - 1 - y if flip else y)

@@ -74,12 +74,12 @@ def parts_of(model: "nn.Module", share: str) -> Parts:
         shared = _matched(share, names)
     if not shared:
         raise ConfigError(f"share = '{share}' is not allowed: no array of the model would travel")
-    kept = [name for name in names if name not in shared]
+    staying = [name for name in names if name not in shared]
     return Parts(
         tuple(name for name in names if name in shared),
-        tuple(name for name in kept if name in trained or name not in parameters),
-        tuple(name for name in kept if name in parameters - trained),
-        tuple(name for name in kept if name in trained),
+        tuple(name for name in staying if name in trained or name not in parameters),
+        tuple(name for name in staying if name in parameters - trained),
+        tuple(name for name in staying if name in trained),
     )
 
 
@@ -94,12 +94,12 @@ def _matched(share: str, names: Iterable[str]) -> set[str]:
     chosen = set(names) if all(pattern.startswith("!") for pattern in patterns) else set()
     for pattern in patterns:
         wanted = pattern.removeprefix("!")
-        found = {name for name in names if fnmatchcase(name, wanted)}
-        if not found:
+        matches = {name for name in names if fnmatchcase(name, wanted)}
+        if not matches:
             listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
             raise ConfigError(
                 f"share = '{share}' is not allowed: no array of the model is called '{wanted}' ({listed}); or "
                 f"{ALL}, {TRAINABLE}"
             )
-        chosen = chosen - found if pattern.startswith("!") else chosen | found
+        chosen = chosen - matches if pattern.startswith("!") else chosen | matches
     return chosen

@@ -81,11 +81,11 @@ class ModelCard(Settings):
         """
         given = task.settings.as_config()
         general = {key: value for key, value in given.items() if "." not in key and key != "task"}
-        own = {f"{task.settings_name()}.{key}": value for key, value in task.own.as_config().items()}
+        plugin = {f"{task.settings_name()}.{key}": value for key, value in task.own.as_config().items()}
         named = task.settings.model
         return cls(
             task=config.task,
-            settings={**general, **own},
+            settings={**general, **plugin},
             fingerprint=task.fingerprint,
             model=getattr(task, "default_model", named) if named == "auto" else named,
             input_shape=task.input_shape,
@@ -135,10 +135,10 @@ def card_in(values: Mapping[str, Scalar], path: Path) -> ModelCard:
             f"version before cards"
         )
     try:
-        found: object = all_printable(parse_json(str(values[CARD])))
-        if not isinstance(found, dict):
+        content: object = all_printable(parse_json(str(values[CARD])))
+        if not isinstance(content, dict):
             raise ValueError("no JSON object")
-        return ModelCard.parse(found)
+        return ModelCard.parse(content)
     except (OverflowError, TypeError, ValueError) as error:
         raise ConfigError(f"the card of file '{path}' cannot be read: {'; '.join(str(error).splitlines())}") from None
 

@@ -128,17 +128,17 @@ def _fill(model: "nn.Module", shared: str | tuple[str, ...], file: Path) -> None
     import torch
 
     held, tied = model.state_dict(), tied_names(model)
-    own = {name: tuple(tensor.shape) for name, tensor in held.items() if name not in tied}
+    expected = {name: tuple(tensor.shape) for name, tensor in held.items() if name not in tied}
     shapes = {name: shape for name, shape in array_shapes(file).items() if name not in tied}  # others may write them
-    wanted = set(own) if shared == "all" else set(shared)
+    wanted = set(expected) if shared == "all" else set(shared)
     for name in sorted(wanted | set(shapes)):
-        if name not in wanted or name not in own:
+        if name not in wanted or name not in expected:
             raise ConfigError(f"file '{file}' does not hold this model: the model has no array '{name}'")
         if name not in shapes:
             raise ConfigError(f"file '{file}' does not hold this model: it lacks array '{name}'")
-        if shapes[name] != own[name]:
+        if shapes[name] != expected[name]:
             raise ConfigError(
-                f"file '{file}' does not hold this model: '{name}' has shape {shapes[name]}, not {own[name]}"
+                f"file '{file}' does not hold this model: '{name}' has shape {shapes[name]}, not {expected[name]}"
             )
     arrays = read_safetensors(file)[0]
     model.load_state_dict(

@@ -54,10 +54,10 @@ def inputs_of(trained: TrainedModel, raw: NDArray[np.generic]) -> Structure:
     Raises:
         ValueError: values out of range, or a task that does not say how to scale.
     """
-    told, task = trained.card.normalisation, trained.task
-    if told is None or told == task.normalisation:
+    of_card, task = trained.card.normalisation, trained.task
+    if of_card is None or of_card == task.normalisation:
         return task.inputs(raw)
-    return told.inputs(raw, trained.card.task)
+    return of_card.inputs(raw, trained.card.task)
 
 
 def predict(
@@ -77,7 +77,7 @@ def predict(
     """
     import torch
 
-    found, sums = Predictions(), dict[str, float]()
+    predictions, sums = Predictions(), dict[str, float]()
     model, card = trained.model.to(device), trained.card
     with torch.no_grad():
         for names, raw, labels in batches:
@@ -88,17 +88,17 @@ def predict(
             outputs = trained.task.forward(model, map_tensors(lambda t: t.to(device), x))
             said = _said(outputs, len(names), card.num_classes)
             if labels is not None:
-                found.labelled += len(labels)
+                predictions.labelled += len(labels)
                 measured = trained.task.metrics(outputs, torch.from_numpy(labels).to(device))
                 for name, value in measured.items():
                     sums[name] = sums.get(name, 0.0) + value * len(labels)
             for row, (name, (value, probability)) in enumerate(zip(names, said, strict=True)):
                 label = f"{value:g}" if probability is None else card.label(int(value))
-                found.lines.append(
+                predictions.lines.append(
                     Prediction(name, label, probability, "" if labels is None else card.label(int(labels[row])))
                 )
-    found.metrics = {name: total / found.labelled for name, total in sums.items()}
-    return found
+    predictions.metrics = {name: total / predictions.labelled for name, total in sums.items()}
+    return predictions
 
 
 def _said(outputs: object, examples: int, num_classes: int) -> list[tuple[float, float | None]]:

@@ -167,8 +167,8 @@ class Guarded:
             Refused: it is too large or too slow.
         """
         too_large = Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {self._most_body} bytes")
-        told = headers.get("content-length", "0")
-        if not told.isascii() or not told.isdigit() or len(told) > 12 or int(told) > self._most_body:
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or len(length) > 12 or int(length) > self._most_body:
             raise too_large
         body = bytearray()
         try:

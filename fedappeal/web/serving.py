@@ -166,8 +166,8 @@ def check_page(port: int, published: str = "", setting: str = "page", host: str 
 
 
 def _check_published(published: str, setting: str) -> None:
-    found = _ADDRESS.fullmatch(published)
-    if published and not (found and 0 < int(found[1]) < 65536):
+    address = _ADDRESS.fullmatch(published)
+    if published and not (address and 0 < int(address[1]) < 65536):
         raise ConfigError(f"{setting}-published = '{published}' is not allowed: HOST:PORT, as a browser has it")
 
 

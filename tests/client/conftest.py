@@ -24,7 +24,8 @@ class Run:
     """A run whose ServerApp does what it is told."""
 
     def __init__(self, superlink: Any, folder: Path, version: str, settings: Mapping[str, Any] | None = None) -> None:
-        from fedappeal.federation.submit import build_fab, submit
+        from fedappeal.federation.submit import submit
+        from fedappeal.flower.bundle import build_fab
 
         path = str(folder / "socket")
         self._listener = Listener(path)

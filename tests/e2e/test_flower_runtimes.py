@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from fedappeal.core.plugins import PLUGIN_PATH
-from fedappeal.federation.submit import build_fab, run_status, submit
+from fedappeal.federation.submit import run_status, submit
 from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.bundle import build_fab
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.docs.pages import write_files

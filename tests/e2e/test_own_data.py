@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedappeal.federation.submit import build_fab, run_status, submit
+from fedappeal.federation.submit import run_status, submit
 from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.bundle import build_fab
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.e2e.conftest import BIN, Marked

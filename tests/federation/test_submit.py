@@ -10,8 +10,8 @@ import pytest
 from fedappeal import __version__
 from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.federation.submit import build_fab
 from fedappeal.flower import bundle
+from fedappeal.flower.bundle import build_fab
 from fedappeal.runs.launch.remote import Submission
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 

@@ -12,12 +12,11 @@ from flwr.supercore.run import Run
 
 from fedappeal.flower import bundle
 
-PROJECT = bundle.Project("someone", "1.2.3", "Settings", "a license\n")
 CONFIG: dict[str, Any] = {"strategy": "maxfl", "lr": 0.1, "maxfl.server-lr": 0.5, "maxfl.on": True, "a.b.c": 3}
 
 
 def built(config: dict[str, Any] = CONFIG) -> bytes:
-    return bundle.build(PROJECT, config, serverapp="server.app:app", clientapp="mine.app:app")
+    return bundle.build_fab(config, serverapp="server.app:app", clientapp="mine.app:app", version="1.2.3")
 
 
 def pyproject(fab: bytes) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def test_it_holds_settings_and_no_code_and_is_always_the_same() -> None:
     assert built() == built()
     with zipfile.ZipFile(io.BytesIO(built())) as archive:
         assert sorted(archive.namelist()) == [".info/CONTENT", "LICENSE", "pyproject.toml"]
-        assert archive.read("LICENSE") == b"a license\n"
+        assert archive.read("LICENSE").endswith(b"under its own license.\n")
 
 
 def test_it_names_its_apps() -> None:

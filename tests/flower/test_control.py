@@ -24,9 +24,8 @@ from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower import bundle, control
 from fedappeal.flower.node.signing import public_key_bytes
 from fedappeal.flower.node.transport import open_fleet
+from fedappeal.protocol.proof import client_id_of
 from tests.client import certificates
-
-PROJECT = bundle.Project("someone", "1.2.3", "Settings", "a license\n")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def api(superlink: SuperLink) -> Iterator[control.Control]:
 
 
 def fab(serverapp: str = "waiting_app:app") -> bytes:
-    return bundle.build(PROJECT, {"seconds": 4.0}, serverapp=serverapp, clientapp="client.app:app")
+    return bundle.build_fab({"seconds": 4.0, "strategy": "", "task": "", "out": ""}, serverapp=serverapp)
 
 
 def wait_for(api: control.Control, run_id: int, status: str) -> control.RunStatus:
@@ -70,7 +69,7 @@ def test_flowers_words_are_those_that_are_written_down() -> None:
 
 @pytest.mark.e2e
 def test_a_run_completes_fails_or_is_stopped(api: control.Control) -> None:
-    completing = api.start_run(fab(), {"seconds": 0.0})
+    completing = api.start_run(fab(), {"seconds": 0.0, "strategy": "maxfl", "task": "digits", "out": "/runs/one"})
     failing = api.start_run(fab("no_such_module:app"), {})
     waiting = api.start_run(fab(), {})
     assert not wait_for(api, waiting, "running").finished
@@ -84,9 +83,10 @@ def test_a_run_completes_fails_or_is_stopped(api: control.Control) -> None:
     assert completed.details == ""
     known = {run.run_id: run for run in api.runs()}
     assert list(known)[-3:] == [completing, failing, waiting]
-    assert known[completing].overrides == {"seconds": 0.0}
-    assert known[waiting].overrides == {}
-    assert known[waiting].status.stopped
+    first, last = known[completing], known[waiting]
+    assert (first.strategy, first.task, first.folder) == ("maxfl", "digits", "/runs/one")
+    assert (last.strategy, last.task, last.folder) == ("", "", "")
+    assert (first.status, last.status) == ("completed", "stopped")
     assert known[completing].ended > known[completing].started
     failed = wait_for(api, failing, "finished")
     assert failed.sub_status == "failed"
@@ -99,8 +99,8 @@ def test_a_node_goes_through_all_of_flowers_states(superlink: SuperLink, api: co
     key = ec.generate_private_key(ec.SECP256R1())
     pem = public_key_bytes(key.public_key())
 
-    def node() -> control.KnownNode:
-        [known] = [each for each in api.nodes() if each.public_key == pem]
+    def node() -> control.Node:
+        [known] = [each for each in api.nodes() if each.client_id == client_id_of(pem)]
         assert known.name == "one"
         assert known.since
         return known
@@ -134,7 +134,7 @@ def test_a_key_that_is_known_or_was_unregistered_is_in_use(superlink: SuperLink)
     with pytest.raises(control.KeyInUse, match="refused: Public key already in use"):
         register()
     with control.control(superlink.control_address, superlink.root_certificates) as api:
-        [node_id] = [each.node_id for each in api.nodes() if each.public_key == pem]
+        [node_id] = [each.node_id for each in api.nodes() if each.client_id == client_id_of(pem)]
         api.unregister_node(node_id)
     with pytest.raises(control.KeyInUse):
         register()

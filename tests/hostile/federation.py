@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 from client.fleet.connection import FleetConnection
-from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
+from fedappeal.federation.submit import run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
 from fedappeal.flower.node.transport import open_fleet
 from fedappeal.protocol import keys, proof

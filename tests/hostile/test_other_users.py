@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.federation.submit import build_fab
+from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.control import control
 from tests.hostile.federation import Federation, federation
 

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fedappeal.federation.submit import build_fab, run_status, submit
+from fedappeal.federation.submit import run_status, submit
 from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.bundle import build_fab
 from fedappeal.record.files import INITIAL, MODEL
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.reader import Record

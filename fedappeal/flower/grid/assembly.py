@@ -68,16 +68,16 @@ class Assembly:
                 continue
             if len(content) > _OF_AN_ARRAY + _OF_A_CHUNK * most.objects:  # before it is parsed
                 raise ValueError(f"an array takes {len(content)} bytes to say what it is")
-            told = json.loads(content[content.index(HEAD_BODY_DIVIDER) + 1 :])
-            announced += _bytes_of(told)
+            fields = json.loads(content[content.index(HEAD_BODY_DIVIDER) + 1 :])
+            announced += _bytes_of(fields)
             if announced > most.bytes:
                 raise TooLong(
-                    _too_large(told["shape"], told["dtype"], f"{most.bytes} bytes, and announces {announced}")
+                    _too_large(fields["shape"], fields["dtype"], f"{most.bytes} bytes, and announces {announced}")
                 )
-            chunks = [children[int(each)] for each in told["arraychunk_ids"]]
+            chunks = [children[int(place)] for place in fields["arraychunk_ids"]]
             if set(chunks) != set(children):
                 raise ValueError("an array does not use all of its chunks")
-            array = Array(told["dtype"], tuple(told["shape"]), told["stype"], b"")
+            array = Array(fields["dtype"], tuple(fields["shape"]), fields["stype"], b"")
             self._growing[object_id] = _Growing(array, chunks[::-1])
             self._uses.update(chunks)
         if self._uses.total() > most.objects:
@@ -122,12 +122,12 @@ class Assembly:
         self._growing = {}
 
 
-def _bytes_of(told: Any) -> int:
+def _bytes_of(fields: Any) -> int:
     """Return the bytes of the values of an array, as it announces them."""
-    shape = told["shape"]
+    shape = fields["shape"]
     if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"an array has at most {_MOST_DIMENSIONS} dimensions")
-    return max(0, math.prod(map(int, shape))) * int(np.dtype(told["dtype"]).itemsize)
+    return max(0, math.prod(map(int, shape))) * int(np.dtype(fields["dtype"]).itemsize)
 
 
 def _too_large(shape: object, dtype: object, more: str) -> str:

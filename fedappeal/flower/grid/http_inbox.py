@@ -55,15 +55,15 @@ class HttpInbox:
         """
         wanted = dict.fromkeys(ids, False) | dict.fromkeys(unread, True)
         for reply_to, only_fact in wanted.items():
-            if only_fact and (known := self._coming.get(reply_to)) is not None and not known.unread:
-                known.drop()
-        fresh = [each for each in wanted if each not in self._coming]
+            if only_fact and (coming := self._coming.get(reply_to)) is not None and not coming.unread:
+                coming.drop()
+        fresh = [message_id for message_id in wanted if message_id not in self._coming]
         for proto, tree in self._announced(fresh):
             reply_to = proto.metadata.reply_to_message_id
             if reply_to in wanted:
                 self._coming[reply_to] = Incoming(proto, tree, allowance, wanted[reply_to])
         now = self._clock()
-        asked = [reply for each in wanted if (reply := self._coming.get(each)) is not None]
+        asked = [reply for message_id in wanted if (reply := self._coming.get(message_id)) is not None]
         for reply in asked:
             reply.asked = now
         self._coming = {key: reply for key, reply in self._coming.items() if reply.asked > now - _FORGOTTEN}
@@ -76,7 +76,7 @@ class HttpInbox:
         if not ids:
             return []
         if self._one_by_one and len(ids) > 1:
-            return list(chain.from_iterable(self._announced([each]) for each in ids))
+            return list(chain.from_iterable(self._announced([message_id]) for message_id in ids))
         try:
             answer = self._grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=ids))
         except (httpx.HTTPStatusError, ValueError) as error:

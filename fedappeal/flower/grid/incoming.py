@@ -91,7 +91,7 @@ class Incoming:
         """Return the objects of its present stage that have not come; none where it is not to be looked at now."""
         if self.settled or self._stalled:
             return []
-        return [each for each in self._stages[0] if each not in self._came]
+        return [object_id for object_id in self._stages[0] if object_id not in self._came]
 
     def wants(self) -> bool:
         """Whether the present look at it continues."""
@@ -129,7 +129,7 @@ class Incoming:
 
     def next_stage(self) -> None:
         """Go on to the next stage, where the present one is complete."""
-        if self.settled or any(each not in self._came for each in self._stages[0]):
+        if self.settled or any(object_id not in self._came for object_id in self._stages[0]):
             return
         done = self._stages.pop(0)
         if self.unread:
@@ -140,25 +140,25 @@ class Incoming:
     def message(self) -> Message:
         """Return the reply, or an error reply that says what is wrong with it."""
         try:
-            told = message_from_proto(self._proto)
+            bare = message_from_proto(self._proto)
         except Exception as error:  # metadata of a hostile client
             self.refuse(_unreadable(error))
-            told = message_from_proto(unavailable(self.reply_to, self.problem))
-        if self.gone and not told.has_error():
-            return make_message(told.metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "its objects never came"))
+            bare = message_from_proto(unavailable(self.reply_to, self.problem))
+        if self.gone and not bare.has_error():
+            return make_message(bare.metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "its objects never came"))
         if self.problem:
-            return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, self.problem))
-        if told.has_error():
-            forged = told.error.code in FROM_SUPERLINK and told.metadata.src_node_id != SUPERLINK_NODE_ID
-            return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, told.error.reason)) if forged else told
+            return make_message(bare.metadata, error=Error(ErrorCode.UNKNOWN, self.problem))
+        if bare.has_error():
+            forged = bare.error.code in FROM_SUPERLINK and bare.metadata.src_node_id != SUPERLINK_NODE_ID
+            return make_message(bare.metadata, error=Error(ErrorCode.UNKNOWN, bare.error.reason)) if forged else bare
         if self.unread:
-            return make_message(told.metadata, content=RecordDict())
+            return make_message(bare.metadata, content=RecordDict())
         try:
             # Of the announced message, which the SuperLink has compared with the one that it answers; the object may
             # name another client.
-            return make_message(told.metadata, content=self._content())
+            return make_message(bare.metadata, content=self._content())
         except Exception as error:  # what a client wrote can make Flower raise anything
-            return make_message(told.metadata, error=Error(ErrorCode.UNKNOWN, _unreadable(error)))
+            return make_message(bare.metadata, error=Error(ErrorCode.UNKNOWN, _unreadable(error)))
 
     def _content(self) -> RecordDict:
         contents, self._contents = self._contents, {}
@@ -210,7 +210,7 @@ def _unreadable(error: Exception) -> str:
 
 def _stages(tree: ObjectTree, most: int) -> list[list[str]]:
     """Return the ids of a tree's objects by stage; raises `TreeRefused` as `levels`."""
-    found = levels(tree, most)
-    chunks = dict.fromkeys(node.object_id for level in found[DEEPEST - 1 :] for node in level)
-    inner = dict.fromkeys(node.object_id for level in found[1 : DEEPEST - 1] for node in level)
+    by_depth = levels(tree, most)
+    chunks = dict.fromkeys(node.object_id for level in by_depth[DEEPEST - 1 :] for node in level)
+    inner = dict.fromkeys(node.object_id for level in by_depth[1 : DEEPEST - 1] for node in level)
     return [stage for stage in ([tree.object_id], list(inner), [c for c in chunks if c not in inner]) if stage]

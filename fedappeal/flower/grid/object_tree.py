@@ -21,13 +21,13 @@ def levels(tree: ObjectTree, most: int) -> list[list[ObjectTree]]:
         TreeRefused: if it has more, is nested deeper than a Flower message, or names an object with other children
             than before.
     """
-    found: list[list[ObjectTree]] = []
+    by_depth: list[list[ObjectTree]] = []
     count, level = 0, [tree]
     children: dict[str, list[str]] = {}
     while level:
-        if len(found) == DEEPEST:
+        if len(by_depth) == DEEPEST:
             raise TreeRefused(f"the objects of its reply are nested more than {DEEPEST} deep")
-        found.append(level)
+        by_depth.append(level)
         count += len(level)
         below: list[ObjectTree] = []
         for node in level:
@@ -38,4 +38,4 @@ def levels(tree: ObjectTree, most: int) -> list[list[ObjectTree]]:
             if children.setdefault(node.object_id, ids) != ids:
                 raise TreeRefused("its reply names an object with other children than before")
         level = below
-    return found
+    return by_depth

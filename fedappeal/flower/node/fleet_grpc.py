@@ -223,7 +223,7 @@ class GrpcFleet:
     def _call_some(self, method: Any, requests: list[Any]) -> list[Any]:
         if len(requests) == 1:
             return [self._call(method, requests[0], _OBJECT_TIMEOUT)]
-        calls = [method.future(each, timeout=_OBJECT_TIMEOUT, metadata=self._sign()) for each in requests]
+        calls = [method.future(request, timeout=_OBJECT_TIMEOUT, metadata=self._sign()) for request in requests]
         try:
             return [call.result() for call in calls]
         except grpc.RpcError as error:
@@ -240,8 +240,8 @@ class GrpcFleet:
 
     def _explain(self, error: grpc.RpcError) -> Exception:
         code, details = error.code(), str(error.details() or "")
-        known = known_error(details)
-        text = known.message if known else " ".join(details.split())[:300]
+        flower_error = known_error(details)
+        text = flower_error.message if flower_error else " ".join(details.split())[:300]
         if code == grpc.StatusCode.PERMISSION_DENIED:
             return fleet.MessageDropped(f"its run has ended ({text})")
         if code == grpc.StatusCode.UNAUTHENTICATED and _UNKNOWN_NODE in text:
@@ -249,7 +249,7 @@ class GrpcFleet:
         if _is_about_time(error):
             self._signed_at = -_SIGNATURE_LASTS  # the next call is signed anew
             return fleet.WrongClock(f"this machine's clock is not that of the SuperLink at {self.address}: set it")
-        number = known.code if known else None
+        number = flower_error.code if flower_error else None
         if number == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
             return fleet.AlreadyRegistered(text)
         if number == ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED:

@@ -10,19 +10,16 @@ A process of root is not let in at another user's either: it could be one that p
 
 import ipaddress
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedappeal.flower.superlink.superlink_log import Seldom
 from fedappeal.system.socket_owner import Address, NotTold, peer_of
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REFUSED = "this SuperLink serves the user who started it alone"
 """What a process of another user is told."""
@@ -57,7 +54,7 @@ class OwnUserOnly:
     The server must not let headers replace the peer's address (uvicorn: ``proxy_headers=False``).
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,9 +62,7 @@ class OwnUserOnly:
         if scope["type"] == "lifespan" or admits(scope.get("client"), scope.get("server"), "Control port"):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
-            await send({"type": "http.response.body", "body": REFUSED.encode()})
+            await PlainTextResponse(REFUSED, 403, {"connection": "close"})(scope, receive, send)
 
 
 class OwnUserInterceptor(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]

@@ -125,7 +125,7 @@ class FleetLimits(UnaryCalls):
             announced = levels(request.message_object_trees[0], MOST_OBJECTS)
         except TreeRefused as error:
             return str(error)
-        if any(self._is_another(each) for level in announced for each in level):
+        if any(self._is_another(node) for level in announced for node in level):
             return "its reply names an object that is stored with other children"
         return ""
 
@@ -136,8 +136,8 @@ class FleetLimits(UnaryCalls):
         store in a database refuses it.
         """
         entries = getattr(self._store(), "store", None)
-        known = entries.get(announced.object_id) if entries is not None else None
-        return known is not None and known.child_object_ids != [child.object_id for child in announced.children]
+        stored = entries.get(announced.object_id) if entries is not None else None
+        return stored is not None and stored.child_object_ids != [child.object_id for child in announced.children]
 
     def _push_object(
         self, call: Call, request: PushObjectRequest, context: grpc.ServicerContext
@@ -164,19 +164,19 @@ class FleetLimits(UnaryCalls):
 
     def _forget_deleted(self, node: _Node) -> None:
         store = self._store()
-        node.stored = {each: known for each, known in node.stored.items() if each in store}
+        node.stored = {object_id: size for object_id, size in node.stored.items() if object_id in store}
 
     def _node(self, node_id: int) -> _Node:
         """Return what is known of a node, and forget one that was not heard of for longest. The lock is held."""
         node = self._nodes.setdefault(node_id, _Node())
         self._nodes[node_id] = self._nodes.pop(node_id)  # the last one heard of is the last in order
         if len(self._nodes) > MOST_NODES:
-            for each in list(islice(self._nodes, min(_LOOKED_AT, len(self._nodes) - 1))):
-                known = self._nodes.pop(each)
-                self._forget_deleted(known)
-                if not known.stored:
+            for oldest_id in list(islice(self._nodes, min(_LOOKED_AT, len(self._nodes) - 1))):
+                oldest = self._nodes.pop(oldest_id)
+                self._forget_deleted(oldest)
+                if not oldest.stored:
                     break
-                self._nodes[each] = known
+                self._nodes[oldest_id] = oldest
         return node
 
 

@@ -125,7 +125,8 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         seconds = asked_to_hold(handler_call_details.invocation_metadata) if polls else 0.0
         if handler is None or handler.unary_unary is None or seconds <= 0:
             return handler
-        poll = _NotBlocking(partial(self._poll, handler.unary_unary, seconds))
+        poll: Any = partial(self._poll, handler.unary_unary, seconds)
+        poll.experimental_non_blocking = True  # gRPC does not wait for it: it may return before the call is answered
         # One response and the status: the same bytes as a unary call's.
         return grpc.unary_stream_rpc_method_handler(poll, handler.request_deserializer, None)
 
@@ -165,7 +166,7 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         with self._lock:
             # A ServerApp that was killed in the middle of a push leaves messages that never become complete, which
             # must not keep the next run's from the node. Of two runs at once a message may so be handed out early.
-            others = [each for each in self._incomplete.get(node, ()) if self._coming[each].run != run]
+            others = [other for other in self._incomplete.get(node, ()) if self._coming[other].run != run]
             woken = self._take_out([root, *others])
             if complete:
                 woken.add(node)
@@ -174,12 +175,12 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
                 self._incomplete.setdefault(node, set()).add(root)
                 if len(self._coming) > _MOST_COMING:
                     woken |= self._take_out([next(iter(self._coming))])
-        for each in woken:
-            self._wake(each)
+        for woken_node in woken:
+            self._wake(woken_node)
 
     def _let_go(self, objects: Sequence[str]) -> None:
         """Let nodes have their messages, where these are the objects that were missing."""
-        if not any(each in self._coming for each in objects):
+        if not any(object_id in self._coming for object_id in objects):
             return
         with self._lock:
             woken = self._take_out(objects)
@@ -188,7 +189,7 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
 
     def _take_out(self, roots: Iterable[str]) -> set[int]:
         """Wait for these no longer; return the nodes that nothing is on its way to now. The lock is held."""
-        found = set()
+        complete = set()
         for root in roots:
             if (coming := self._coming.pop(root, None)) is None:
                 continue
@@ -196,16 +197,16 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             left.discard(root)
             if not left:
                 del self._incomplete[coming.node]
-                found.add(coming.node)
-        return found
+                complete.add(coming.node)
+        return complete
 
     def _wake(self, node: int) -> None:
         """Ask Flower again on behalf of a node's poll."""
         with self._lock:
             held = self._held.get(node)
-            for each in (held, *self._starting):
-                if each is not None and each.node == node and each.asking:
-                    each.again = True
+            for poll in (held, *self._starting):
+                if poll is not None and poll.node == node and poll.asking:
+                    poll.again = True
             if held is None or held.asking:
                 return
             held.asking = True
@@ -286,26 +287,14 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             time.sleep(_TICK)
             now = time.monotonic()
             with self._lock:
-                late = [each for each in self._held.values() if each.until <= now and not each.asking]
-                for each in late:
-                    each.asking = True
+                late = [poll for poll in self._held.values() if poll.until <= now and not poll.asking]
+                for poll in late:
+                    poll.asking = True
                 given_up = [root for root, coming in self._coming.items() if coming.until <= now]
             self._let_go(given_up)
-            for each in late:
+            for poll in late:
                 with contextlib.suppress(RuntimeError):  # the process ends
-                    self._threads.submit(self._ask_again, each)
-
-
-class _NotBlocking:
-    """A handler that gRPC does not wait for: it may return before the call is answered."""
-
-    experimental_non_blocking = True
-
-    def __init__(self, behavior: Callable[[Any, grpc.ServicerContext, Callable[[object], None]], None]) -> None:
-        self._behavior = behavior
-
-    def __call__(self, request: Any, context: grpc.ServicerContext, respond: Callable[[object], None]) -> None:
-        self._behavior(request, context, respond)
+                    self._threads.submit(self._ask_again, poll)
 
 
 def hold_polls() -> None:
@@ -322,8 +311,8 @@ def hold_polls() -> None:
         behind = [*(interceptors or []), HandedOut(polls.is_incomplete, polls.is_coming)]
         return run(state_factory=state_factory, interceptors=behind, **named)
 
-    def outermost(*given: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        return create(*given, interceptors=[polls, *(interceptors or [])], **named)
+    def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
+        return create(*args, interceptors=[polls, *(interceptors or [])], **named)
 
     replace_name(flower, "_run_fleet_api_grpc_rere", start)
     replace_name(flower, "generic_create_grpc_server", outermost)

@@ -56,9 +56,9 @@ class Remembered(Generic[K, V]):
         """Return the answer for a key; ``lasting``: whether an answer may be remembered."""
         now = self._clock()
         with self._lock:
-            known = self._until.get(key)
-        if known is not None and known[0] > now:
-            return known[1]
+            remembered = self._until.get(key)
+        if remembered is not None and remembered[0] > now:
+            return remembered[1]
         answer = ask()
         if lasting(answer):
             with self._lock:
@@ -121,7 +121,7 @@ def spare_sql(state: Any) -> None:
     node_id_of, delete_node, check = state.get_node_id_by_public_key, state.delete_node, message_handler.check_abort
 
     def node_id(public_key: bytes) -> int | None:
-        return nodes.get(public_key, lambda: node_id_of(public_key), lambda known: known is not None)
+        return nodes.get(public_key, lambda: node_id_of(public_key), lambda node: node is not None)
 
     def delete(owner_aid: str, node_id: int) -> None:
         try:

@@ -127,15 +127,15 @@ def _with_door(extension: Callable[[], tuple[Middleware, ...]]) -> Callable[[], 
 def _with_interceptors(ports: Ports, guarded: bool) -> Callable[..., grpc.Server]:
     run = flower._run_fleet_api_grpc_rere
 
-    def start(*given: Any, interceptors: Sequence[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        return run(*given, interceptors=[*fleet_interceptors(ports, guarded), *(interceptors or [])], **named)
+    def start(*args: Any, interceptors: Sequence[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
+        return run(*args, interceptors=[*fleet_interceptors(ports, guarded), *(interceptors or [])], **named)
 
     return start
 
 
 def _with_own_superexec(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    def ours(*given: Any, **named: Any) -> list[str]:
-        _, *options = command(*given, **named)
+    def ours(*args: Any, **named: Any) -> list[str]:
+        _, *options = command(*args, **named)
         return [sys.executable, "-P", "-m", "fedappeal.flower.superlink.superexec", *options]
 
     return ours

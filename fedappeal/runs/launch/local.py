@@ -151,7 +151,8 @@ def _submit_and_follow(
     begun: Callable[[RemoteSuperLink], None],
 ) -> None:
     # Importing Flower takes a second, in which the processes above are already starting.
-    from fedappeal.federation.submit import build_fab, run_status, submit
+    from fedappeal.federation.submit import run_status, submit
+    from fedappeal.flower.bundle import build_fab
     from fedappeal.flower.control import ControlError
 
     try:

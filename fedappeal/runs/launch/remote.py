@@ -6,7 +6,7 @@ from pathlib import Path
 from fedappeal.federation.address import check_control_address, read_root_certificates
 from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.federation.submit import CLIENT_APP
+from fedappeal.flower.bundle import CLIENT_APP
 from fedappeal.flower.control import ControlError
 from fedappeal.record.folder import check_new
 from fedappeal.record.follower import WatchedRun

@@ -178,12 +178,12 @@ def gradients(
         batches: each client's minibatches.
         training: whether dropout is on.
     """
-    found = {name: torch.zeros_like(p) for name, p in clients.trained.items()}
+    sums = {name: torch.zeros_like(p) for name, p in clients.trained.items()}
     for step, active in enumerate(batches.active):
         rows, weights = batches.rows[step, :active], batches.weights[step, :active]
-        into = _first(active, found)
+        into = _first(active, sums)
         form.add_gradient(clients.first(active), examples.take(rows), weights, into, 1.0, training)
-    return found
+    return sums
 
 
 _NOT_KEPT = torch.empty(0)

@@ -54,11 +54,11 @@ def _pooled_first(layers: Iterable[Layer]) -> list[Layer]:
     The gradient is the same too: where the maximum is positive it is the rectifier's only place, and elsewhere none
     has a gradient.
     """
-    found = list(layers)
-    for i in range(1, len(found)):
-        if isinstance(found[i], MaxPool2d) and isinstance(found[i - 1], ReLU):
-            found[i - 1], found[i] = found[i], found[i - 1]
-    return found
+    ordered = list(layers)
+    for i in range(1, len(ordered)):
+        if isinstance(ordered[i], MaxPool2d) and isinstance(ordered[i - 1], ReLU):
+            ordered[i - 1], ordered[i] = ordered[i], ordered[i - 1]
+    return ordered
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -145,7 +145,7 @@ class _Trace:
 
     def layers(self, graph: fx.Graph) -> list[Layer]:
         """Return the layers, in their order."""
-        found: list[Layer] = []
+        steps: list[Layer] = []
         latest: fx.Node | None = None
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -160,10 +160,10 @@ class _Trace:
             elif not self._is_shape(node):
                 if not node.args or node.args[0] is not latest:
                     raise NotBatchable(f"the forward pass of {self._kind} is no chain of layers")
-                found += self._step(node)
+                steps += self._step(node)
                 latest = node
                 self._seen.add(node)
-        return found
+        return steps
 
     def _is_shape(self, node: fx.Node) -> bool:
         """Take in a node that reads a shape."""
@@ -188,11 +188,11 @@ class _Trace:
         target = node.target if isinstance(node.target, str) else _NAMES.get(node.target, "")
         arguments, named = list(node.args[1:]), dict(node.kwargs)
         if target == "dropout":
-            given: dict[str, Any] = {"p": 0.5, "training": True}
-            given |= dict(zip(("p", "training"), arguments, strict=False)) | named
-            if given["training"] and not self._training:
+            settings: dict[str, Any] = {"p": 0.5, "training": True}
+            settings |= dict(zip(("p", "training"), arguments, strict=False)) | named
+            if settings["training"] and not self._training:
                 raise NotBatchable(f"dropout in the forward pass of {self._kind} stays on in evaluation mode")
-            return [Dropout(given["p"])] if given["training"] else []
+            return [Dropout(settings["p"])] if settings["training"] else []
         if (layers := _by_name(target, arguments, named, self._counts)) is not None:
             return layers
         called = target or getattr(node.target, "__name__", str(node.target))
@@ -228,9 +228,9 @@ def _by_name(
     if any(isinstance(value, fx.Node) for value in [*arguments, *named.values()]):
         return None
     if name == "flatten":
-        given = {"start_dim": 0, "end_dim": -1} | dict(zip(("start_dim", "end_dim"), arguments, strict=False))
-        given |= named
-        return [Flatten(nn.Flatten(**given))] if given["start_dim"] != 0 else None
+        axes = {"start_dim": 0, "end_dim": -1} | dict(zip(("start_dim", "end_dim"), arguments, strict=False))
+        axes |= named
+        return [Flatten(nn.Flatten(**axes))] if axes["start_dim"] != 0 else None
     if name in ("relu", "relu_"):
         return [ReLU()]
     if name == "max_pool2d" and not named.get("return_indices"):

@@ -108,8 +108,8 @@ def choose(mode: str, problem: Problem, clock: Callable[[], float] = time.perf_c
         for name in _ALLOWED[mode]:
             try:
                 form = _checked(name, problem)
-            except NotBatchable as found:
-                reason = str(found)
+            except NotBatchable as missing:
+                reason = str(missing)
                 continue
             return _measured(form, problem, clock) if mode == AUTO and name == VMAP else Choice(name, "")
     if mode != AUTO:
@@ -126,8 +126,8 @@ def _checked(name: str, problem: Problem) -> BatchedForm:
     task, module = problem.task, problem.module
     form = form_of(name, task, module)
     assert form is not None
-    known = isinstance(form, LayeredForm) and not form.model.traced
-    if not (known and type(task).loss is Task.loss and task.num_classes and task.input_shape):
+    written_out = isinstance(form, LayeredForm) and not form.model.traced
+    if not (written_out and type(task).loss is Task.loss and task.num_classes and task.input_shape):
         data = problem.pool().client(0).train
         with seeded_noise(0, "dry run", 0, data.device):
             check_form(form, task, module, data)

@@ -42,8 +42,8 @@ class Conv2d:
         if x.device.type in ONE_BY_ONE and self._by_patches:
             patches, shape = _patches(x, weight.shape[3:], stride, padding)
             self._patches = patches
-            each = weight.flatten(2).transpose(1, 2).unsqueeze(1).expand(-1, x.shape[1], -1, -1).flatten(0, 1)
-            y = torch.bmm(patches.transpose(1, 2), each).view(*x.shape[:2], *shape, weight.shape[1])
+            kernels = weight.flatten(2).transpose(1, 2).unsqueeze(1).expand(-1, x.shape[1], -1, -1).flatten(0, 1)
+            y = torch.bmm(patches.transpose(1, 2), kernels).view(*x.shape[:2], *shape, weight.shape[1])
             if bias is not None:
                 y.add_(bias.view(len(x), 1, 1, 1, -1))
             return y.permute(0, 1, 4, 2, 3)
@@ -110,7 +110,7 @@ class Conv2d:
 
     def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, clients: int, wanted: Sequence[bool]) -> Gradients:
         stride, padding, dilation = self._how
-        found: Gradients = torch.ops.aten.convolution_backward(
+        of_all: Gradients = torch.ops.aten.convolution_backward(
             grad,
             x,
             weight,
@@ -123,12 +123,12 @@ class Conv2d:
             clients * self._groups,
             wanted,
         )
-        return found
+        return of_all
 
 
-def _stacked(each: Iterable[Tensor]) -> Tensor:
+def _stacked(activations: Iterable[Tensor]) -> Tensor:
     """Return clients' activations as one tensor whose channels are last in memory."""
-    return torch.stack([one.permute(0, 2, 3, 1) for one in each]).permute(0, 1, 4, 2, 3)
+    return torch.stack([one.permute(0, 2, 3, 1) for one in activations]).permute(0, 1, 4, 2, 3)
 
 
 def _patches(

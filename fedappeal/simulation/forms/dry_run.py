@@ -52,9 +52,9 @@ def check_form(form: BatchedForm, task: Task, module: nn.Module, data: Split) ->
             gradient, drawn = _one_by_one(task, model, examples.of_client(k), training)
             expected.append(gradient)
             fixed = fixed and not drawn
-        found = _side_by_side(form, module, models, examples, device, training)
+        side_by_side = _side_by_side(form, module, models, examples, device, training)
         # Where noise is drawn, it is other noise.
-        if fixed and not _equal(expected, found):
+        if fixed and not _equal(expected, side_by_side):
             raise NotBatchable("side by side the gradients are others than one by one")
 
 
@@ -76,7 +76,7 @@ def _one_by_one(task: Task, model: nn.Module, part: Split, training: bool) -> tu
     noise = _generator(part.device)
     loss = task.loss(task.forward(model, part.x), part.y)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    found = torch.autograd.grad(loss, parameters, materialize_grads=not training)
+    of_parameters = torch.autograd.grad(loss, parameters, materialize_grads=not training)
     for name, buffer in model.named_buffers():
         if name not in before or not torch.equal(buffer, before[name]):
             layer = name.rpartition(".")[0]
@@ -84,7 +84,7 @@ def _one_by_one(task: Task, model: nn.Module, part: Split, training: bool) -> tu
             raise NotBatchable(
                 f"layer '{layer or 'model'}' ({kind}) changes its '{name.rpartition('.')[2]}' in training"
             )
-    return list(found), not torch.equal(noise, _generator(part.device))
+    return list(of_parameters), not torch.equal(noise, _generator(part.device))
 
 
 def _generator(device: torch.device) -> Tensor:
@@ -134,8 +134,8 @@ def _note_layers(model: nn.Module, entered: list[str]) -> list[torch.utils.hooks
     """Keep the names of the layers that are being calculated, the innermost last."""
     hooks: list[torch.utils.hooks.RemovableHandle] = []
     for name, layer in model.named_modules():
-        hooks.append(layer.register_forward_pre_hook(lambda layer, given, name=name: entered.append(name)))
-        hooks.append(layer.register_forward_hook(lambda layer, given, found: (entered.pop(), None)[1]))
+        hooks.append(layer.register_forward_pre_hook(lambda layer, inputs, name=name: entered.append(name)))
+        hooks.append(layer.register_forward_hook(lambda layer, inputs, outputs: (entered.pop(), None)[1]))
     return hooks
 
 
@@ -163,10 +163,10 @@ def short_reason(message: str) -> str:
     return first if len(first) <= LONGEST else first[: LONGEST - 3] + "..."
 
 
-def _equal(expected: Sequence[Sequence[Tensor]], found: dict[str, Tensor]) -> bool:
+def _equal(expected: Sequence[Sequence[Tensor]], side_by_side: dict[str, Tensor]) -> bool:
     for k, of_client in enumerate(expected):
-        own = [gradient[k] for gradient in found.values()]
-        difference = sum(float((a - b).double().norm() ** 2) for a, b in zip(of_client, own, strict=True))
+        of_form = [gradient[k] for gradient in side_by_side.values()]
+        difference = sum(float((a - b).double().norm() ** 2) for a, b in zip(of_client, of_form, strict=True))
         size = sum(float(a.double().norm() ** 2) for a in of_client)
         if not difference <= CLOSE**2 * size + 1e-12:  # a value that is not finite is no match either
             return False

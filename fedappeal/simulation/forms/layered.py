@@ -12,7 +12,7 @@ from fedappeal.tasks.examples import Split, only_tensor
 from fedappeal.tasks.task import Task
 
 
-class BatchedModel:
+class BatchedModel(Chain):
     """The layers of a module, over parameters that carry a leading axis of clients."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -21,25 +21,23 @@ class BatchedModel:
         Raises:
             NotBatchable: names the layer that has no batched form.
         """
-        chain = Chain(module)
-        self.traced = chain.traced
-        self._layers = chain.layers
+        super().__init__(module)
         self._first_trained = {
             training: next(i for i, layer in enumerate(layers) if hasattr(layer, "_weight"))
-            for training, layers in chain.layers.items()
+            for training, layers in self.layers.items()
         }
         self._training = True
 
     def forward(self, x: Tensor, parameters: Parameters, training: bool) -> Tensor:
         """Return logits ``(clients, batch, C)`` of inputs ``(clients, batch, *input_shape)``."""
         self._training = training
-        for layer in self._layers[training]:
+        for layer in self.layers[training]:
             x = layer.forward(x, parameters, training)
         return x
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float) -> None:
         """Add ``alpha`` times the gradient to ``into``, given the gradient of the logits of the last `forward`."""
-        layers, first = self._layers[self._training], self._first_trained[self._training]
+        layers, first = self.layers[self._training], self._first_trained[self._training]
         for i in range(len(layers) - 1, first - 1, -1):
             grad = layers[i].backward(grad, parameters, into, alpha, i == first)
 

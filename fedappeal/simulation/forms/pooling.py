@@ -34,8 +34,8 @@ class MaxPool2d:
         self._indices: Tensor | None = None
         if _channels_last(x):
             pooled, self._indices = torch.ops.aten.max_pool2d_with_indices(x.flatten(0, 1), self._size)
-            found: Tensor = pooled.view(*x.shape[:2], *pooled.shape[1:])
-            return found
+            maxima: Tensor = pooled.view(*x.shape[:2], *pooled.shape[1:])
+            return maxima
         y = torch.maximum(first, others[0])
         for other in others[1:]:
             torch.maximum(y, other, out=y)

@@ -22,7 +22,7 @@ from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.evaluation import ClientsEvaluation
 from fedappeal.simulation.forms.batched import BatchedForm, gradients, line_up, train, whole
-from fedappeal.simulation.forms.stacking import ModelParts, each
+from fedappeal.simulation.forms.stacking import ModelParts, arrays_of_places
 from fedappeal.simulation.pool import ClientsData
 
 Request = TrainRequest | GradientRequest | EvaluateRequest
@@ -99,12 +99,10 @@ class ClientQueue(Arithmetic):
             others = (name for name in self._halted if name not in wanted)
             fits = -len(due) % self._largest_batch
             asked = {name: self._halted[name][1] for name in [*due, *islice(others, fits)]}
-        for name, answer in zip(asked, self._answers(list(asked.values())), strict=True):
+        for name, result in zip(asked, self._answers(list(asked.values())), strict=True):
             client, _ = self._halted.pop(name)
-            if isinstance(answer, Exception):
-                self._resume(name, client, partial(client.throw, answer))
-            else:
-                self._resume(name, client, partial(client.switch, answer))
+            step = client.throw if isinstance(result, Exception) else client.switch
+            self._resume(name, client, partial(step, result))
 
     def _resume(self, name: str, client: greenlet, step: Callable[[], Any]) -> None:
         """Resume a client, up to its end or its next request."""
@@ -160,8 +158,8 @@ class BatchScheduler(ClientQueue):
         """Wait for the other clients, and differentiate with them."""
         if (all_clients := getcurrent().parent) is None:
             return super().gradient(request)
-        found: Arrays = all_clients.switch(request)
-        return found
+        gradient: Arrays = all_clients.switch(request)
+        return gradient
 
     def _answers(self, requests: Sequence[Request]) -> list[Any]:
         """Answer requests, each group at once; an error belongs to all requests of its batch."""
@@ -195,14 +193,14 @@ class BatchScheduler(ClientQueue):
             too_long = self._form.one_size and isinstance(first, GradientRequest) and self._size(first) > EVALUATED
             if len(requests) < self._form.smallest_batch or too_long:
                 alone = super().train if isinstance(first, TrainRequest) else super().gradient
-                return [_answer(alone, request) for request in requests]
+                return [answer(alone, request) for request in requests]
             return self._train(requests) if isinstance(first, TrainRequest) else self._gradients(requests)
         except Exception as error:
             return [error] * len(requests)
 
     def _evaluate(self, requests: Sequence[EvaluateRequest]) -> list[Evaluation]:
         first = requests[0]
-        of_clients = {request.place: request.data for request in sorted(requests, key=lambda each: each.place)}
+        of_clients = {request.place: request.data for request in sorted(requests, key=lambda request: request.place)}
         examples, clients = self._pool.examples(first.split, of_clients), list(of_clients)
         measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients, first.precision)
         return [measured[request.place] for request in requests]
@@ -235,8 +233,8 @@ class BatchScheduler(ClientQueue):
         batches, places = line_up([rows for rows, _ in batched], examples.device, [w for _, w in batched])
         models = [requests[k].arrays for k in places]
         clients = self._model_parts(requests[0].model).stacked(models, examples.device)
-        found = gradients(self._form, clients, examples, batches)
-        by_client = dict(zip(places, each(found), strict=True))
+        of_places = gradients(self._form, clients, examples, batches)
+        by_client = dict(zip(places, arrays_of_places(of_places), strict=True))
         return [by_client[k] for k in range(len(requests))]
 
     def _model_parts(self, module: nn.Module) -> ModelParts:
@@ -245,7 +243,7 @@ class BatchScheduler(ClientQueue):
         return self._parts[module]
 
 
-def _answer(ask: Callable[[Any], Any], request: Request) -> Any:
+def answer(ask: Callable[[Any], Any], request: Request) -> Any:
     """Return one client's answer, or its error."""
     try:
         return ask(request)

@@ -34,14 +34,14 @@ class ModelParts:
     def stacked(self, models: Sequence[Arrays], device: torch.device) -> Clients:
         """Return clients' models side by side; what is not trained and equal is there once."""
         trained = {name: _one_tensor([arrays[name] for arrays in models], device) for name in self.trained}
-        own, shared = {}, {}
+        differing, shared = {}, {}
         for name in filter(models[0].__contains__, self.fixed):  # what is never sent is the module's own
             arrays = [model[name] for model in models]
             if all(_same(array, arrays[0]) for array in arrays):
                 shared[name] = torch.from_numpy(np.array(arrays[0])).to(device)
             else:
-                own[name] = _one_tensor(arrays, device)
-        return Clients(trained, own, shared)
+                differing[name] = _one_tensor(arrays, device)
+        return Clients(trained, differing, shared)
 
     def given_back(
         self, trained: Mapping[str, Tensor], places: Sequence[int], models: Sequence[Arrays]
@@ -54,12 +54,12 @@ class ModelParts:
             models: what the clients began with, in the clients' order.
         """
         ordered: list[Arrays] = [{}] * len(places)
-        for k, new in zip(places, each(trained), strict=True):
+        for k, new in zip(places, arrays_of_places(trained), strict=True):
             ordered[k] = {name: new.get(name, before) for name, before in models[k].items()}
         return ordered
 
 
-def each(tensors: Mapping[str, Tensor]) -> Iterator[Arrays]:
+def arrays_of_places(tensors: Mapping[str, Tensor]) -> Iterator[Arrays]:
     """Yield the arrays of each place."""
     on_cpu = {name: values.cpu().numpy() for name, values in tensors.items()}
     for place in range(len(next(iter(on_cpu.values())))):

@@ -14,7 +14,7 @@ from torch import nn
 from client.training.requests import TrainRequest, train_without_seed
 from fedappeal.protocol.draws import TORCH_GENERATOR
 from fedappeal.protocol.packing import Arrays
-from fedappeal.simulation.forms.scheduler import ClientQueue
+from fedappeal.simulation.forms.scheduler import ClientQueue, answer
 
 _OURS = ("fedappeal.core.", "client.training.", "strategies.")
 """Where rules are known to keep nothing but what a client hands them."""
@@ -72,21 +72,13 @@ class ThreadedScheduler(ClientQueue):
                 torch.default_generator.set_state(before)
             if not self._draws:
                 return answers
-        return [self._answer(request) for request in requests]
-
-    def _answer(self, request: TrainRequest) -> Any:
-        try:
-            return super().train(request)
-        except Exception as error:
-            return error
+        return [answer(super().train, request) for request in requests]
 
     def _one(self, request: TrainRequest) -> Any:
         """Return a client's trained model, or its error."""
         free = self._models[request.model]
         model = free.get()
         try:
-            return train_without_seed(replace(request, model=model))
-        except Exception as error:
-            return error
+            return answer(train_without_seed, replace(request, model=model))
         finally:
             free.put(model)

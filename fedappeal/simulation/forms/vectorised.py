@@ -64,15 +64,17 @@ class VmapForm:
         self.objective = Objective(task, copy.deepcopy(module))
         if device.type in ONE_BY_ONE:
             for layer in self.objective.modules():
-                if (each := _EACH_CLIENT.get(type(layer))) is not None:
-                    layer.__class__ = each
+                if (client_by_client := _EACH_CLIENT.get(type(layer))) is not None:
+                    layer.__class__ = client_by_client
         self._rates: dict[str, float] = {}
         """Dropout of each attention layer."""
         self._switch(True)
         self._losses = vmap(self._loss, in_dims=(0, 0, None, 0, 0), randomness="different")
 
-    def _loss(self, trained: list[Tensor], own: Parameters, shared: Mapping[str, Tensor], x: Any, y: Any) -> Tensor:
-        values = {**dict(zip(self.trained, trained, strict=True)), **own, **shared}
+    def _loss(
+        self, trained: list[Tensor], unlike: Parameters, shared: Mapping[str, Tensor], x: Any, y: Any
+    ) -> Tensor:
+        values = {**dict(zip(self.trained, trained, strict=True)), **unlike, **shared}
         loss: Tensor = functional_call(self.objective, {_MODEL + name: v for name, v in values.items()}, (x, y))
         return loss
 
@@ -86,8 +88,8 @@ class VmapForm:
         with torch.enable_grad():
             losses = self._losses(values, dict(clients.own), dict(clients.shared), batch.x, batch.y)
             # In evaluation mode a parameter that is not used has a gradient of zero; in training it is an error.
-            found = torch.autograd.grad(losses.sum(), values, materialize_grads=not training)
-        torch._foreach_add_([into[name] for name in self.trained], list(found), alpha=alpha)
+            of_clients = torch.autograd.grad(losses.sum(), values, materialize_grads=not training)
+        torch._foreach_add_([into[name] for name in self.trained], list(of_clients), alpha=alpha)
 
     def _switch(self, training: bool) -> None:
         """Switch to training or evaluation mode.
@@ -121,11 +123,11 @@ class _EachClient(torch.autograd.Function):
         info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None, convolution: Any
     ) -> tuple[Tensor, int]:
         """Return each client's convolution, the clients as first axis."""
-        each = [
-            [given] * info.batch_size if given is None or axis is None else given.unbind(axis)
-            for given, axis in zip((x, weight, bias), in_dims, strict=False)
+        by_argument = [
+            [argument] * info.batch_size if argument is None or axis is None else argument.unbind(axis)
+            for argument, axis in zip((x, weight, bias), in_dims, strict=False)
         ]
-        return torch.stack([convolution(*of_client) for of_client in zip(*each, strict=True)]), 0
+        return torch.stack([convolution(*of_client) for of_client in zip(*by_argument, strict=True)]), 0
 
 
 class _ClientByClient(nn.Module):

@@ -128,9 +128,9 @@ def _connect(ray: Any, address: str, cpus: float) -> None:
 
 
 def _check_loopback(ray: Any) -> None:
-    if (found := {str(node["NodeManagerAddress"]) for node in ray.nodes()}) != {LOOPBACK}:
+    if (addresses := {str(node["NodeManagerAddress"]) for node in ray.nodes()}) != {LOOPBACK}:
         raise ConfigError(
-            f"Ray listens at {', '.join(sorted(found))}, not at {LOOPBACK} alone: this program had imported ray "
+            f"Ray listens at {', '.join(sorted(addresses))}, not at {LOOPBACK} alone: this program had imported ray "
             "before; set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before that"
         )
 
@@ -138,8 +138,8 @@ def _check_loopback(ray: Any) -> None:
 def _check_room(ray: Any, cpus: float, gpus: float) -> None:
     there = ray.cluster_resources()
     for kind, asked in (("CPU", cpus), ("GPU", gpus)):
-        if asked > (found := there.get(kind, 0.0)):
-            raise ConfigError(f"ray has {found:g} {kind}s, {asked:g} are asked for: fewer workers, or less for each")
+        if asked > (most := there.get(kind, 0.0)):
+            raise ConfigError(f"ray has {most:g} {kind}s, {asked:g} are asked for: fewer workers, or less for each")
 
 
 PLACED_WITHIN = 120.0
@@ -161,11 +161,11 @@ def room_for(ray: Any, workers: int, options: RayOptions) -> Iterator[list[Any]]
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    each = {kind: asked for kind, asked in (("CPU", options.cpus), ("GPU", options.gpus)) if asked}
-    group = placement_group([each] * workers, strategy="SPREAD")
+    bundle = {kind: asked for kind, asked in (("CPU", options.cpus), ("GPU", options.gpus)) if asked}
+    group = placement_group([bundle] * workers, strategy="SPREAD")
     try:
         if not group.wait(PLACED_WITHIN):
-            asked = " and ".join(f"{count:g} {kind}s" for kind, count in each.items())
+            asked = " and ".join(f"{count:g} {kind}s" for kind, count in bundle.items())
             raise ConfigError(
                 f"ray has no room for {workers} workers with {asked} each (waited {PLACED_WITHIN:g} s): "
                 "fewer workers, or less for each"

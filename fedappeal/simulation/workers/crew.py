@@ -35,13 +35,13 @@ class Crew:
     Attributes:
         workers: those that live.
         clients: number of clients.
-        told: told of each worker that is lost, of its clients, and why.
+        on_loss: told of each worker that is lost, of its clients, and why.
         of_client: the worker of each client.
     """
 
     workers: dict[int, Remote]
     clients: int
-    told: Callable[[int, int, str], None]
+    on_loss: Callable[[int, int, str], None]
     of_client: dict[int, int] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -52,40 +52,40 @@ class Crew:
         """
         self._place(range(self.clients))
 
-    def ask(self, method: str, given: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
+    def ask(self, method: str, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
         """Call workers side by side; return their results, without those of workers that are lost.
 
         A lost worker's clients are with the others by then.
 
         Args:
             method: of the worker.
-            given: arguments, by worker.
+            arguments: by worker.
 
         Raises:
             RuntimeError: all workers are lost.
         """
-        found, lost = self._results(method, given)
+        results, lost = self._results(method, arguments)
         self._lose(lost)
-        return found
+        return results
 
-    def _results(self, method: str, given: Mapping[int, Sequence[Any]]) -> tuple[dict[int, Any], dict[int, str]]:
-        waits = {number: self.workers[number].begin(method, *arguments) for number, arguments in given.items()}
-        found: dict[int, Any] = {}
+    def _results(self, method: str, arguments: Mapping[int, Sequence[Any]]) -> tuple[dict[int, Any], dict[int, str]]:
+        waits = {number: self.workers[number].begin(method, *values) for number, values in arguments.items()}
+        results: dict[int, Any] = {}
         lost: dict[int, str] = {}
         for number, wait in waits.items():
             try:
-                found[number] = wait()
+                results[number] = wait()
             except WorkerLost as error:
                 lost[number] = str(error)
-        return found, lost
+        return results, lost
 
     def _place(self, clients: Sequence[int]) -> None:
         """Share clients out over the workers that live."""
         numbers = sorted(self.workers)
         placed = {number: list(clients[i :: len(numbers)]) for i, number in enumerate(numbers)}
-        for number, own in placed.items():
-            self.of_client |= dict.fromkeys(own, number)
-        _, lost = self._results("place", {number: [own] for number, own in placed.items() if own})
+        for number, share in placed.items():
+            self.of_client |= dict.fromkeys(share, number)
+        _, lost = self._results("place", {number: [share] for number, share in placed.items() if share})
         self._lose(lost)
 
     def _lose(self, lost: Mapping[int, str]) -> None:
@@ -95,9 +95,9 @@ class Crew:
         clients = [k for k, number in self.of_client.items() if number in lost]
         for number, reason in lost.items():
             self.workers.pop(number).end()
-            count = sum(each == number for each in self.of_client.values())
+            count = sum(worker == number for worker in self.of_client.values())
             log.warning("worker %d is lost (%s): its %d clients go to the others", number, reason, count)
-            self.told(number, count, reason)
+            self.on_loss(number, count, reason)
         if not self.workers:
             reason = next(iter(lost.values()))
             raise RuntimeError(f"all workers are lost ({reason}); finished rounds are kept: fedappeal resume FOLDER")

@@ -12,7 +12,7 @@ from fedappeal.protocol.elsewhere import Elsewhere, Kept, Part, Sums, record_els
 from fedappeal.protocol.packing import model_of, view
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.workers.crew import Crew
-from fedappeal.simulation.workers.worker import Answer, Key
+from fedappeal.simulation.workers.worker import Answer, Changes, Key, apply_changes, changes_between
 
 
 class WorkersGrid(VirtualClients):
@@ -38,20 +38,14 @@ class WorkersGrid(VirtualClients):
         self._models: dict[Key, tuple[int, Message]] = {}
         self._forgotten: dict[int, list[Key]] = {}
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Take messages; return their ids, empty for a node that is not there."""
-        ids = []
-        for message in messages:
-            ids.append(message_id := self._named(message))
-            if message_id:
-                self._open[message_id] = message
-        return ids
+    def _take(self, message_id: str, message: Message) -> None:
+        self._open[message_id] = message
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Have workers answer these messages, side by side, and return the replies in the messages' order."""
-        wanted = [each for each in message_ids if each in self._open]
+        wanted = [message_id for message_id in message_ids if message_id in self._open]
         answers = self._answers(wanted)
-        return [self._reply(self._open.pop(each), answers[each]) for each in wanted]
+        return [self._reply(self._open.pop(message_id), answers[message_id]) for message_id in wanted]
 
     # -- models that stay with the workers -----------------------------------------------------------
 
@@ -64,12 +58,12 @@ class WorkersGrid(VirtualClients):
             if lost := set(at) - self._crew.workers.keys():
                 self._train_again([p.model.kept.key for p, number in zip(left, at, strict=True) if number in lost])
                 continue
-            given: dict[int, list[tuple[Key, float]]] = {}
+            weights: dict[int, list[tuple[Key, float]]] = {}
             for part, number in zip(left, at, strict=True):
-                given.setdefault(number, []).append((part.model.kept.key, part.weight))
-            found = self._crew.ask("fold", {number: [given[number]] for number in sorted(given)})
-            sums += [found[number] for number in sorted(found)]
-            left = [part for part, number in zip(left, at, strict=True) if number not in found]
+                weights.setdefault(number, []).append((part.model.kept.key, part.weight))
+            folded = self._crew.ask("fold", {number: [weights[number]] for number in sorted(weights)})
+            sums += [folded[number] for number in sorted(folded)]
+            left = [part for part, number in zip(left, at, strict=True) if number not in folded]
         return sums + self._sent_models(parts)
 
     def _sent_models(self, parts: Sequence[Part]) -> list[Sums]:
@@ -106,13 +100,13 @@ class WorkersGrid(VirtualClients):
     def _answers(self, wanted: Sequence[str]) -> dict[str, Answer]:
         """Return the answers to open messages, each from a living worker."""
         answers: dict[str, Answer] = {}
-        while left := [each for each in wanted if each not in answers]:
+        while left := [message_id for message_id in wanted if message_id not in answers]:
             by_worker: dict[int, list[str]] = {}
-            for each in left:
-                by_worker.setdefault(self._worker_of(self._open[each]), []).append(each)
-            given = {number: self._given(number, by_worker[number]) for number in sorted(by_worker)}
-            for number, found in self._crew.ask("answer", given).items():
-                for answer in found:
+            for message_id in left:
+                by_worker.setdefault(self._worker_of(self._open[message_id]), []).append(message_id)
+            arguments = {number: self._arguments(number, by_worker[number]) for number in sorted(by_worker)}
+            for number, worker_answers in self._crew.ask("answer", arguments).items():
+                for answer in worker_answers:
                     self._take_up(number, answer)
                     answers[answer.message] = answer
         return answers
@@ -120,22 +114,19 @@ class WorkersGrid(VirtualClients):
     def _worker_of(self, message: Message) -> int:
         return self._crew.of_client[message.metadata.dst_node_id - FIRST_NODE]
 
-    def _given(self, number: int, wanted: Sequence[str]) -> list[Any]:
-        """Return what a worker is given: new messages, those to answer, states it does not know, models of no use."""
+    def _arguments(self, number: int, wanted: Sequence[str]) -> list[Any]:
+        """Return new messages for a worker, those to answer, states it does not know, and models of no use."""
         new = [
             (name, message)
             for name, message in self._open.items()
             if self._worker_of(message) == number != self._sent.get(name)
         ]
         self._sent |= {name: number for name, _ in new}
-        states: dict[int, dict[str, Any]] = {}
+        states: dict[int, Changes] = {}
         for _, message in new:
             node = message.metadata.dst_node_id
             state, (has, known) = dict(self.context(node).state), self._states.get(node, (number, {}))
-            known = known if has == number else {}
-            changed: dict[str, Any] = dict.fromkeys(known.keys() - state.keys())
-            changed |= {name: record for name, record in state.items() if known.get(name) is not record}
-            if changed:
+            if changed := changes_between(known if has == number else {}, state):
                 states[node] = changed
             self._states[node] = number, state
         return [new, list(wanted), states, self._forgotten.pop(number, [])]
@@ -146,11 +137,7 @@ class WorkersGrid(VirtualClients):
         del self._sent[answer.message]
         node = message.metadata.dst_node_id
         state = self.context(node).state
-        for name, record in answer.changes.items():
-            if record is None:
-                state.pop(name, None)
-            else:
-                state[name] = record
+        apply_changes(state, answer.changes)
         self._states[node] = number, dict(state)
         self._models |= {(answer.message, name): (number, message) for name in answer.kept}
 
@@ -158,7 +145,7 @@ class WorkersGrid(VirtualClients):
         if answer.content is None:
             return Message(Error(*answer.error), reply_to=message)
         for name, model in answer.kept.items():
-            kept = Kept((answer.message, name))
-            weakref.finalize(kept, self._forget, kept.key).atexit = False
-            answer.content[name] = record_elsewhere(Elsewhere(self, kept, **vars(model)))
+            place = Kept((answer.message, name))
+            weakref.finalize(place, self._forget, place.key).atexit = False
+            answer.content[name] = record_elsewhere(Elsewhere(self, place, **vars(model)))
         return Message(answer.content, reply_to=message)

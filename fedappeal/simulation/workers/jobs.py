@@ -5,7 +5,7 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError
-from fedappeal.simulation.jobs import POLL, share_threads
+from fedappeal.simulation.jobs import POLL, reason_of, share_threads
 from fedappeal.simulation.workers.cluster import RayOptions, check_ray, ray_cluster
 
 
@@ -76,9 +76,7 @@ def _reason(ray: Any, reference: Any) -> str:
     try:
         ray.get(reference)
     except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        text = one_line(cause)
-        return text if isinstance(cause, ConfigError) and text else f"{type(cause).__name__}: {text}"
+        return reason_of(error.cause)
     except ray.exceptions.RayError as error:
         return f"its process or node ended without a word: {one_line(error)[:200]}"
     return ""

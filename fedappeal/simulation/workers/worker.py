@@ -1,7 +1,7 @@
 """An engine worker: a share of a run's clients, with their data and participants, in a process of its own."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -29,6 +29,21 @@ Key = tuple[str, str]
 """The message that a model answers, and the name of its record."""
 Changes = Mapping[str, Any]
 """Records of a client's state that changed, by name; None: it has gone."""
+
+
+def changes_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
+    """Return what has changed of a client's state."""
+    gone: dict[str, Any] = dict.fromkeys(before.keys() - after.keys())
+    return gone | {name: record for name, record in after.items() if before.get(name) is not record}
+
+
+def apply_changes(state: MutableMapping[str, Any], changes: Changes) -> None:
+    """Take up changes in a client's state."""
+    for name, record in changes.items():
+        if record is None:
+            state.pop(name, None)
+        else:
+            state[name] = record
 
 
 @dataclass(frozen=True)
@@ -132,19 +147,14 @@ class _Clients:
     def change(self, node: int, changes: Changes) -> None:
         """Take up what has changed of a client's state."""
         state = self.grid.context(node).state
-        for name, record in changes.items():
-            if record is None:
-                state.pop(name, None)
-            else:
-                state[name] = record
+        apply_changes(state, changes)
         self.known[node] = dict(state)
 
     def changes(self, node: int) -> Changes:
         """Return what has changed of a client's state since the server knew it."""
-        known, state = self.known.get(node, {}), dict(self.grid.context(node).state)
+        before, state = self.known.get(node, {}), dict(self.grid.context(node).state)
         self.known[node] = state
-        gone = dict.fromkeys(known.keys() - state.keys())
-        return gone | {name: record for name, record in state.items() if known.get(name) is not record}
+        return changes_between(before, state)
 
 
 class EngineWorker:

@@ -13,16 +13,10 @@ import numpy as np
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.arrays import Labels, Pixels
 from fedappeal.tasks.files import cifar_batch
-from fedappeal.tasks.files.data_files import DataFiles
+from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
 from fedappeal.tasks.partitioned import PartitionedTask
 
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
-
-
-def _fetch(root: str) -> None:
-    from torchvision import datasets
-
-    datasets.CIFAR10(root, download=True)
 
 
 FILES = DataFiles(
@@ -30,7 +24,7 @@ FILES = DataFiles(
     layout=Path("cifar-10-batches-py"),
     names=BATCHES,
     remedy="put torchvision's cifar-10-batches-py folder into {data_dir}",
-    fetch=_fetch,
+    fetch=by_torchvision("CIFAR10"),
 )
 
 

@@ -11,7 +11,7 @@ as torchvision leaves them: no model here cares.
 from pathlib import Path
 
 from fedappeal.tasks.datasets.idx_task import IdxTask
-from fedappeal.tasks.files.data_files import DataFiles
+from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
 from fedappeal.tasks.files.idx_images import Part, names
 
 
@@ -21,17 +21,12 @@ def parts_of(split: str, train: int, test: int) -> tuple[Part, ...]:
 
 
 def _files(task: str, split: str) -> DataFiles:
-    def fetch(root: str) -> None:
-        from torchvision import datasets
-
-        datasets.EMNIST(root, split, download=True)
-
     return DataFiles(
         task=task,
         layout=Path("EMNIST", "raw"),
         names=names(parts_of(split, 0, 0)),
         remedy=f"put torchvision's EMNIST/raw folder, with the four emnist-{split}-* files, into {{data_dir}}",
-        fetch=fetch,
+        fetch=by_torchvision("EMNIST", split),
     )
 
 

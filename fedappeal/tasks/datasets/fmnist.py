@@ -8,18 +8,12 @@ package puts them, and are else downloaded into the first.
 from pathlib import Path
 
 from fedappeal.tasks.datasets.idx_task import IdxTask
-from fedappeal.tasks.files.data_files import DataFiles
+from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
 from fedappeal.tasks.files.idx_images import Part, names
 
 DEBIAN_DIR = Path("/usr/share/datasets/fashion-mnist")
 
 _PARTS = (Part("train", 60_000), Part("t10k", 10_000))
-
-
-def _fetch(root: str) -> None:
-    from torchvision import datasets
-
-    datasets.FashionMNIST(root, download=True)
 
 
 class FashionMNIST(IdxTask):
@@ -31,7 +25,7 @@ class FashionMNIST(IdxTask):
         layout=Path("FashionMNIST", "raw"),
         names=names(_PARTS),
         remedy="put torchvision's FashionMNIST/raw folder into {data_dir}, or apt-get install dataset-fashion-mnist",
-        fetch=_fetch,
+        fetch=by_torchvision("FashionMNIST"),
         elsewhere=lambda: (DEBIAN_DIR,),
     )
     parts = _PARTS

@@ -83,8 +83,6 @@ class Synth(NaturalTask):
     input_shape = (FEATURES,)
     num_classes = CLASSES
     default_model = "logistic"
-    hidden = (64, 30)
-    dropout = 0.2
 
     def check(self) -> None:
         """Check the settings.

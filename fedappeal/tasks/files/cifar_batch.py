@@ -23,8 +23,8 @@ def read(path: Path, count: int) -> tuple[Pixels, Labels]:
     """
     try:
         with path.open("rb") as file:
-            found = _Plain(file).load()
-        pixels, labels = np.asarray(found["data"]), np.asarray(found["labels"])
+            batch = _Plain(file).load()
+        pixels, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
     except Exception as error:  # a damaged file can raise any exception in unpickling
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(f"{path} is no batch of images ({reason})") from None

@@ -23,12 +23,19 @@ _ARCHIVES = {".zip", ".tgz", ".tar"}
 
 def environment_data_dir() -> Path | None:
     """Return the folder that the environment names, or None."""
-    found = os.environ.get(DATA_DIR)
-    return Path(found) if found else None
+    folder = os.environ.get(DATA_DIR)
+    return Path(folder) if folder else None
 
 
-def _nowhere_else() -> Sequence[Path]:
-    return ()
+def by_torchvision(name: str, *arguments: str) -> Callable[[str], object]:
+    """Return what downloads a data set of torchvision's into a given folder."""
+
+    def fetch(root: str) -> object:
+        from torchvision import datasets
+
+        return getattr(datasets, name)(root, *arguments, download=True)
+
+    return fetch
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class DataFiles:
     names: tuple[str, ...]
     remedy: str
     fetch: Callable[[str], object] | None = None
-    elsewhere: Callable[[], Sequence[Path]] = _nowhere_else
+    elsewhere: Callable[[], Sequence[Path]] = tuple
 
     def find(self, data_dir: Path | None) -> Path | None:
         """Return the folder that holds all files, or None; downloads nothing."""

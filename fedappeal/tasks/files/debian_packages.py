@@ -39,23 +39,23 @@ def read(data_dir: Path | None) -> list[Package]:
     Raises:
         ConfigError: no list, or one that is too long.
     """
-    found: dict[str, Package] = {}
+    by_source: dict[str, Package] = {}
     with _opened(data_dir) as (file, name):
         for count, fields in enumerate(_stanzas(file, name), start=1):
             if count > MAX_PACKAGES:
                 raise ConfigError(f"task = 'debian': {name} has more than {MAX_PACKAGES:,} packages")
             source = (fields.get("Source") or fields.get("Package", "")).split(" ")[0]
             maintainer, section = fields.get("Maintainer", ""), fields.get("Section", "")
-            if not (source and maintainer and section and fields.get("Description")) or source in found:
+            if not (source and maintainer and section and fields.get("Description")) or source in by_source:
                 continue
             address = maintainer.rpartition("<")[2].rstrip("> ").lower()
-            found[source] = Package(address, section.rpartition("/")[2], fields["Description"])
-    if not found:
+            by_source[source] = Package(address, section.rpartition("/")[2], fields["Description"])
+    if not by_source:
         raise ConfigError(
             f"task = 'debian': {name} lists no package: run apt-get update, or put the output of "
             f"apt-cache dumpavail into {_SAVED} of data-dir"
         )
-    return list(found.values())
+    return list(by_source.values())
 
 
 def check(data_dir: Path | None) -> None:

@@ -26,7 +26,7 @@ def hashed(texts: Sequence[str], features: int) -> Features:
         texts: the texts.
         features: entries a row.
     """
-    found = np.zeros((len(texts), features), dtype=np.float32)
+    rows = np.zeros((len(texts), features), dtype=np.float32)
     for row, text in enumerate(texts):
-        found[row, [zlib.crc32(word.encode()) % features for word in words(text)]] = 1.0
-    return found
+        rows[row, [zlib.crc32(word.encode()) % features for word in words(text)]] = 1.0
+    return rows

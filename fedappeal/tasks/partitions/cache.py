@@ -10,14 +10,13 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.system.files import read_safetensors, write_safetensors
-from fedappeal.system.versions import FEDAPPEAL
+from fedappeal.system.versions import FEDAPPEAL, version_of
 from fedappeal.tasks.arrays import Labels, Rows
 
 
@@ -30,13 +29,11 @@ def kept_rows(fingerprint: str, labels: Labels, draw: Callable[[], list[Rows]]) 
         draw: draws the partition; its exceptions are passed on.
     """
     path = _path(fingerprint, labels)
-    kept = _read(path)
-    if kept is not None:
-        return kept
+    if (present := _read(path)) is not None:
+        return present
     with _waiting_for_others(path):
-        kept = _read(path)
-        if kept is not None:
-            return kept
+        if (present := _read(path)) is not None:
+            return present
         rows = draw()
         flat, sizes = np.concatenate(rows), np.array([len(r) for r in rows], dtype=np.int64)
         # A device without a writable home draws again at its next start.
@@ -86,11 +83,7 @@ def _digest(*arrays: NDArray[np.generic]) -> str:
 
 
 def _path(fingerprint: str, labels: Labels) -> Path:
-    try:
-        library = version("flwr-datasets")
-    except PackageNotFoundError:
-        library = ""
     digest = hashlib.blake2b(labels.tobytes(), digest_size=8)
-    digest.update(f"{fingerprint} {FEDAPPEAL} {library}".encode())
+    digest.update(f"{fingerprint} {FEDAPPEAL} {version_of('flwr-datasets')}".encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "fedappeal" / f"partition-{digest.hexdigest()}.safetensors"

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.federation.runs import Run, list_runs
-from fedappeal.flower.control import ControlError
+from fedappeal.federation.submit import list_runs
+from fedappeal.flower.control import ControlError, Run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.files import CONFIG
 from fedappeal.record.snapshot import RUNNING, WAITING

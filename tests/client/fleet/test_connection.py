@@ -20,8 +20,9 @@ from client.state.store import DiskStore
 from fedappeal import __version__
 from fedappeal.federation.certificates import make_key
 from fedappeal.federation.nodes import PublicKey, list_nodes, register, unregister
-from fedappeal.federation.submit import build_fab, run_status, stop_run, submit
+from fedappeal.federation.submit import run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
+from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.control import ControlError
 from fedappeal.flower.node import signing
 from fedappeal.flower.node.fleet import LONGEST_HOLD, Announcement, MessageDropped, NotConnected

@@ -85,7 +85,7 @@ def test_pooling_in_a_chain_gives_the_gradients_of_the_model(name: str) -> None:
     torch.manual_seed(0)
     model = PoolingModel(lambda m, x: m.last(POOLING[name](m, x).flatten(1)))
     form = LayeredForm(Classification(), model)
-    kinds = [type(layer) for layer in form.model._layers[True]]
+    kinds = [type(layer) for layer in form.model.layers[True]]
     assert kinds.count(MaxPool2d) == (0 if name == "by autograd" else 2)
     assert (ReLU, MaxPool2d) not in pairwise(kinds), "there is less to rectify after pooling"
     check_form(form, Classification(), model, Split(torch.randn(5, 1, 12, 12), torch.randint(0, 3, (5,))))

@@ -7,8 +7,7 @@ import pytest
 
 from fedappeal.federation.nodes import Node
 from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.federation.runs import Run
-from fedappeal.flower.control import ControlError
+from fedappeal.flower.control import ControlError, Run
 from fedappeal.record.files import HISTORY
 from fedappeal.record.folder import RunFolder
 from fedappeal.views.live import view as module
