@@ -10,18 +10,7 @@ from typing import Any
 
 from fedappeal.studies.experiment import OWN, Arm, Claim, Experiment, Quick, ahead, at_least
 from fedappeal.studies.plots import curves
-from fedappeal.views.comparison.measures import (
-    LATE,
-    Lines,
-    Measure,
-    joined_share,
-    last,
-    late,
-    megabytes_to,
-    rounds_to,
-    stayed,
-    training_megabytes,
-)
+from fedappeal.views.comparison import measures
 
 CLIENTS = 40
 REACHED = 0.5
@@ -90,34 +79,50 @@ def _own(strategy: str, policy: str) -> Mapping[str, Any]:
     return {**leave, **match}
 
 
-def _a_round(lines: Lines) -> float | None:
-    found = [megabytes for megabytes, line in zip(training_megabytes(lines), lines, strict=False) if line["asked"]]
+def _a_round(lines: measures.Lines) -> float | None:
+    found = [
+        megabytes for megabytes, line in zip(measures.training_megabytes(lines), lines, strict=False) if line["asked"]
+    ]
     return fmean(found) if found else None
 
 
-def _sent(lines: Lines) -> float | None:
+def _sent(lines: measures.Lines) -> float | None:
     """Share that sent an update of the clients asked; a history counts those that FedALIGN refuses by themselves."""
-    chosen = lines[-LATE:]
+    chosen = lines[-measures.LATE :]
     asked = sum(int(line["asked"]) for line in chosen)
     return sum(int(line["joined"]) + int(line.get("refused", 0)) for line in chosen) / asked if asked else None
 
 
 _MEASURES = (
-    Measure("joined", "taken in %", joined_share(), percent=True, digits=0),
-    Measure("joined-late", f"taken in %, last {LATE} rounds", joined_share(LATE), percent=True, digits=0),
-    Measure("sent-late", f"joined %, last {LATE} rounds", _sent, percent=True, digits=0),
-    Measure("stayed", "clients that did not leave %", stayed(), percent=True, digits=0),
-    Measure("gm-appeal", "GM-Appeal", late("gm_appeal")),
-    Measure("accuracy", "accuracy %", late("accuracy"), percent=True, digits=1),
-    Measure("worst", "worst decile %", late("worst_decile_accuracy"), percent=True, digits=1),
-    Measure("unseen", "unseen: accuracy %", late("unseen_accuracy"), percent=True, digits=1),
-    Measure("rounds", "rounds run", last("round"), better="", digits=0),
-    Measure("megabytes", "MB a round", _a_round, better="lower", digits=1),
-    Measure(
-        "rounds-to", f"rounds to {100 * REACHED:.0f} %", rounds_to("accuracy", REACHED), better="lower", digits=0
+    measures.Measure("joined", "taken in %", measures.joined_share(), percent=True, digits=0),
+    measures.Measure(
+        "joined-late",
+        f"taken in %, last {measures.LATE} rounds",
+        measures.joined_share(measures.LATE),
+        percent=True,
+        digits=0,
     ),
-    Measure(
-        "megabytes-to", f"MB to {100 * REACHED:.0f} %", megabytes_to("accuracy", REACHED), better="lower", digits=0
+    measures.Measure("sent-late", f"joined %, last {measures.LATE} rounds", _sent, percent=True, digits=0),
+    measures.Measure("stayed", "clients that did not leave %", measures.stayed(), percent=True, digits=0),
+    measures.Measure("gm-appeal", "GM-Appeal", measures.late("gm_appeal")),
+    measures.Measure("accuracy", "accuracy %", measures.late("accuracy"), percent=True, digits=1),
+    measures.Measure("worst", "worst decile %", measures.late("worst_decile_accuracy"), percent=True, digits=1),
+    measures.Measure("unseen", "unseen: accuracy %", measures.late("unseen_accuracy"), percent=True, digits=1),
+    measures.Measure("rounds", "rounds run", measures.last("round"), better="", digits=0),
+    measures.Measure("megabytes", "MB a round", _a_round, better="lower", digits=1),
+    measures.Measure(
+        "rounds-to",
+        f"rounds to {100 * REACHED:.0f} %",
+        measures.rounds_to("accuracy", REACHED),
+        better="lower",
+        digits=0,
+    ),
+    measures.Measure(
+        "megabytes-to",
+        f"MB to {100 * REACHED:.0f} %",
+        measures.megabytes_to("accuracy", REACHED),
+        better="lower",
+        digits=0,
     ),
 )
 
@@ -195,7 +200,7 @@ EXPERIMENTS = (
 - "Taken in" are the clients asked whose updates are in the model, "joined" those that sent one. They differ for
   FedALIGN alone, which refuses what is out of its band, and, in warm-up, all clients without priority.
 - MB are those of training, up and down; evaluation, the same for all, is left out.
-- Averages are over the last {LATE} rounds, of runs that ended early over their own last {LATE}.
+- Averages are over the last {measures.LATE} rounds, of runs that ended early over their own last {measures.LATE}.
 """,
     ),
 )

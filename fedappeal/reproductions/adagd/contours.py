@@ -6,21 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedappeal.protocol.draws import generator
+from fedappeal.reproductions.adagd import toy
 from fedappeal.reproductions.adagd.contours_plot import figure_5
-from fedappeal.reproductions.adagd.toy import (
-    PRECISION,
-    SHIFT,
-    STARTS,
-    Floats,
-    Problem,
-    Trajectory,
-    adagd,
-    harmful_shift,
-    harmful_steps,
-    long_then_short,
-    stride,
-    uniform,
-)
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, at_least
 from fedappeal.views.comparison.measures import Measure, last
 
@@ -37,7 +24,7 @@ _THEOREM = "theorem 1: from good starts ADA-GD loses no agent and ends with F at
 
 def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return the path of one row's algorithm."""
-    problem, precision = Problem(settings["alpha"]), float(settings["precision"])
+    problem, precision = toy.Problem(settings["alpha"]), float(settings["precision"])
     if settings.get("steps") == "drawn":
         return _singled_out(settings, seed)
     if settings["start"] is None:
@@ -52,26 +39,28 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
 
 
 def _run(
-    problem: Problem, start: Floats, settings: Mapping[str, Any], steps: Iterable[float] | None = None
-) -> Trajectory:
+    problem: toy.Problem, start: toy.Floats, settings: Mapping[str, Any], steps: Iterable[float] | None = None
+) -> toy.Trajectory:
     """Return the path of a row's algorithm from a start; ``steps``: averaging's, in place of the row's."""
     precision = float(settings["precision"])
     if settings["method"] == "adagd":
-        return adagd(problem, start, settings["step-size"], precision)
+        return toy.adagd(problem, start, settings["step-size"], precision)
     if steps is None:
         first = settings["long-step"] or 0.0
         if settings["long-step"] is None and settings["long-steps"]:
-            first = stride(problem, start, settings["zeroes"])
-        steps = long_then_short(first, settings["long-steps"], settings["short-step"], 500)
-    return uniform(problem, start, steps, precision)
+            first = toy.stride(problem, start, settings["zeroes"])
+        steps = toy.long_then_short(first, settings["long-steps"], settings["short-step"], 500)
+    return toy.uniform(problem, start, steps, precision)
 
 
-def _drawn(problem: Problem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+def _drawn(problem: toy.Problem, settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return the means over starts drawn from the unit disc; for small steps, of those outside S_1 and S_2."""
-    precision, runs = float(settings["precision"]), list[Trajectory]()
+    precision, runs = float(settings["precision"]), list[toy.Trajectory]()
     for start in drawn_starts(settings["draws"], seed):
         if settings["method"] == "two-steps":
-            runs.append(uniform(problem, start, harmful_steps(problem, start, precision) or (0.0, 0.0), precision))
+            runs.append(
+                toy.uniform(problem, start, toy.harmful_steps(problem, start, precision) or (0.0, 0.0), precision)
+            )
         elif (problem.losses(start) > precision).all():
             runs.append(_run(problem, start, settings))
     return {"starts": len(runs), **_summary(runs, precision)}
@@ -81,26 +70,26 @@ def _singled_out(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return the means over drawn sequences of steps, each in the P_alpha' of Observation 4's proof."""
     precision, start = float(settings["precision"]), settings["start"]
     runs = [
-        _run(Problem(harmful_shift(start, steps, precision)), start, settings, steps)
+        _run(toy.Problem(toy.harmful_shift(start, steps, precision)), start, settings, steps)
         for steps in drawn_steps(settings["draws"], seed)
     ]
     return {"starts": len(runs), **_summary(runs, precision)}
 
 
-def drawn_steps(count: int, seed: int) -> Floats:
+def drawn_steps(count: int, seed: int) -> toy.Floats:
     """Return sequences of 500 step sizes, each sequence between 0 and a size of its own, shape ``(count, 500)``."""
     rng = generator(seed, "adagd-steps")
     return np.asarray(10.0 ** rng.uniform(-2, 0, (count, 1)) * rng.random((count, 500)))
 
 
-def drawn_starts(count: int, seed: int) -> Floats:
+def drawn_starts(count: int, seed: int) -> toy.Floats:
     """Return starts drawn evenly from the unit disc, shape ``(count, 2)``."""
     rng = generator(seed, "adagd-starts")
     radius, angle = np.sqrt(rng.random(count)), 2 * np.pi * rng.random(count)
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
-def _summary(runs: list[Trajectory], precision: float) -> dict[str, float]:
+def _summary(runs: list[toy.Trajectory], precision: float) -> dict[str, float]:
     return {
         "lost": sum(len(run.left) for run in runs) / len(runs),
         "harmful": sum(run.harmful(precision) for run in runs) / len(runs),
@@ -117,7 +106,7 @@ def _uniform(**settings: Any) -> dict[str, Any]:
 def _adagd(**settings: Any) -> dict[str, Any]:
     # Theorem 1's step for sqrt(2)-Lipschitz losses whose kinks are rounded off within epsilon, H = 2 / epsilon:
     # min(0.071, 0.05, 0.32, 0.025).
-    return {"method": "adagd", "alpha": None, "start": None, "step-size": PRECISION / 4, **settings}
+    return {"method": "adagd", "alpha": None, "start": None, "step-size": toy.PRECISION / 4, **settings}
 
 
 def _arms() -> tuple[Arm, ...]:
@@ -126,15 +115,15 @@ def _arms() -> tuple[Arm, ...]:
         Arm(at_once + "uniform", _uniform(start=[1, 1], **{"long-steps": 0}), {}, _EXAMPLE_1),
         Arm(at_once + "ADA-GD", _adagd(start=[1, 1]), {}, _EXAMPLE_1),
     ]
-    for name, (start, agent) in STARTS.items():
+    for name, (start, agent) in toy.STARTS.items():
         arms.append(Arm(f"{name}, uniform, one long step", _uniform(start=start, zeroes=agent), {}, _EXAMPLE_1))
-    arms += [Arm(f"{name}, ADA-GD", _adagd(start=start), {}, _EXAMPLE_1) for name, (start, _) in STARTS.items()]
+    arms += [Arm(f"{name}, ADA-GD", _adagd(start=start), {}, _EXAMPLE_1) for name, (start, _) in toy.STARTS.items()]
     arms += [
         Arm(_TWO_STEPS, {"method": "two-steps", "alpha": None, "start": None, "draws": 300}, {}, _OBSERVATION_3),
         Arm("drawn outside S_1 and S_2, uniform", _uniform(draws=300, **{"long-steps": 0}), {}, _OBSERVATION_3),
         Arm(_GOOD_STARTS, _adagd(draws=300), {}, _OBSERVATION_3),
     ]
-    for label, alpha, paper in (("P_0", 0.0, {}), ("P_alpha'", SHIFT, {"loss": 0.5})):
+    for label, alpha, paper in (("P_0", 0.0, {}), ("P_alpha'", toy.SHIFT, {"loss": 0.5})):
         steps = {"long-step": 0.8, "long-steps": 3}
         arms += [
             Arm(f"{label}, uniform", _uniform(start=[2, 1], alpha=alpha, **steps), paper, _OBSERVATION_4),
@@ -150,7 +139,7 @@ def _arms() -> tuple[Arm, ...]:
 
 def _no_agent_leaves(arm: str) -> Claim:
     def margin(number: Numbers) -> float:
-        return min(-number(arm, "lost"), 4 * PRECISION - number(arm, "largest"))
+        return min(-number(arm, "lost"), 4 * toy.PRECISION - number(arm, "largest"))
 
     return Claim(_THEOREM, margin, _OBSERVATION_3 if arm == _GOOD_STARTS else _DRAWN_STEPS, inclusive=True)
 
@@ -186,7 +175,7 @@ EXPERIMENTS = (
         source="ADA-GD, figure 5 and observations 2 to 4",
         claim="From a good start, averaging with unlucky steps gets where one agent leaves and the other cannot "
         "reach a model that is good for both; moving orthogonally to agents about to leave avoids that.",
-        settings={"precision": PRECISION},
+        settings={"precision": toy.PRECISION},
         arms=_arms(),
         measures=(
             Measure("loss", "F at the end, mean", last("loss"), better="lower", digits=3),
@@ -198,7 +187,7 @@ EXPERIMENTS = (
         claims=(
             Claim(
                 "for at least 1 - 2 epsilon of the starts some steps make averaging do harm",
-                at_least(_TWO_STEPS, "harmful", 100 * (1 - 2 * PRECISION)),
+                at_least(_TWO_STEPS, "harmful", 100 * (1 - 2 * toy.PRECISION)),
                 _OBSERVATION_3,
                 "points",
                 inclusive=True,

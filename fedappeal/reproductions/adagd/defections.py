@@ -3,22 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.reproductions.adagd.defections_plot import figure_2
-from fedappeal.reproductions.adagd.settings import (
-    AGENTS_LOST,
-    CONSIDERABLE,
-    END_ACCURACY,
-    FIRST_DEFECTION,
-    PEAK_ACCURACY,
-    POPULATION,
-    average,
-    before_any_left,
-    defections,
-    kept_share,
-    over_population,
-    population,
-    recorded,
-)
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick
 from fedappeal.views.comparison.measures import Lines, Measure
 
@@ -27,7 +13,7 @@ AGENTS = 10
 """M: as many agents are sampled for training as there are in the rest of the population."""
 
 SETTINGS: Mapping[str, Any] = {
-    **kept_share(CLASSES, 0.9, 1000),
+    **agents.kept_share(CLASSES, 0.9, 1000),
     "train-share": 0.6,
     "clients": AGENTS,
     "unseen-clients": AGENTS,
@@ -50,10 +36,10 @@ def local(steps: int, eta: float = 0.1) -> dict[str, Any]:
 
 def _gone_at_peak(lines: Lines) -> float | None:
     """Return how many have left by the round of the highest accuracy."""
-    if not (values := recorded(lines, average)):
+    if not (values := agents.recorded(lines, agents.average)):
         return None
     peak = max(values, key=lambda pair: pair[1])[0]
-    return float(sum(left <= peak for left in defections(lines)))
+    return float(sum(left <= peak for left in agents.defections(lines)))
 
 
 def _worse_after(lines: Lines) -> float | None:
@@ -63,14 +49,14 @@ def _worse_after(lines: Lines) -> float | None:
     the run's last. A round after which no agent is left to train says nothing: the model stays. None where no
     defection can be judged; accuracies must have been recorded in every round.
     """
-    accuracy, end = dict(recorded(lines, average)), int(lines[-1]["round"])
+    accuracy, end = dict(agents.recorded(lines, agents.average)), int(lines[-1]["round"])
     judged = [int(line["round"]) - 1 for line in lines if line["left"] and line["joined"]]
     pairs = [(accuracy.get(at), accuracy.get(min(at + LATER, end))) for at in judged]
     fell = [after < before for before, after in pairs if before is not None and after is not None]
     return sum(fell) / len(fell) if fell else None
 
 
-BEFORE = Measure("before", "accuracy % before the first leaves", before_any_left(average), percent=True)
+BEFORE = Measure("before", "accuracy % before the first leaves", agents.before_any_left(agents.average), percent=True)
 WORSE_AFTER = Measure(
     "worse-after",
     f"defections after which it is lower {LATER} rounds on, %",
@@ -80,10 +66,13 @@ WORSE_AFTER = Measure(
 )
 GONE_AT_PEAK = Measure("gone-at-peak", "agents gone when it is highest", _gone_at_peak, better="", digits=1)
 _POPULATION_BEFORE = Measure(
-    "population-before", "population: accuracy % before the first leaves", before_any_left(population), percent=True
+    "population-before",
+    "population: accuracy % before the first leaves",
+    agents.before_any_left(agents.population),
+    percent=True,
 )
 _POPULATION_PEAK = Measure(
-    "population-peak", "population: accuracy % at its highest", over_population(max), percent=True
+    "population-peak", "population: accuracy % at its highest", agents.over_population(max), percent=True
 )
 
 _TWO = "epsilon = 0.2, as in the paper"
@@ -110,7 +99,7 @@ _ARMS = (
         0.2,
         {"accuracy": 22, "before": 46},
         model="mlp",
-        **kept_share(CLASSES, 0.9, 1000, "cifar10"),
+        **agents.kept_share(CLASSES, 0.9, 1000, "cifar10"),
     ),
 )
 
@@ -119,7 +108,7 @@ def _falls(key: str, reference: str, suffix: str, group: str, text: str) -> Clai
     arm = f"rational agents{suffix}"
 
     def margin(number: Numbers) -> float:
-        return round(number(arm, reference) - number(arm, key), 6) - CONSIDERABLE
+        return round(number(arm, reference) - number(arm, key), 6) - agents.CONSIDERABLE
 
     return Claim(text, margin, group, "points", inclusive=True)
 
@@ -131,7 +120,7 @@ def _claims() -> tuple[Claim, ...]:
         claims += _claims_of(f"rational agents{suffix}", group)
         for key, name in (("accuracy", "average"), ("population", "population")):
             before, peak = ("before", "peak") if key == "accuracy" else ("population-before", "population-peak")
-            text = f"the {name} accuracy ends at least {CONSIDERABLE} points below"
+            text = f"the {name} accuracy ends at least {agents.CONSIDERABLE} points below"
             claims += [
                 _falls(key, before, suffix, group, f"{text} that before any agent left"),
                 _falls(key, peak, suffix, group, f"{text} its highest"),
@@ -181,14 +170,14 @@ EXPERIMENTS = (
         arms=_ARMS,
         measures=(
             BEFORE,
-            END_ACCURACY,
-            AGENTS_LOST,
-            FIRST_DEFECTION,
+            agents.END_ACCURACY,
+            agents.AGENTS_LOST,
+            agents.FIRST_DEFECTION,
             WORSE_AFTER,
-            PEAK_ACCURACY,
+            agents.PEAK_ACCURACY,
             GONE_AT_PEAK,
             _POPULATION_BEFORE,
-            POPULATION,
+            agents.POPULATION,
             _POPULATION_PEAK,
         ),
         quick=Quick({"rounds": 60}, ("rational agents", "no agent leaves")),

@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedappeal.reproductions.adagd.settings import (
-    END_ACCURACY,
-    HIGHEST,
-    LOWEST,
-    POPULATION,
-    Reading,
-    average,
-    defections,
-    population,
-    recorded,
-)
+from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.studies.experiment import Results, RunResult
 from fedappeal.views.comparison.figures import COLOURS, new_figure, save
 from fedappeal.views.comparison.measures import Measure
@@ -36,7 +26,9 @@ def figure_2(results: Results, stem: Path) -> None:
     grid = figure.subplots(len(groups), 2, squeeze=False, sharex=True)
     for panels, group in zip(grid, groups, strict=True):
         arms = [arm for arm in results.arms if arm.group == group]
-        for axes, reading, label in zip(panels, (average, population), ("average", "population"), strict=True):
+        for axes, reading, label in zip(
+            panels, (agents.average, agents.population), ("average", "population"), strict=True
+        ):
             for arm in reversed(arms):
                 colour = COLOURS[0] if arm.name.startswith("rational") else "#aaaaaa"
                 _over_rounds(axes, results.of(arm.name)[0], reading, colour, arm.shown)
@@ -50,10 +42,10 @@ def figure_2(results: Results, stem: Path) -> None:
     save(figure, stem)
 
 
-def _over_rounds(axes: "Axes", run: RunResult, reading: Reading, colour: str, label: str) -> None:
-    shown = recorded(run.lines, reading)
+def _over_rounds(axes: "Axes", run: RunResult, reading: agents.Reading, colour: str, label: str) -> None:
+    shown = agents.recorded(run.lines, reading)
     axes.plot([r for r, _ in shown], [100 * v for _, v in shown], color=colour, linewidth=1.5, label=label)
-    for left in defections(run.lines):
+    for left in agents.defections(run.lines):
         axes.axvline(left, color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
 
 
@@ -73,14 +65,14 @@ def figure_3(results: Results, stem: Path, columns: Mapping[str, Mapping[int, By
     figure = new_figure(3.8 * len(shown) + 1, 9)
     grid = figure.subplots(3, len(shown), squeeze=False, sharex=True, sharey="row")
     for column, (heading, by_steps) in zip(grid.T, shown.items(), strict=True):
-        for axes, measure in zip(column, (END_ACCURACY, POPULATION), strict=False):
+        for axes, measure in zip(column, (agents.END_ACCURACY, agents.POPULATION), strict=False):
             for (k, rows), colour in zip(by_steps.items(), COLOURS, strict=False):
                 _by_precision(axes, results, rows, measure, colour, f"K = {k}")
         most = [k for k, rows in by_steps.items() if results.of(rows[max(rows)])][-1]
         for measure, colour, label in (
-            (HIGHEST, COLOURS[3], "highest"),
-            (END_ACCURACY, COLOURS[7], "mean"),
-            (LOWEST, COLOURS[4], "lowest"),
+            (agents.HIGHEST, COLOURS[3], "highest"),
+            (agents.END_ACCURACY, COLOURS[7], "mean"),
+            (agents.LOWEST, COLOURS[4], "lowest"),
         ):
             _by_precision(column[2], results, by_steps[most], measure, colour, f"{label}, K = {most}")
         column[0].set_title(heading, fontsize=11)

@@ -5,16 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.reproductions.adagd.defections import CLASSES, NOTES, SETTINGS, local
 from fedappeal.reproductions.adagd.defections_plot import figure_3
-from fedappeal.reproductions.adagd.settings import (
-    AGENTS_LOST,
-    END_ACCURACY,
-    HIGHEST,
-    LOWEST,
-    POPULATION,
-    kept_share,
-)
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
 
 KEPT = (50, 90, 100)
@@ -38,7 +31,7 @@ def named(text: str, data: str) -> str:
 
 def _settings(kept: int, steps: int, precision: float, data: str = "fmnist", **more: Any) -> dict[str, Any]:
     leaves = {"defect.leave-below": precision} if precision else {"participation": "always"}
-    return {**kept_share(CLASSES, kept / 100, 1000, data), **local(steps), **leaves, **more}
+    return {**agents.kept_share(CLASSES, kept / 100, 1000, data), **local(steps), **leaves, **more}
 
 
 def _sweep() -> tuple[Arm, ...]:
@@ -140,7 +133,7 @@ EXPERIMENTS = (
         "almost always fall; with more heterogeneity all fall, and the spread between agents grows.",
         settings={**SETTINGS, "rounds": 300, "evaluate-every": 0},
         arms=_sweep(),
-        measures=(AGENTS_LOST, END_ACCURACY, POPULATION, LOWEST, HIGHEST),
+        measures=(agents.AGENTS_LOST, agents.END_ACCURACY, agents.POPULATION, agents.LOWEST, agents.HIGHEST),
         quick=Quick({"rounds": 30}, tuple(cell(90, k, p) for k in STEPS[:2] for p in (0.0, 0.6, 1.0))),
         claims=_claims(),
         figure=_figure,

@@ -4,40 +4,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.reproductions.adagd.retention_plot import COLOUR, figure_7a
-from fedappeal.reproductions.adagd.settings import (
-    AGENTS_LOST,
-    BELOW_PEAK,
-    CONSIDERABLE,
-    END_ACCURACY,
-    FIRST_DEFECTION,
-    PEAK_ACCURACY,
-    ROUNDS,
-    average,
-    kept_share,
-    recorded,
-)
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, ahead, at_least
 from fedappeal.views.comparison.measures import Lines, Measure, last
 
 
 def _first_accuracy(lines: Lines) -> float | None:
-    return next((value for _, value in recorded(lines, average)), None)
+    return next((value for _, value in agents.recorded(lines, agents.average)), None)
 
 
 MEASURES = (
-    AGENTS_LOST,
-    FIRST_DEFECTION,
-    ROUNDS,
+    agents.AGENTS_LOST,
+    agents.FIRST_DEFECTION,
+    agents.ROUNDS,
     Measure("start", "accuracy % after round 1", _first_accuracy, percent=True),
-    PEAK_ACCURACY,
-    END_ACCURACY,
-    BELOW_PEAK,
+    agents.PEAK_ACCURACY,
+    agents.END_ACCURACY,
+    agents.BELOW_PEAK,
     Measure("loss", "F at the end, test", last("loss"), better="lower", digits=3),
 )
 
 SETTINGS: Mapping[str, Any] = {
-    **kept_share("5,9", 0.9, 2000),
+    **agents.kept_share("5,9", 0.9, 2000),
     "train-share": 0.5,
     "clients": 2,
     "rounds": 400,
@@ -80,7 +69,7 @@ _PAIRS = {"0,6": "classes 0 against 6", "4,9": "classes 4 against 9"}
 _PAIR_GROUPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     f"{title}; {pixels}eta = 0.01, epsilon = 0.2": (f", {title}{', [0, 1]' if scale else ''}", {**kept, **scale})
     for classes, title in _PAIRS.items()
-    for kept in (kept_share(classes, 0.9, 2000),)
+    for kept in (agents.kept_share(classes, 0.9, 2000),)
     for pixels, scale in (("", {}), ("pixels in [0, 1]; ", _UNIT))
 }
 """Group of rows of other classes -> how the names of its rows end, and its data."""
@@ -126,8 +115,8 @@ _ARMS = (
     *_rows(UNIT_PAPER, 0.001, 0.4, **_UNIT),
     *_rows(UNIT, 0.01, 0.2, **_UNIT),
     *(arm for group, (_, data) in _PAIR_GROUPS.items() for arm in _rows(group, 0.01, 0.2, _FEW, **data)),
-    *_rows(_PRINTED, 0.01, 0.2, _FEW, **kept_share("5,9", 0.1, 2000)),
-    *_rows(_CIFAR, 0.001, 0.4, _FEW, **kept_share("0,1", 0.9, 2000, "cifar10")),
+    *_rows(_PRINTED, 0.01, 0.2, _FEW, **agents.kept_share("5,9", 0.1, 2000)),
+    *_rows(_CIFAR, 0.001, 0.4, _FEW, **agents.kept_share("0,1", 0.9, 2000, "cifar10")),
 )
 
 
@@ -182,7 +171,7 @@ def _claims() -> tuple[Claim, ...]:
     claims, names = [], {arm.name for arm in _ARMS}
     for group, suffix in SUFFIXES.items():
         sgd = "Local SGD" + suffix
-        claims += [_loses(sgd, group), _decays(sgd, group, CONSIDERABLE), _decays(sgd, group, 1)]
+        claims += [_loses(sgd, group), _decays(sgd, group, agents.CONSIDERABLE), _decays(sgd, group, 1)]
         claims += [check(name, name + suffix, group) for check in (keeps, _improves) for name in _CLAIMED]
         claims += [
             ends_above(name, name + suffix, other, other + suffix, group)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedappeal.views.comparison.measures import Line, Lines, Measure, best, last, total
+from fedappeal.views.comparison import measures
 
-Reading = Callable[[Line], float | None]
+Reading = Callable[[measures.Line], float | None]
 """Reads one line of a history: a share, or None where the line has none."""
 
 CONSIDERABLE = 5
@@ -28,29 +28,29 @@ def kept_share(classes: str, keep: float, examples: int, data: str = "fmnist") -
     return {"task": TASK, **{f"kept-share.{key}": value for key, value in own.items()}}
 
 
-def defections(lines: Lines) -> list[int]:
+def defections(lines: measures.Lines) -> list[int]:
     """Return the round of each agent's defection, ascending."""
     return [int(line["round"]) for line in lines for _ in range(int(line["left"]))]
 
 
-def average(line: Line) -> float | None:
+def average(line: measures.Line) -> float | None:
     """Return the mean accuracy over the agents that were sampled."""
     return None if line.get("accuracy") is None else float(line["accuracy"])
 
 
-def recorded(lines: Lines, reading: Reading) -> list[tuple[int, float]]:
+def recorded(lines: measures.Lines, reading: Reading) -> list[tuple[int, float]]:
     """Return the rounds in which a value was recorded, with the values."""
     return [(int(line["round"]), value) for line in lines if (value := reading(line)) is not None]
 
 
-def before_any_left(reading: Reading) -> Callable[[Lines], float | None]:
+def before_any_left(reading: Reading) -> Callable[[measures.Lines], float | None]:
     """Return a reading: the last value recorded before the round in which the first agent leaves.
 
     An agent leaves on receiving the model, so the model it leaves with is that of the round before. None where no
     agent leaves, or where nothing was recorded before.
     """
 
-    def of(lines: Lines) -> float | None:
+    def of(lines: measures.Lines) -> float | None:
         if not (left := defections(lines)):
             return None
         return next((value for at, value in reversed(recorded(lines, reading)) if at < left[0]), None)
@@ -58,40 +58,42 @@ def before_any_left(reading: Reading) -> Callable[[Lines], float | None]:
     return of
 
 
-def _first_defection(lines: Lines) -> float | None:
+def _first_defection(lines: measures.Lines) -> float | None:
     return next(iter(defections(lines)), None)
 
 
-def _below_best(lines: Lines) -> float | None:
-    end, highest = last("accuracy")(lines), best("accuracy")(lines)
+def _below_best(lines: measures.Lines) -> float | None:
+    end, highest = measures.last("accuracy")(lines), measures.best("accuracy")(lines)
     return None if end is None or highest is None else highest - end
 
 
-def population(line: Line) -> float | None:
+def population(line: measures.Line) -> float | None:
     """Return the accuracy over the whole population, sampled or not; all agents hold equally many examples."""
     if line.get("accuracy") is None or line.get("unseen_accuracy") is None:
         return None
     return (float(line["accuracy"]) + float(line["unseen_accuracy"])) / 2
 
 
-def over_population(chosen: Callable[[list[float]], float]) -> Callable[[Lines], float | None]:
+def over_population(chosen: Callable[[list[float]], float]) -> Callable[[measures.Lines], float | None]:
     """Return a reading: one of the population's accuracies over the rounds."""
 
-    def of(lines: Lines) -> float | None:
+    def of(lines: measures.Lines) -> float | None:
         values = [value for _, value in recorded(lines, population)]
         return chosen(values) if values else None
 
     return of
 
 
-AGENTS_LOST = Measure("agents-lost", "agents lost", total("left"), better="lower", digits=1)
-FIRST_DEFECTION = Measure("first-defection", "first leaves in round", _first_defection, better="", digits=0)
-ROUNDS = Measure("rounds", "rounds run", last("round"), better="", digits=0)
-END_ACCURACY = Measure("accuracy", "accuracy % at the end", last("accuracy"), percent=True)
-PEAK_ACCURACY = Measure("peak", "accuracy % at its highest", best("accuracy"), percent=True)
-BELOW_PEAK = Measure("below-peak", "points below its highest at the end", _below_best, percent=True, better="lower")
-POPULATION = Measure(
+AGENTS_LOST = measures.Measure("agents-lost", "agents lost", measures.total("left"), better="lower", digits=1)
+FIRST_DEFECTION = measures.Measure("first-defection", "first leaves in round", _first_defection, better="", digits=0)
+ROUNDS = measures.Measure("rounds", "rounds run", measures.last("round"), better="", digits=0)
+END_ACCURACY = measures.Measure("accuracy", "accuracy % at the end", measures.last("accuracy"), percent=True)
+PEAK_ACCURACY = measures.Measure("peak", "accuracy % at its highest", measures.best("accuracy"), percent=True)
+BELOW_PEAK = measures.Measure(
+    "below-peak", "points below its highest at the end", _below_best, percent=True, better="lower"
+)
+POPULATION = measures.Measure(
     "population", "population: accuracy % at the end", over_population(lambda v: v[-1]), percent=True
 )
-LOWEST = Measure("lowest", "lowest agent's", last("lowest_accuracy"), percent=True)
-HIGHEST = Measure("highest", "highest agent's", last("highest_accuracy"), percent=True)
+LOWEST = measures.Measure("lowest", "lowest agent's", measures.last("lowest_accuracy"), percent=True)
+HIGHEST = measures.Measure("highest", "highest agent's", measures.last("highest_accuracy"), percent=True)

@@ -4,16 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedappeal.reproductions.adagd.retention import (
-    MEASURES,
-    SETTINGS,
-    SLACK_1,
-    adagd,
-    ends_above,
-    keeps,
-    local,
-    moves_and_keeps,
-)
+from fedappeal.reproductions.adagd import retention
 from fedappeal.reproductions.adagd.retention_plot import figure_7b
 from fedappeal.reproductions.adagd.settings import kept_share
 from fedappeal.studies.experiment import (
@@ -54,8 +45,8 @@ def row(algorithm: str, eta: float) -> str:
 
 def _settings(name: str, eta: float, epsilon: float, **more: Any) -> dict[str, Any]:
     if name == LOCAL:
-        return local(eta, epsilon, **more)
-    return adagd(eta, epsilon, **(SLACK_1 if "slack" in name else {}), **more)
+        return retention.local(eta, epsilon, **more)
+    return retention.adagd(eta, epsilon, **(retention.SLACK_1 if "slack" in name else {}), **more)
 
 
 def _sweep() -> tuple[Arm, ...]:
@@ -87,7 +78,7 @@ def largest(number: Numbers, algorithm: str) -> float:
     Raises:
         Unmeasured: there is none; then no step can be compared with it.
     """
-    kept = [eta for eta in ALGORITHMS[algorithm] if moves_and_keeps(number, row(algorithm, eta)) >= 0]
+    kept = [eta for eta in ALGORITHMS[algorithm] if retention.moves_and_keeps(number, row(algorithm, eta)) >= 0]
     if not kept:
         raise Unmeasured(f"a step with which {algorithm} keeps all agents")
     return max(kept)
@@ -130,8 +121,8 @@ def _claims_of(group: str) -> list[Claim]:
     arm = {name: row(name, eta) + _SUFFIXES[group] for name, eta in _PAPERS_STEPS.items()}
 
     return [
-        *(keeps(name, arm[name], group) for name in arm),
-        *(ends_above(name, arm[name], "local SGD", arm[LOCAL], group) for name in ADAGD),
+        *(retention.keeps(name, arm[name], group) for name in arm),
+        *(retention.ends_above(name, arm[name], "local SGD", arm[LOCAL], group) for name in ADAGD),
     ]
 
 
@@ -194,9 +185,9 @@ EXPERIMENTS = (
         source="ADA-GD, figure 7b (Fashion-MNIST beside CIFAR-10)",
         claim="ADA-GD avoids defections even with a considerably larger step than local SGD (2e-4 against 2e-5), and "
         "its final model is significantly better.",
-        settings=SETTINGS,
+        settings=retention.SETTINGS,
         arms=(*_sweep(), *_papers_own()),
-        measures=MEASURES,
+        measures=retention.MEASURES,
         quick=Quick(
             {"rounds": 60},
             tuple(row(name, eta) for name, eta in ((LOCAL, 1e-4), (LOCAL, 1e-3), ("ADA-GD", 1e-3))),

@@ -3,21 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedappeal.reproductions.fedalign.settings import (
-    ALL,
-    ALL_LATER,
-    FEDALIGN,
-    MEASURES,
-    ON_LOSS,
-    PRIORITY_ONLY,
-    SETTINGS,
-    Setting,
-    ends_ahead,
-    panels,
-)
+from fedappeal.reproductions.fedalign import settings as fedalign
 from fedappeal.studies.experiment import Experiment, Quick
 
-_ARMS = (PRIORITY_ONLY, ALL, ALL_LATER, FEDALIGN, ON_LOSS)
+_ARMS = (fedalign.PRIORITY_ONLY, fedalign.ALL, fedalign.ALL_LATER, fedalign.FEDALIGN, fedalign.ON_LOSS)
 
 _NOISE: Mapping[str, Mapping[str, Any]] = {
     "medium": {"synth.noise": 0.25, "fedalign.epsilon": 0.2},
@@ -27,15 +16,17 @@ _NOISE: Mapping[str, Mapping[str, Any]] = {
 """In the figure's order. Section 4 gives epsilon; the noise is ours."""
 
 _PANELS = (
-    *(Setting(f"{noise} noise", noise, values, _ARMS) for noise, values in _NOISE.items()),
+    *(fedalign.Setting(f"{noise} noise", noise, values, _ARMS) for noise, values in _NOISE.items()),
     *(
-        Setting(
+        fedalign.Setting(
             f"{noise} noise, 100 examples a client", f"{noise}, 100 each", {**values, "synth.examples": 100}, _ARMS
         )
         for noise, values in _NOISE.items()
     ),
     *(
-        Setting(f"{noise} noise, labels y + 1", f"{noise}, shifted", {**values, "synth.noise-form": "shifted"}, _ARMS)
+        fedalign.Setting(
+            f"{noise} noise, labels y + 1", f"{noise}, shifted", {**values, "synth.noise-form": "shifted"}, _ARMS
+        )
         for noise, values in _NOISE.items()
     ),
 )
@@ -64,7 +55,7 @@ EXPERIMENTS = (
         source="FedALIGN, figure 2",
         claim="At every level of noise FedALIGN outperforms FedAvg over the priority clients and FedAvg over all.",
         settings={
-            **SETTINGS,
+            **fedalign.SETTINGS,
             "task": "synth",
             "model": "logistic",
             "clients": 20,
@@ -75,18 +66,18 @@ EXPERIMENTS = (
             "synth.examples": 0,
         },
         arms=tuple(row for panel in _PANELS for row in panel.rows()),
-        measures=MEASURES,
+        measures=fedalign.MEASURES,
         quick=Quick(
             {"rounds": 30, "synth.examples": 50},
-            tuple(_PANELS[2].named(arm) for arm in (PRIORITY_ONLY, ALL, FEDALIGN)),
+            tuple(_PANELS[2].named(arm) for arm in (fedalign.PRIORITY_ONLY, fedalign.ALL, fedalign.FEDALIGN)),
         ),
         claims=tuple(claim for panel in _PANELS for claim in panel.claims()),
-        figure=panels(
+        figure=fedalign.panels(
             _PANELS,
             (("priority_train_loss", "training loss", False), ("priority_accuracy", "test accuracy %", True)),
             across=3,
         ),
-        glance=ends_ahead(_PANELS[:3]),
+        glance=fedalign.ends_ahead(_PANELS[:3]),
         notes=_NOTES,
     ),
 )

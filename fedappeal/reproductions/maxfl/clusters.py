@@ -2,31 +2,14 @@
 
 import numpy as np
 
-from fedappeal.reproductions.maxfl.settings import (
-    CLUSTERS,
-    DROPOUT_ON,
-    GRID,
-    JUDGED,
-    ORDER,
-    PREFERRED_TOO,
-    QUICK,
-    READINGS,
-    SENT140,
-    TWINS,
-    UNSEEN_JUDGED,
-    Readings,
-    Table,
-    firsts,
-    printed,
-    rows,
-)
+from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Claim, Experiment, Quick, at_least
 from fedappeal.studies.plots import curves
 from fedappeal.views.comparison.measures import Lines, Measure
 
-_row = printed("unseen-gm-appeal", "unseen-preferred")
+_row = maxfl.printed("unseen-gm-appeal", "unseen-preferred")
 
-_TABLE_3: Table = {
+_TABLE_3: maxfl.Table = {
     "FedAvg": _row((0.08, 0.01), (98.53, 0.13)),
     "FedProx": _row((0.07, 0.01), (98.43, 0.21)),
     "Scaffold": _row((0.02, 0.01), (98.26, 0.20)),
@@ -35,7 +18,7 @@ _TABLE_3: Table = {
 }
 """Fashion-MNIST's columns."""
 
-_TABLE_3_SENT140: Table = {
+_TABLE_3_SENT140: maxfl.Table = {
     "FedAvg": _row((0.37, 0.07), (57.05, 1.44)),
     "FedProx": _row((0.37, 0.07), (57.07, 1.42)),
     "Scaffold": _row((0.03, 0.05), (51.59, 0.11)),
@@ -43,8 +26,11 @@ _TABLE_3_SENT140: Table = {
     "MaxFL": _row((0.43, 0.05), (57.16, 1.35)),
 }
 
-_READINGS = (*((reading, _TABLE_3) for reading in (*READINGS, DROPOUT_ON)), (SENT140, _TABLE_3_SENT140))
-_SEEN: Readings = tuple((reading, {name: {} for name in table}) for reading, table in _READINGS)
+_READINGS = (
+    *((reading, _TABLE_3) for reading in (*maxfl.READINGS, maxfl.DROPOUT_ON)),
+    (maxfl.SENT140, _TABLE_3_SENT140),
+)
+_SEEN: maxfl.Readings = tuple((reading, {name: {} for name in table}) for reading, table in _READINGS)
 """Figure 3's rows: the paper prints no numbers for them."""
 
 _NOTES = """\
@@ -76,7 +62,7 @@ def _correlation(lines: Lines) -> float | None:
 _TOGETHER = Measure("together", "correlation of the two over the rounds", _correlation)
 
 
-_QUICK = Quick(QUICK, ("FedAvg", "MW-Fed", "MaxFL"))
+_QUICK = Quick(maxfl.QUICK, ("FedAvg", "MW-Fed", "MaxFL"))
 
 EXPERIMENTS = (
     Experiment(
@@ -85,19 +71,19 @@ EXPERIMENTS = (
         source="MaxFL, table 3",
         claim="The global model appeals to far more unseen clients than the baselines' (0.55 against at most 0.08), "
         "and the accuracy of the models they prefer is the same or higher.",
-        settings=CLUSTERS,
-        arms=rows(_READINGS),
-        measures=UNSEEN_JUDGED,
+        settings=maxfl.CLUSTERS,
+        arms=maxfl.rows(_READINGS),
+        measures=maxfl.UNSEEN_JUDGED,
         quick=_QUICK,
-        claims=firsts(_READINGS, UNSEEN_JUDGED[1::2]),
+        claims=maxfl.firsts(_READINGS, maxfl.UNSEEN_JUDGED[1::2]),
         figure=curves(
             (("unseen_gm_appeal", "GM-Appeal", False), ("unseen_preferred_accuracy", "preferred-model acc. %", True)),
-            ORDER,
+            maxfl.ORDER,
         ),
         notes=_NOTES,
-        twins=TWINS,
-        grid=GRID,
-        criterion=UNSEEN_JUDGED[-1].key,
+        twins=maxfl.TWINS,
+        grid=maxfl.GRID,
+        criterion=maxfl.UNSEEN_JUDGED[-1].key,
     ),
     Experiment(
         name="maxfl-figure3",
@@ -105,12 +91,12 @@ EXPERIMENTS = (
         source="MaxFL, figure 3",
         claim="GM-Appeal and the accuracy of the models that clients prefer rise together over the rounds, and end "
         "highest for MaxFL.",
-        settings=CLUSTERS,
-        arms=rows(_SEEN, runs_in=dict.fromkeys(_TABLE_3, "maxfl-table3")),
-        measures=(*JUDGED, _TOGETHER),
+        settings=maxfl.CLUSTERS,
+        arms=maxfl.rows(_SEEN, runs_in=dict.fromkeys(_TABLE_3, "maxfl-table3")),
+        measures=(*maxfl.JUDGED, _TOGETHER),
         quick=_QUICK,
         claims=(
-            *firsts(_SEEN, JUDGED[1::2]),
+            *maxfl.firsts(_SEEN, maxfl.JUDGED[1::2]),
             *(
                 Claim(
                     "MaxFL's GM-Appeal and preferred-model accuracy go together (correlation above 0)",
@@ -120,7 +106,7 @@ EXPERIMENTS = (
                 for reading, _ in _SEEN
             ),
         ),
-        figure=curves(PREFERRED_TOO, ORDER),
+        figure=curves(maxfl.PREFERRED_TOO, maxfl.ORDER),
         notes=_NOTES,
     ),
 )

@@ -2,40 +2,27 @@
 
 from dataclasses import replace
 
-from fedappeal.reproductions.maxfl.settings import (
-    CLUSTERS,
-    JUDGED,
-    ORDER,
-    PREFERRED_TOO,
-    QUICK,
-    READINGS,
-    SENT140,
-    Table,
-    first,
-    firsts,
-    printed,
-    rows,
-)
+from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick
 from fedappeal.studies.plots import curves
 from fedappeal.views.comparison.measures import ACCURACY_LATE, LATE, Measure, best, late
 
-_row = printed("gm-appeal", "preferred")
+_row = maxfl.printed("gm-appeal", "preferred")
 
-_TABLE_7: Table = {
+_TABLE_7: maxfl.Table = {
     "q-FFL (q = 1)": _row((0.03, 0.01), (99.24, 0.05)),
     "q-FFL (q = 10)": _row((0.0, 0.0), (98.90, 0.01)),
     "MaxFL": _row((0.55, 0.0), (99.29, 0.03)),
 }
 """Fashion-MNIST's columns."""
 
-_TABLE_7_SENT140: Table = {
+_TABLE_7_SENT140: maxfl.Table = {
     "q-FFL (q = 1)": _row((0.09, 0.06), (53.10, 2.63)),
     "q-FFL (q = 10)": _row((0.09, 0.0), (52.71, 1.40)),
     "MaxFL": _row((0.41, 0.07), (53.93, 1.87)),
 }
 
-_READINGS = (*((reading, _TABLE_7) for reading in READINGS), (SENT140, _TABLE_7_SENT140))
+_READINGS = (*((reading, _TABLE_7) for reading in maxfl.READINGS), (maxfl.SENT140, _TABLE_7_SENT140))
 
 _SETTINGS = {
     "q-FFL (q = 1)": {"strategy": "qfedavg", "qfedavg.q": 1.0},
@@ -53,7 +40,7 @@ def _tuned(name: str, rate: float, steps: int) -> Arm:
     """Return a row of q-FFL at a rate and local steps of its own; the solo steps keep their rate."""
     own = f"{name}, own rate {rate:g}, {steps} local step{'s' * (steps > 1)}"
     settings = {**_SETTINGS[name], "learning-rate": rate, "local-steps": steps}
-    return Arm(own, settings, _TABLE_7[name], READINGS[0].group)
+    return Arm(own, settings, _TABLE_7[name], maxfl.READINGS[0].group)
 
 
 _TUNED = (
@@ -64,7 +51,7 @@ _TUNED = (
 
 
 def _before_tuned(measure: Measure) -> Claim:
-    claim = first(measure, READINGS[0], ("MaxFL", *(arm.name for arm in _TUNED)))
+    claim = maxfl.first(measure, maxfl.READINGS[0], ("MaxFL", *(arm.name for arm in _TUNED)))
     return replace(claim, text=f"MaxFL has a higher {measure.title} than q-FFL at its own rates")
 
 
@@ -75,12 +62,12 @@ EXPERIMENTS = (
         source="MaxFL, table 7",
         claim="q-FFL, which evens out the clients' losses, appeals to almost no client (at most 0.03 against "
         "0.55), and the models that clients prefer are less accurate.",
-        settings=CLUSTERS,
-        arms=(*rows(_READINGS, _SETTINGS, {"MaxFL": "maxfl-table3"}), *_TUNED),
-        measures=(*JUDGED, _HIGHEST, _ACCURACY, _LOSS, _LOWEST),
-        quick=Quick(QUICK, ("q-FFL (q = 1)", "q-FFL (q = 10)", "MaxFL")),
-        claims=(*firsts(_READINGS, JUDGED[1::2]), *map(_before_tuned, JUDGED[1::2])),
-        figure=curves((*PREFERRED_TOO, ("accuracy", "test accuracy %", True)), ORDER),
+        settings=maxfl.CLUSTERS,
+        arms=(*maxfl.rows(_READINGS, _SETTINGS, {"MaxFL": "maxfl-table3"}), *_TUNED),
+        measures=(*maxfl.JUDGED, _HIGHEST, _ACCURACY, _LOSS, _LOWEST),
+        quick=Quick(maxfl.QUICK, ("q-FFL (q = 1)", "q-FFL (q = 10)", "MaxFL")),
+        claims=(*maxfl.firsts(_READINGS, maxfl.JUDGED[1::2]), *map(_before_tuned, maxfl.JUDGED[1::2])),
+        figure=curves((*maxfl.PREFERRED_TOO, ("accuracy", "test accuracy %", True)), maxfl.ORDER),
         notes="""\
 - q-FFL is q-FedAvg, with 1 / the local learning rate as its Lipschitz estimate. MaxFL's rows are those of table 3.
 - Read as table 3's setting, though appendix D.1 names table 3 and not this one: MaxFL's 0.55 and the preferred

@@ -3,41 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedappeal.reproductions.maxfl.settings import (
-    DIRICHLET,
-    GRID,
-    ORDER,
-    QUICK,
-    SEEN_AND_UNSEEN,
-    TWINS,
-    Reading,
-    Readings,
-    Table,
-    first,
-    printed,
-    rate,
-    rows,
-)
+from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Experiment, Quick
 from fedappeal.studies.glance import gaps
 from fedappeal.studies.plots import curves
-from fedappeal.views.comparison.measures import (
-    ACCURACY,
-    ACCURACY_LATE,
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    UNSEEN_ACCURACY,
-    UNSEEN_ACCURACY_LATE,
-    UNSEEN_GM_APPEAL,
-    UNSEEN_GM_APPEAL_LATE,
-    Measure,
-    joined_share,
-)
+from fedappeal.views.comparison import measures
 
-row = printed("accuracy", "gm-appeal", "unseen-accuracy", "unseen-gm-appeal")
+row = maxfl.printed("accuracy", "gm-appeal", "unseen-accuracy", "unseen-gm-appeal")
 """A row's numbers: of seen clients, then of unseen ones."""
 
-TABLE_1: Table = {
+TABLE_1: maxfl.Table = {
     "FedAvg": row((43.70, 0.02), (0.04, 0.0), (43.14, 0.23), (0.07, 0.01)),
     "FedProx": row((44.59, 1.94), (0.05, 0.01), (43.80, 1.67), (0.07, 0.01)),
     "Scaffold": row((39.90, 0.59), (0.0, 0.0), (39.24, 0.68), (0.01, 0.0)),
@@ -48,7 +23,7 @@ TABLE_1: Table = {
 }
 """Fashion-MNIST's columns."""
 
-TABLE_1_EMNIST: Table = {
+TABLE_1_EMNIST: maxfl.Table = {
     "FedAvg": row((35.15, 0.51), (0.02, 0.01), (37.14, 0.10), (0.06, 0.0)),
     "FedProx": row((34.06, 1.21), (0.004, 0.0), (36.82, 0.22), (0.008, 0.0)),
     "Scaffold": row((34.78, 2.05), (0.0, 0.0), (34.19, 1.25), (0.004, 0.0)),
@@ -59,7 +34,9 @@ TABLE_1_EMNIST: Table = {
 }
 
 _ASK_ALL, _ONCE, _ONE_WAVE = {"on-empty-round": "ask-all"}, {"participation": "appeal+once"}, {"ask-on": False}
-_LITERAL = Reading("No client joins: the model stays (as the paper reads); train and test labels flipped", "", {})
+_LITERAL = maxfl.Reading(
+    "No client joins: the model stays (as the paper reads); train and test labels flipped", "", {}
+)
 _FEW = {name: TABLE_1[name] for name in ("FedAvg", "FedProx", "MW-Fed", "MaxFL")}
 _FURTHER: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "No client joins: the model stays; train labels flipped": (", train flipped", {"flip-on": "train"}),
@@ -70,7 +47,7 @@ _FURTHER: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     **{
         f"As the third group (train labels flipped), with rate {value:g}": (
             f", train flipped, rate {value:g}",
-            {"flip-on": "train", **rate(value)},
+            {"flip-on": "train", **maxfl.rate(value)},
         )
         for value in (0.05, 0.01)
     },
@@ -82,7 +59,7 @@ _FURTHER: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "As the fifth group (train labels flipped, rate 0.05); a client decides once, and a round picks m of all": (
         ", train flipped, rate 0.05, decided once, no further waves",
-        {"flip-on": "train", **rate(0.05), **_ONCE, **_ONE_WAVE},
+        {"flip-on": "train", **maxfl.rate(0.05), **_ONCE, **_ONE_WAVE},
     ),
     "No client joins: the next round asks all; train and test labels flipped; losses measured with dropout on": (
         ", dropout on",
@@ -91,7 +68,7 @@ _FURTHER: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Dirichlet draws for each client; the model stays; both flipped": (", by client", {"partition": "dirichlet"}),
     "No client may opt out; both flipped": (", always", {"participation": "always"}),
     **{
-        f"{as_group}, with rate {value:g}": (f"{suffix}, rate {value:g}", {**settings, **rate(value)})
+        f"{as_group}, with rate {value:g}": (f"{suffix}, rate {value:g}", {**settings, **maxfl.rate(value)})
         for value in (0.01, 0.05)
         for as_group, suffix, settings in (
             ("As the first group", "", {}),
@@ -101,13 +78,15 @@ _FURTHER: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Readings of few rows: a group's name, its rows' suffix, and what it means."""
 
-_READINGS: Readings = (
+_READINGS: maxfl.Readings = (
     (_LITERAL, TABLE_1),
     (
-        Reading("No client joins: the next round asks all; train and test labels flipped", ", ask all", _ASK_ALL),
+        maxfl.Reading(
+            "No client joins: the next round asks all; train and test labels flipped", ", ask all", _ASK_ALL
+        ),
         TABLE_1,
     ),
-    *((Reading(group, suffix, settings), _FEW) for group, (suffix, settings) in _FURTHER.items()),
+    *((maxfl.Reading(group, suffix, settings), _FEW) for group, (suffix, settings) in _FURTHER.items()),
 )
 
 EMNIST = {
@@ -119,15 +98,22 @@ EMNIST = {
     "dirichlet-alpha": 0.05,
 }
 
-_EVERY = (*_READINGS, (Reading("EMNIST, read as in the first group", ", EMNIST", EMNIST), TABLE_1_EMNIST))
+_EVERY = (*_READINGS, (maxfl.Reading("EMNIST, read as in the first group", ", EMNIST", EMNIST), TABLE_1_EMNIST))
 
 MEASURES = (
-    *(ACCURACY, ACCURACY_LATE, GM_APPEAL, GM_APPEAL_LATE),
-    *(UNSEEN_ACCURACY, UNSEEN_ACCURACY_LATE, UNSEEN_GM_APPEAL, UNSEEN_GM_APPEAL_LATE),
+    *(measures.ACCURACY, measures.ACCURACY_LATE, measures.GM_APPEAL, measures.GM_APPEAL_LATE),
+    *(
+        measures.UNSEEN_ACCURACY,
+        measures.UNSEEN_ACCURACY_LATE,
+        measures.UNSEEN_GM_APPEAL,
+        measures.UNSEEN_GM_APPEAL_LATE,
+    ),
 )
 """The columns of tables 1 and 2."""
 
-JOINED = Measure("joined", "joined %, of those asked after round 10", joined_share(after=10), percent=True, digits=1)
+JOINED = measures.Measure(
+    "joined", "joined %, of those asked after round 10", measures.joined_share(after=10), percent=True, digits=1
+)
 
 EXPERIMENTS = (
     Experiment(
@@ -136,18 +122,18 @@ EXPERIMENTS = (
         source="MaxFL, table 1",
         claim="Where clients may opt out from round 10 on, MaxFL keeps more of them, and its accuracy is 22 to "
         "40 points higher for seen and 18 to 50 points higher for unseen clients than the baselines'.",
-        settings=DIRICHLET,
-        arms=rows(_EVERY),
+        settings=maxfl.DIRICHLET,
+        arms=maxfl.rows(_EVERY),
         measures=(*MEASURES, JOINED),
-        quick=Quick(QUICK, ("FedAvg", "Scaffold", "qFFL", "MaxFL")),
+        quick=Quick(maxfl.QUICK, ("FedAvg", "Scaffold", "qFFL", "MaxFL")),
         claims=tuple(
-            first(measure, reading, tuple(table))
+            maxfl.first(measure, reading, tuple(table))
             for reading, table in _EVERY
-            for measure in (JOINED, GM_APPEAL_LATE, ACCURACY_LATE, UNSEEN_ACCURACY_LATE)
+            for measure in (JOINED, measures.GM_APPEAL_LATE, measures.ACCURACY_LATE, measures.UNSEEN_ACCURACY_LATE)
             if measure is not JOINED
             or "participation" not in reading.settings  # where no client may opt out all join
         ),
-        figure=curves(SEEN_AND_UNSEEN, ORDER),
+        figure=curves(maxfl.SEEN_AND_UNSEEN, maxfl.ORDER),
         glance=gaps([reading.group for reading, _ in _READINGS[:2]], lambda claim: claim.unit == "points"),
         notes="""\
 - The paper leaves open what happens in a round without a joiner, which labels a flip changes (training or test
@@ -171,8 +157,8 @@ EXPERIMENTS = (
 - PerFedAvg's accuracy is that of the global model as it is sent. FedProx's mu is 0.01, too small to tell its rows
   from FedAvg's; the paper names none.
 """,
-        twins=TWINS,
-        grid=GRID,
-        criterion=ACCURACY_LATE.key,
+        twins=maxfl.TWINS,
+        grid=maxfl.GRID,
+        criterion=measures.ACCURACY_LATE.key,
     ),
 )

@@ -1,27 +1,12 @@
 """MaxFL, tables 4 and 6: clients tune the model for five local steps before they judge it."""
 
-from fedappeal.reproductions.maxfl.settings import (
-    CLUSTERS,
-    GRID,
-    JUDGED,
-    ORDER,
-    PREFERRED_TOO,
-    QUICK,
-    READINGS,
-    SENT140,
-    TWINS,
-    UNSEEN_JUDGED,
-    Table,
-    firsts,
-    printed,
-    rows,
-)
+from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Experiment, Quick
 from fedappeal.studies.plots import curves
 
-_row = printed("gm-appeal", "unseen-gm-appeal", "preferred", "unseen-preferred")
+_row = maxfl.printed("gm-appeal", "unseen-gm-appeal", "preferred", "unseen-preferred")
 
-_TABLES_4_AND_6: Table = {
+_TABLES_4_AND_6: maxfl.Table = {
     "FedAvg": _row((0.38, 0.06), (0.39, 0.06), (99.37, 0.24), (99.50, 0.02)),
     "FedProx": _row((0.40, 0.07), (0.41, 0.07), (99.35, 0.23), (99.55, 0.09)),
     "Scaffold": _row((0.02, 0.02), (0.03, 0.02)),
@@ -31,7 +16,7 @@ _TABLES_4_AND_6: Table = {
 }
 """Fashion-MNIST's columns; table 6 has no Scaffold."""
 
-_SENT140: Table = {
+_SENT140: maxfl.Table = {
     "FedAvg": _row((0.25, 0.09), (0.42, 0.06), (55.71, 0.46), (58.79, 0.67)),
     "FedProx": _row((0.26, 0.09), (0.43, 0.12), (55.75, 0.80), (58.82, 0.72)),
     "Scaffold": _row((0.16, 0.22), (0.07, 0.01)),
@@ -40,7 +25,7 @@ _SENT140: Table = {
     "MaxFL": _row((0.36, 0.05), (0.55, 0.01), (55.82, 0.82), (58.88, 0.77)),
 }
 
-_READINGS = (*((reading, _TABLES_4_AND_6) for reading in READINGS), (SENT140, _SENT140))
+_READINGS = (*((reading, _TABLES_4_AND_6) for reading in maxfl.READINGS), (maxfl.SENT140, _SENT140))
 
 EXPERIMENTS = (
     Experiment(
@@ -49,12 +34,12 @@ EXPERIMENTS = (
         source="MaxFL, tables 4 and 6",
         claim="Where each client tunes the global model for 5 local steps before it judges it, MaxFL's appeals "
         "to more clients than that of any baseline (0.55 against at most 0.45), PerFedAvg's included.",
-        settings={**CLUSTERS, "tuning-steps": 5},
-        arms=rows(_READINGS),
-        measures=(*JUDGED[:2], *UNSEEN_JUDGED[:2], *JUDGED[2:], *UNSEEN_JUDGED[2:]),
-        quick=Quick(QUICK, ("FedAvg", "PerFedAvg", "MaxFL")),
-        claims=firsts(_READINGS, (JUDGED[1], UNSEEN_JUDGED[1], JUDGED[3])),
-        figure=curves(PREFERRED_TOO, ORDER),
+        settings={**maxfl.CLUSTERS, "tuning-steps": 5},
+        arms=maxfl.rows(_READINGS),
+        measures=(*maxfl.JUDGED[:2], *maxfl.UNSEEN_JUDGED[:2], *maxfl.JUDGED[2:], *maxfl.UNSEEN_JUDGED[2:]),
+        quick=Quick(maxfl.QUICK, ("FedAvg", "PerFedAvg", "MaxFL")),
+        claims=maxfl.firsts(_READINGS, (maxfl.JUDGED[1], maxfl.UNSEEN_JUDGED[1], maxfl.JUDGED[3])),
+        figure=curves(maxfl.PREFERRED_TOO, maxfl.ORDER),
         notes="""\
 - All rows are judged after 5 steps of the run's local SGD (`tuning-steps = 5`); MaxFL also computes its weights
   so. The preferred model is the tuned global one where it appeals, else the client's own.
@@ -62,8 +47,8 @@ EXPERIMENTS = (
 - Which clients' labels are flipped and where, and the rate of training and of the solo steps, are read in four ways:
   the groups of rows.
 """,
-        twins=TWINS,
-        grid=GRID,
-        criterion=JUDGED[-1].key,
+        twins=maxfl.TWINS,
+        grid=maxfl.GRID,
+        criterion=maxfl.JUDGED[-1].key,
     ),
 )

@@ -1,24 +1,12 @@
 """MaxFL, table 5: a client's requirement by the number of steps that it trains alone."""
 
-from fedappeal.reproductions.maxfl.settings import (
-    CLUSTERS,
-    JUDGED,
-    ORDER,
-    PREFERRED_TOO,
-    QUICK,
-    TWINS,
-    Reading,
-    Table,
-    firsts,
-    printed,
-    rows,
-)
+from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Claim, Experiment, Numbers, Quick
 from fedappeal.studies.plots import curves
 
-_row = printed("gm-appeal", "preferred")
+_row = maxfl.printed("gm-appeal", "preferred")
 
-_TABLE_5: dict[int, Table] = {
+_TABLE_5: dict[int, maxfl.Table] = {
     50: {
         "FedAvg": _row((0.01, 0.01), (98.56, 0.08)),
         "FedProx": _row((0.01, 0.0), (98.56, 1.15)),
@@ -38,10 +26,10 @@ _TABLE_5: dict[int, Table] = {
 """By the number of steps."""
 
 
-def _reading(steps: int) -> Reading:
+def _reading(steps: int) -> maxfl.Reading:
     # The rows of 100 steps are those of table 3, whose runs they share.
     suffix = "" if steps == 100 else f", {steps} steps"
-    return Reading(f"{steps} steps alone", suffix, {"solo.steps": steps})
+    return maxfl.Reading(f"{steps} steps alone", suffix, {"solo.steps": steps})
 
 
 _READINGS = tuple((_reading(steps), table) for steps, table in _TABLE_5.items())
@@ -49,7 +37,7 @@ _READINGS = tuple((_reading(steps), table) for steps, table in _TABLE_5.items())
 
 def _steady(name: str) -> Claim:
     def margin(number: Numbers) -> float:
-        appeals = [number(name + reading.suffix, JUDGED[1].key) for reading, _ in _READINGS]
+        appeals = [number(name + reading.suffix, maxfl.JUDGED[1].key) for reading, _ in _READINGS]
         return 0.05 - (max(appeals) - min(appeals))
 
     text = f"{name}'s GM-Appeal differs by at most 0.05 between {min(_TABLE_5)} and {max(_TABLE_5)} steps"
@@ -63,17 +51,17 @@ EXPERIMENTS = (
         source="MaxFL, table 5",
         claim="However many steps a client trains alone for what it requires, GM-Appeal hardly changes, and "
         "MaxFL's is far the highest (0.55 against 0.01).",
-        settings=CLUSTERS,
+        settings=maxfl.CLUSTERS,
         arms=(
-            *rows(_READINGS[:1]),
-            *rows(_READINGS[1:2], runs_in=dict.fromkeys(_TABLE_5[100], "maxfl-table3")),
-            *rows(_READINGS[2:]),
+            *maxfl.rows(_READINGS[:1]),
+            *maxfl.rows(_READINGS[1:2], runs_in=dict.fromkeys(_TABLE_5[100], "maxfl-table3")),
+            *maxfl.rows(_READINGS[2:]),
         ),
-        measures=JUDGED,
-        quick=Quick({**QUICK, "rounds": 10}, ("FedAvg, 50 steps", "MaxFL, 50 steps", "MaxFL")),
-        claims=(*firsts(_READINGS, JUDGED[1::2]), *map(_steady, _TABLE_5[100])),
-        twins=TWINS,
-        figure=curves(PREFERRED_TOO, ORDER),
+        measures=maxfl.JUDGED,
+        quick=Quick({**maxfl.QUICK, "rounds": 10}, ("FedAvg, 50 steps", "MaxFL, 50 steps", "MaxFL")),
+        claims=(*maxfl.firsts(_READINGS, maxfl.JUDGED[1::2]), *map(_steady, _TABLE_5[100])),
+        twins=maxfl.TWINS,
+        figure=curves(maxfl.PREFERRED_TOO, maxfl.ORDER),
         notes="""\
 - Read as table 3's setting: five clusters of two labels, 30 % of the clients flipped in train and test labels.
   The paper says only that it is Fashion-MNIST for 200 rounds.
