@@ -9,6 +9,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from functools import partial
@@ -37,10 +38,12 @@ def composed(clients: int, rounds: int) -> Figures:
         shutil.copytree(ROOT, sources, ignore=_IGNORED)
         own = {"COMPOSE_PROJECT_NAME": PROJECT, "IMAGE": PROJECT, "RUNS_DIR": str(runs), "FLEET_PORT": "0"}
 
+        executable = shutil.which("docker") or sys.exit("docker is not installed")
+
         def docker(*words: str) -> tuple[float, str]:
             began, environment = time.monotonic(), {**os.environ, **own, "ROUNDS": str(rounds)}
             done = subprocess.run(
-                ["docker", *words], env=environment, cwd=sources, stdout=subprocess.PIPE, text=True, check=True
+                [executable, *words], env=environment, cwd=sources, stdout=subprocess.PIPE, text=True, check=True
             )
             return time.monotonic() - began, done.stdout
 

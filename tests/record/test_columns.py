@@ -26,6 +26,7 @@ from fedappeal.record.columns import (
     shown_in,
 )
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.comparison.measures import run_measures
 from fedappeal.views.comparison.result import compare_runs
@@ -49,7 +50,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_new_number_stands_on_the_terminal(run: Path) -> None:
     out = io.StringIO()
-    view = RunView(RunConfig(rounds=2), run, Console(file=out, width=200))
+    view = RunView(RunPlan.of(RunConfig(rounds=2), run), Console(file=out, width=200))
     for line in Record(run).history:
         view.watch("round", {**line, "decisions": {}})
     heading, first = (
