@@ -72,7 +72,8 @@ class ThreadedScheduler(ClientQueue):
                 torch.default_generator.set_state(before)
             if not self._draws:
                 return answers
-        return [answer(super().train, request) for request in requests]
+        alone = super().train
+        return [answer(alone, request) for request in requests]
 
     def _one(self, request: TrainRequest) -> Any:
         """Return a client's trained model, or its error."""
