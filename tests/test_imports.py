@@ -262,3 +262,8 @@ def test_reports_and_the_live_page_load_no_torch() -> None:
         loaded("import fedappeal.views.live.page, fedappeal.views.live.view, fedappeal.cli.submit", "torch", "ray")
         == "[]"
     )
+
+
+def test_a_simulation_loads_no_control_api() -> None:
+    """Starlette, FastAPI and the Control API's client take half a second, which each simulated run would pay."""
+    assert loaded("import fedappeal.cli.simulate, fedappeal.cli.onlookers", "fastapi", "starlette", "httpx") == "[]"

@@ -2,8 +2,10 @@
 
 import threading
 import time
+from typing import TYPE_CHECKING
 
-from fedappeal.federation.remote import RemoteSuperLink
+if TYPE_CHECKING:
+    from fedappeal.federation.remote import RemoteSuperLink
 
 _KEPT = 5.0
 """Seconds for which an answer counts."""
@@ -16,7 +18,7 @@ class ConnectedClients:
         superlink: the SuperLink; None: not known yet.
     """
 
-    def __init__(self, superlink: RemoteSuperLink | None = None) -> None:
+    def __init__(self, superlink: "RemoteSuperLink | None" = None) -> None:
         self.superlink = superlink
         self._asked = float("-inf")
         self._count: int | None = None
@@ -31,7 +33,7 @@ class ConnectedClients:
             return self._count
 
 
-def _online(superlink: RemoteSuperLink) -> int | None:
+def _online(superlink: "RemoteSuperLink") -> int | None:
     from fedappeal.flower.control import ControlError, control
 
     try:

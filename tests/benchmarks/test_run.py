@@ -52,7 +52,7 @@ def test_a_row_that_is_there_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_docs_name_rows_that_are_there() -> None:
-    commands = re.findall(r"python -m benchmarks ([\w/-]+)", (DOCS / "benchmarks.md").read_text())
+    commands = re.findall(r"python -m benchmarks (?!ROW\b)([\w/-]+)", (DOCS / "benchmarks.md").read_text())
     assert len(commands) > 10
     for name in commands:
         assert any(row == name or row.startswith(f"{name}/") for row in ROWS), name

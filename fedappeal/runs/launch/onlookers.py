@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.runs.plan import RunPlan
+
+if TYPE_CHECKING:  # which loads all of Flower's Control API
+    from fedappeal.federation.remote import RemoteSuperLink
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -78,8 +80,8 @@ class Onlookers(Protocol):
         """Return a block in which several runs are shown and tracked."""
 
     def watch(
-        self, folder: Path, superlink: RemoteSuperLink | None = None, connects: bool = False
-    ) -> AbstractContextManager[Callable[[RemoteSuperLink], None]]:
+        self, folder: Path, superlink: "RemoteSuperLink | None" = None, connects: bool = False
+    ) -> AbstractContextManager[Callable[["RemoteSuperLink"], None]]:
         """Return a block in which the run is tracked, and its metrics and its page are served.
 
         Args:
