@@ -11,8 +11,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 settings.register_profile("fedappeal", deadline=None)
 settings.load_profile("fedappeal")
-# A shell starts its background jobs with SIGINT ignored, which processes that they start would inherit.
+# A shell starts its background jobs with SIGINT ignored, and nohup with SIGHUP, which their processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:
