@@ -44,7 +44,7 @@ class Machine:
         check_at_once(self.at_once)
 
     def for_jobs(self, jobs: int) -> "Machine":
-        """Return the means for so many jobs, with the threads of each.
+        """Return the means for this number of jobs, with the threads of each job.
 
         Raises:
             ConfigError: Ray is not installed, or two things say how many jobs there are at once.

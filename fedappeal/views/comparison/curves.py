@@ -72,7 +72,7 @@ def by_round(histories: Iterable[tuple[int, Lines]], of: Callable[[Line], float 
 
 
 def thinned(points: Mapping[int, Interval], most: int) -> dict[int, Interval]:
-    """Return at most so many of the rounds' intervals, 0: all: the means of neighbours, at the last of them."""
+    """Return at most this number of intervals, 0: all; neighbours become their mean, at the last of them."""
     numbers, size = list(points), -(-len(points) // most) if most else 1
     if size <= 1:
         return dict(points)
