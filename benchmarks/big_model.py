@@ -117,8 +117,7 @@ def checkpoints(plain: bool, rounds: int) -> Figures:
     from flwr.app import RecordDict
 
     from fedappeal.protocol.packing import array_record
-    from server.checkpoint import Checkpoint
-    from server.checkpoints import write_checkpoint
+    from server.checkpoints import Checkpoint, write_checkpoint
 
     draws, seconds = np.random.default_rng(0), list[float]()
     initial = array_record({"flat": draws.standard_normal(PARAMETERS, dtype=np.float32)})

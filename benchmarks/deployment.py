@@ -116,9 +116,9 @@ class Deployed:
         """
         from fedappeal.federation.submit import run_status, submit
         from fedappeal.flower.bundle import build_fab
-        from server.new_run import new_run
+        from fedappeal.runs.plan import RunPlan
 
-        new_run(self.folder, self.config)
+        RunPlan.of(self.config, self.folder).folder({})
         initial = self.folder.parent / "initial.safetensors"
         given = self.config.model_copy(update={"initial_model": str(initial)} if initial.exists() else {})
         run_id, history = (

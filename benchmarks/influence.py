@@ -176,9 +176,9 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from fedappeal.record.reader import Record
+    from fedappeal.runs.plan import RunPlan
     from fedappeal.simulation.engine import simulate
     from fedappeal.simulation.options import Simulation
-    from server.new_run import new_run
 
     torch.set_num_threads(1)
     chosen_settings = {**COMMON, **DATA[row["data"]], **STRATEGIES[row["strategy"]]}
@@ -196,7 +196,7 @@ def run(row: dict[str, Any]) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "run"
-            simulate(config, new_run(path, config), Simulation(threads=1, resumable=False))
+            simulate(config, RunPlan.of(config, path).folder({}), Simulation(threads=1, resumable=False))
             history, measured = Record(path).history, Record(path).measurements
     finally:
         RoundSteps.open_round = open_round  # type: ignore[method-assign]

@@ -54,13 +54,13 @@ def simulated(settings: Mapping[str, Any], clients: int, rounds: int) -> Figures
     """Simulate a run; return the CPU seconds of its start and rounds, what of them is training, and memory."""
     import torch
 
+    from fedappeal.runs.plan import RunPlan
     from fedappeal.settings.config import RunConfig
     from fedappeal.simulation.engine import simulate
     from fedappeal.simulation.forms.scheduler import BatchScheduler
     from fedappeal.simulation.options import Simulation
     from fedappeal.tasks import partitioned
     from fedappeal.tasks.datasets.synth import Synth
-    from server.new_run import new_run
     from strategies.rounds.sums.weighted_sum import WeightedSum
 
     torch.set_num_threads(1)
@@ -73,7 +73,7 @@ def simulated(settings: Mapping[str, Any], clients: int, rounds: int) -> Figures
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # the partition is drawn
-        run = new_run(Path(folder) / "run", config)
+        run = RunPlan.of(config, Path(folder) / "run").folder({})
         with (
             spent(BatchScheduler, "_batch", batches),
             spent(WeightedSum, "add", sums),

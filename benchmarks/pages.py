@@ -143,10 +143,11 @@ def large_run(folder: Path) -> None:
     """Write the folder of a large run as a run writes it: some sit out, all are evaluated in every round."""
     from fedappeal.record.decisions import packed
     from fedappeal.record.files import HISTORY, MEASUREMENTS, PARTICIPATION
+    from fedappeal.runs.plan import RunPlan
     from fedappeal.settings.config import RunConfig
-    from server.new_run import new_run
 
-    run = new_run(folder, RunConfig.parse({"task": "fmnist", "clients": CLIENTS, "rounds": ROUNDS}).as_config())
+    config = RunConfig.parse({"task": "fmnist", "clients": CLIENTS, "rounds": ROUNDS})
+    run = RunPlan.of(config, folder).folder({})
     ids = [f"client-{number:04d}" for number in range(CLIENTS)]
     joins = {n: {k: "joined" if i % 7 != n else "sat-out" for i, k in enumerate(ids)} for n in range(7)}
     run.append(PARTICIPATION, *(packed(number, joins[number % 7]) for number in range(1, ROUNDS + 1)))

@@ -72,16 +72,16 @@ def pooled_rows() -> Iterator[dict[str, Any]]:
 
 def run(row: dict[str, Any]) -> dict[str, Any]:
     """Simulate a run; return what came out."""
+    from fedappeal.runs.plan import RunPlan
     from fedappeal.simulation.engine import simulate
     from fedappeal.simulation.options import Simulation
     from server.build import check_settings
-    from server.new_run import new_run
 
     config = RunConfig.parse(row["settings"])
     check_settings(config)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        simulate(config, new_run(path, config), Simulation(threads=1, resumable=False))
+        simulate(config, RunPlan.of(config, path).folder({}), Simulation(threads=1, resumable=False))
         who = WhoStayed.of(path)
     figures = {name: getattr(who, name) for name in ("willing", "served", "score", "used", "asked")}
     return {**figures, "versions": recorded_versions()}

@@ -1,7 +1,12 @@
 """The checkpoints of a run's folder: the newest, and the two before it.
 
+A checkpoint is one file, replaced at once: the round, the model and the strategy's state.
 ``checkpoint.safetensors`` is the newest; ``checkpoint-ROUND.safetensors`` are those before it. The newest gets its
 second name before it is replaced, so that a kill between any two steps leaves it, and one with each round's memory.
+
+The initial model w_0, from which late clients still warm up, stands beside them. It is written once, under a name
+with its hash, and once more, because no earlier file stands in for it where it is damaged:
+``initial-HASH.safetensors``, ``initial-HASH.copy.safetensors``.
 """
 
 import os
@@ -10,27 +15,82 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flwr.app import ArrayRecord, RecordDict
+
+from fedappeal.protocol.packing import content_hash
 from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.folder import Usable, checkpoint_round, without_memory
-from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import read_values, set_aside
-from server.checkpoint import Checkpoint
+from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.system.files import read_safetensors, read_values, set_aside, write_safetensors
+from server.records import flattened, restored
+from strategies.rounds.sums.weighted_sum import finite
 
 KEPT = 3
 _EARLIER = re.compile(r"checkpoint-([0-9]{1,18})\.safetensors")
+_STATE = "state/"
+_INITIAL = "initial"
+"""Name of the scalar that holds w_0's hash; in a checkpoint of an earlier version, of w_0's record."""
+_INITIAL_FILE = re.compile(rf"{_INITIAL}-([0-9a-f]{{16}})(\.copy)?\.safetensors")
 
 
 @dataclass(frozen=True)
-class Unusable:
-    """A file for which a checkpoint cannot be used.
+class Checkpoint:
+    """Where a run stands.
 
     Attributes:
-        file: the checkpoint.
-        reason: one line.
+        server_round: the last finished round; 0: none.
+        initial: w_0, from which late clients still warm up.
+        arrays: the global model after that round.
+        state: what the strategy carries.
+        initial_hash: of w_0; empty: to be worked out.
     """
 
-    file: Path
-    reason: str
+    server_round: int
+    initial: ArrayRecord
+    arrays: ArrayRecord
+    state: RecordDict
+    initial_hash: str = ""
+
+    def write(self, path: Path, durable: bool = True) -> None:
+        """Write the checkpoint, atomically, and w_0 before it where that is not there.
+
+        Args:
+            path: the file.
+            durable: as in `write_safetensors`.
+        """
+        digest = self.initial_hash or content_hash(self.initial)
+        for file in initial_files(path.parent, digest):
+            if not file.exists():
+                arrays, records = flattened({_INITIAL: self.initial})
+                write_safetensors(file, arrays, {"records": records}, durable)
+        state = {f"{_STATE}{name}": record for name, record in self.state.items()}
+        arrays, records = flattened({"model": self.arrays, **state})
+        values: dict[str, Scalar] = {"round": self.server_round, _INITIAL: digest, "records": records}
+        write_safetensors(path, arrays, values, durable)
+
+    @classmethod
+    def read(cls, path: Path) -> "Checkpoint":
+        """Read a checkpoint; one of an earlier version holds w_0 itself.
+
+        Raises:
+            ConfigError: if the file, or that of w_0, is not there or cannot be read.
+        """
+        arrays, values = read_safetensors(path)
+        server_round = checkpoint_round(path, values)
+        beside = {_INITIAL: _initial(path.parent, str(values[_INITIAL]))} if _INITIAL in values else {}
+        try:
+            records = {**restored(arrays, str(values["records"])), **beside}
+            initial, model = records[_INITIAL], records["model"]
+            if not (isinstance(initial, ArrayRecord) and isinstance(model, ArrayRecord)):
+                raise ValueError("its models are no arrays")
+        except (KeyError, ValueError):
+            raise ConfigError(
+                f"file '{path}' cannot be read: it is damaged, or another version of fedappeal wrote it"
+            ) from None
+        if not (finite(initial) and finite(model)):
+            raise ConfigError(f"file '{path}' cannot be used: its model has values that are not finite")
+        state = {name.removeprefix(_STATE): r for name, r in records.items() if name.startswith(_STATE)}
+        return cls(server_round, initial, model, RecordDict(state))
 
 
 @dataclass(frozen=True)
@@ -40,12 +100,12 @@ class Found:
     Attributes:
         checkpoint: None where the folder holds none.
         file: its file.
-        newer: those that cannot be used.
+        newer: the files of newer ones that cannot be used, each with the reason in one line.
     """
 
     checkpoint: Checkpoint | None
     file: Path
-    newer: tuple[Unusable, ...] = ()
+    newer: dict[Path, str]
 
     @property
     def server_round(self) -> int:
@@ -90,33 +150,66 @@ def newest_usable(folder: Path, usable: Usable = without_memory) -> Found:
     Raises:
         ConfigError: there are checkpoints, and none can be used.
     """
-    newer: list[Unusable] = []
+    newer: dict[Path, str] = {}
     for file in checkpoint_files(folder):
         try:
             checkpoint = Checkpoint.read(file)
             usable(checkpoint.server_round)
         except ConfigError as error:
-            newer.append(Unusable(file, str(error)))
+            newer[file] = str(error)
         else:
-            return Found(checkpoint, file, tuple(newer))
+            return Found(checkpoint, file, newer)
     if newer:
         others = f", nor can the {len(newer) - 1} before it" if len(newer) > 1 else ", and there is none before it"
-        raise ConfigError(f"{newer[0].reason}{others}: the run cannot continue")
-    return Found(None, folder / CHECKPOINT)
+        raise ConfigError(f"{next(iter(newer.values()))}{others}: the run cannot continue")
+    return Found(None, folder / CHECKPOINT, {})
 
 
-def take_back(found: Found) -> list[Path]:
-    """Put unusable checkpoints aside, and give the usable one the newest's name; return where they are kept."""
-    aside = [set_aside(each.file) for each in found.newer]
-    if found.checkpoint is not None and found.file.name != CHECKPOINT:
-        os.replace(found.file, found.file.with_name(CHECKPOINT))
-    return aside
+def initial_files(folder: Path, digest: str) -> tuple[Path, Path]:
+    """Return the two paths of a run's w_0; ``digest``: its `content_hash`."""
+    return folder / f"{_INITIAL}-{digest}.safetensors", folder / f"{_INITIAL}-{digest}.copy.safetensors"
+
+
+def damaged_initials(folder: Path) -> dict[Path, str]:
+    """Return a run's files of w_0 that cannot be read, each with the reason."""
+    damaged: dict[Path, str] = {}
+    for file in sorted(folder.glob(f"{_INITIAL}-*.safetensors")):
+        try:
+            _read_initial(file)
+        except ConfigError as error:
+            damaged[file] = str(error)
+    return damaged
+
+
+def _initial(folder: Path, digest: str) -> ArrayRecord:
+    """Return w_0 from the first file that can be read.
+
+    Raises:
+        ConfigError: neither can.
+    """
+    first, second = initial_files(folder, digest)
+    try:
+        return _read_initial(first)
+    except ConfigError:
+        with suppress(ConfigError):
+            return _read_initial(second)
+        raise
+
+
+def _read_initial(file: Path) -> ArrayRecord:
+    arrays, values = read_safetensors(file)
+    name = _INITIAL_FILE.fullmatch(file.name)
+    with suppress(KeyError, ValueError):
+        initial = restored(arrays, str(values["records"]))[_INITIAL]
+        if name is not None and isinstance(initial, ArrayRecord) and content_hash(initial) == name[1]:
+            return initial
+    raise ConfigError(f"file '{file}' cannot be read: it does not hold the model that its name says")
 
 
 def _earlier(folder: Path) -> dict[int, Path]:
     """Return the checkpoints before the newest by their rounds."""
-    found = ((_EARLIER.fullmatch(file.name), file) for file in folder.glob("checkpoint-*.safetensors"))
-    return {int(match[1]): file for match, file in found if match}
+    matches = ((_EARLIER.fullmatch(file.name), file) for file in folder.glob("checkpoint-*.safetensors"))
+    return {int(match[1]): file for match, file in matches if match}
 
 
 def _keep(newest: Path) -> None:

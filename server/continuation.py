@@ -1,14 +1,15 @@
 """Before a run continues: its settings, and its damaged files put aside, named, or deleted where half-written."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.folder import RunFolder, Usable, without_memory
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import delete_unfinished, set_aside
-from server.checkpoints import Found, newest_usable, take_back
-from server.initial_files import damaged_initials
+from server.checkpoints import Found, damaged_initials, newest_usable
 
 
 def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = without_memory) -> RunConfig:
@@ -60,11 +61,13 @@ def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = witho
         kept = set_aside(path).name
         folder.event("damaged", file=path.name, aside=kept, reason=reason)
         say(f"{reason}: the next checkpoint writes it again, and the damaged file is kept as '{kept}'")
-    for unusable, aside in zip(found.newer, take_back(found), strict=True):
-        file = unusable.file
-        folder.event("damaged", file=file.name, aside=aside.name, reason=unusable.reason, round=found.server_round)
+    for path, reason in found.newer.items():
+        kept = set_aside(path).name
+        folder.event("damaged", file=path.name, aside=kept, reason=reason, round=found.server_round)
         say(
-            f"{unusable.reason}: the run continues after round {found.server_round}, from '{found.file.name}'; "
-            f"the checkpoint that cannot be used is kept as '{aside.name}'"
+            f"{reason}: the run continues after round {found.server_round}, from '{found.file.name}'; "
+            f"the checkpoint that cannot be used is kept as '{kept}'"
         )
+    if found.checkpoint is not None and found.file.name != CHECKPOINT:
+        os.replace(found.file, found.file.with_name(CHECKPOINT))
     return found

@@ -16,8 +16,7 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import is_local
 from server.build import Chosen
-from server.checkpoint import Checkpoint
-from server.checkpoints import write_checkpoint
+from server.checkpoints import Checkpoint, write_checkpoint
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.hooks import Hooks, RoundRecord
 from strategies.rounds.strategy import Strategy

@@ -1,7 +1,7 @@
 """One run of the server: builds the strategy, runs it, fills the run's folder."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +14,28 @@ from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line
+from fedappeal.protocol.metric import column
 from fedappeal.protocol.packing import Arrays, Layout
+from fedappeal.record.columns import CARD as CARD_COLUMNS
+from fedappeal.record.columns import shown_in
 from fedappeal.record.files import MODEL
 from fedappeal.record.folder import RunFolder, new_path, without_memory
+from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, SUBMITTED, schedule_rounds
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.participation import AUTO
 from fedappeal.system.files import CARD, read_safetensors, write_safetensors
 from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.task import Task
+from fedappeal.trained.card import ModelCard
 from server.build import Chosen
-from server.card import run_card
-from server.checkpoint import Checkpoint
+from server.checkpoints import Checkpoint
 from server.continuation import mended
 from server.identities import identities_of
 from server.recorder import ClientMemory, Recorder
 from strategies.rounds.hooks import Hooks
+from strategies.rounds.strategy import Strategy
+from strategies.rounds.sums.last_good import ROLLED_BACK_TO
 
 log = logging.getLogger("fedappeal")
 
@@ -109,10 +115,53 @@ def run(
             config = config.model_copy(update={"schedule_rounds": schedule_rounds(folder, config.rounds)})
             plugins = replace(plugins, config=config)
         plugins.check()
-        _run_rounds(
-            *(grid, plugins, task or plugins.load_task(data_dir), folder, watch or Hooks(), durable, memory),
-            *(evaluate, nodes),
+        task, strategy = task or plugins.load_task(data_dir), plugins.build()
+        strategy.granted_nodes = frozenset(
+            n for k, n in enumerate(nodes) if strategy.asks_priority(k, config.clients)
         )
+        strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
+        named = initial_arrays(config, task, plugins.rule)
+        layout = Layout.of(named)
+        strategy.check_model(layout.names)
+        strategy.layout = layout
+        initial = layout.pack(named) if config.pack else layout.named(named)
+        del named  # as large as the model, for as long as the run takes
+        told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
+        folder.identify({"task-fingerprint": task.fingerprint, keys.LAYOUT: layout.hash})
+        folder.record(metric=task.metric.as_record())
+        start = Checkpoint(0, initial, initial, strategy.state())
+        if folder.begun:
+            start = _continued(folder, config, strategy, start, memory)
+
+        def central(number: int, record: ArrayRecord) -> MetricRecord:
+            assert evaluate is not None
+            return MetricRecord(dict(evaluate(number, layout.unpack(record))))
+
+        hooks = watch or Hooks()
+        recorder = Recorder(folder, strategy, start.initial, config.rounds, plugins, hooks, durable, memory)
+        try:
+            result = strategy.start(
+                grid,
+                start.initial,
+                config.rounds,
+                train_config=ConfigRecord({**told, **training_settings(plugins)}),
+                evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
+                evaluate_fn=central if evaluate else None,
+                hooks=recorder,
+                roll_call_config=ConfigRecord({**told, **roll_call_settings(plugins, task)}),
+                arrays=start.arrays,
+                first_round=start.server_round + 1,
+                schedule_rounds=config.schedule_rounds,
+                identities=identities_of(folder.path, folder.run_key),
+            )
+        except BaseException:
+            recorder.save()  # the last round, where it is over and the next one has not begun
+            raise
+        last = strategy.record.server_round or start.server_round
+        card = run_card(task, config, folder, last, layout.names)
+        values: dict[str, Scalar] = {"round": card.round, "task": config.task, CARD: card.to_json()}
+        write_safetensors(folder.path / MODEL, layout.unpack(result.arrays), values)
+        folder.event("finished", round=last, reason=strategy.finished)
 
 
 @contextmanager
@@ -124,74 +173,26 @@ def _failure_recorded(folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _run_rounds(
-    grid: Grid,
-    plugins: Chosen,
-    task: Task,
-    folder: RunFolder,
-    watch: Hooks,
-    durable: bool,
-    memory: ClientMemory | None,
-    evaluate: Evaluate | None,
-    nodes: Sequence[int],
-) -> None:
-    config, strategy = plugins.config, plugins.build()
-    strategy.granted_nodes = frozenset(n for k, n in enumerate(nodes) if strategy.asks_priority(k, config.clients))
-    strategy.metric, strategy.other_metrics = task.metric, task.other_metrics
-    named = initial_arrays(config, task, plugins.rule)
-    layout = Layout.of(named)
-    strategy.check_model(layout.names)
-    strategy.layout = layout
-    initial = layout.pack(named) if config.pack else layout.named(named)
-    del named  # as large as the model, for as long as the run takes
-    told = ConfigRecord({keys.RUN_KEY: folder.run_key, keys.LAYOUT: layout.hash})
-    folder.identify({"task-fingerprint": task.fingerprint, keys.LAYOUT: layout.hash})
-    folder.record(metric=task.metric.as_record())
-    start = Checkpoint(0, initial, initial, strategy.state())
-    if folder.begun:
-        found = mended(folder, log.warning, memory.check if memory is not None else without_memory)
-        if found.checkpoint is not None:
-            start = found.checkpoint
-            try:
-                layout.unpack(start.initial)
-                layout.unpack(start.arrays)
-                strategy.restore(start.state)
-            except (KeyError, TypeError, ValueError) as error:
-                raise ConfigError(f"file '{found.file}' does not fit the run: {error}") from None
-        if memory is not None:
-            memory.restore(start.server_round)
-        folder.forget_after(start.server_round)
-        folder.record_resumption(start.server_round, config)
-        folder.event("resumed", round=start.server_round)
-
-    def central(number: int, record: ArrayRecord) -> MetricRecord:
-        assert evaluate is not None
-        return MetricRecord(dict(evaluate(number, layout.unpack(record))))
-
-    recorder = Recorder(folder, strategy, start.initial, config.rounds, plugins, watch, durable, memory)
-    try:
-        result = strategy.start(
-            grid,
-            start.initial,
-            config.rounds,
-            train_config=ConfigRecord({**told, **training_settings(plugins)}),
-            evaluate_config=ConfigRecord({**told, keys.TUNING_STEPS: config.tuning_steps}),
-            evaluate_fn=central if evaluate else None,
-            hooks=recorder,
-            roll_call_config=ConfigRecord({**told, **roll_call_settings(plugins, task)}),
-            arrays=start.arrays,
-            first_round=start.server_round + 1,
-            schedule_rounds=config.schedule_rounds,
-            identities=identities_of(folder.path, folder.run_key),
-        )
-    except BaseException:
-        recorder.save()  # the last round, where it is over and the next one has not begun
-        raise
-    last = strategy.record.server_round or start.server_round
-    card = run_card(task, config, folder, last, layout.names)
-    values: dict[str, Scalar] = {"round": card.round, "task": config.task, CARD: card.to_json()}
-    write_safetensors(folder.path / MODEL, layout.unpack(result.arrays), values)
-    folder.event("finished", round=last, reason=strategy.finished)
+def _continued(
+    folder: RunFolder, config: RunConfig, strategy: Strategy, start: Checkpoint, memory: ClientMemory | None
+) -> Checkpoint:
+    """Return the checkpoint after which a run goes on, ``start`` where it has none, and take back what came later."""
+    found = mended(folder, log.warning, memory.check if memory is not None else without_memory)
+    if found.checkpoint is not None:
+        start = found.checkpoint
+        assert strategy.layout is not None  # `run` has set it
+        try:
+            strategy.layout.unpack(start.initial)
+            strategy.layout.unpack(start.arrays)
+            strategy.restore(start.state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"file '{found.file}' does not fit the run: {error}") from None
+    if memory is not None:
+        memory.restore(start.server_round)
+    folder.forget_after(start.server_round)
+    folder.record_resumption(start.server_round, config)
+    folder.event("resumed", round=start.server_round)
+    return start
 
 
 def training_settings(plugins: Chosen) -> dict[str, Scalar]:
@@ -218,3 +219,31 @@ def roll_call_settings(plugins: Chosen, task: Task) -> dict[str, Scalar]:
         keys.NEEDS_APPEAL: int(strategy.needs_appeal),
         keys.NEEDS_TRAIN_SPLIT: int(strategy.needs_train_split(plugins.settings_of(strategy))),
     }
+
+
+def run_card(task: Task, config: RunConfig, folder: RunFolder, server_round: int, held: Iterable[str]) -> ModelCard:
+    """Return the card of the model after a run's last round; of that to which the run went back in it, if it did.
+
+    Args:
+        task: the run's task.
+        config: the run's settings.
+        folder: the run's folder, whose history has the figures.
+        server_round: the last round.
+        held: names of the arrays that the file holds.
+    """
+    first, primary, *others = (column.key for column in shown_in(CARD_COLUMNS, task.metric))
+    wanted = [first, primary, *map(column, task.other_metrics), *others]
+    lines = {line["round"]: line for line in Record(folder.path).history}
+    last = lines.get(server_round, {})
+    if ROLLED_BACK_TO in last:
+        server_round = int(last[ROLLED_BACK_TO])
+        last = lines.get(server_round, {})
+    return ModelCard.of(
+        task,
+        config,
+        round=server_round,
+        run_key=folder.run_key,
+        shared=ALL if share_of(task) == ALL else tuple(held),
+        figures={name: float(last[name]) for name in wanted if last.get(name) is not None},
+        measured_on="test data of the seen clients, a mean over clients",
+    )

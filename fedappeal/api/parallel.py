@@ -16,7 +16,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.engine import quiet
 from fedappeal.simulation.options import Simulation
-from server.given import Given
+from server.build import Given
 
 _MAIN = "__main__"
 

@@ -15,8 +15,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import TASKS
 from fedappeal.tasks.task import Task
-from server.build import Chosen, chosen
-from server.given import Given
+from server.build import Chosen, Given, chosen
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Strategy
 

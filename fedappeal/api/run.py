@@ -36,10 +36,9 @@ from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.views.tracking.following import tracked
 from fedappeal.views.tracking.registry import MakeTracker
-from server.build import chosen
-from server.checkpoint import Checkpoint
+from server.build import Given, chosen
+from server.checkpoints import Checkpoint
 from server.continuation import settings_to_resume
-from server.given import Given
 from strategies.rounds.hooks import RoundRecord
 
 if TYPE_CHECKING:

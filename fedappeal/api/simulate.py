@@ -19,7 +19,7 @@ from fedappeal.record.resumption import KIND, SIMULATION
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.options import Simulation
 from fedappeal.views.tracking.registry import chosen_trackers, several
-from server.given import Given
+from server.build import Given
 
 
 def simulate(

@@ -10,8 +10,7 @@ from fedappeal.core.plugins import Allowed, allow_options, runs_only_with
 from fedappeal.core.registry import REGISTRIES
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import TASKS
-from server.build import named_plugins
-from server.given import NOTHING_GIVEN, Given
+from server.build import NOTHING_GIVEN, Given, named_plugins
 
 
 def check_allowed(config: RunConfig, path: Path, allow: Iterable[str], given: Given = NOTHING_GIVEN) -> None:

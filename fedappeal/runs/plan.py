@@ -12,8 +12,7 @@ from fedappeal.record.folder import GIVEN, RunFolder, Usable, new_path, without_
 from fedappeal.runs.influence import INFLUENCE, bounded_by_default, check_bounded
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks.task import Task
-from server.build import Chosen, check_settings, chosen
-from server.given import NOTHING_GIVEN, Given
+from server.build import NOTHING_GIVEN, Chosen, Given, check_settings, chosen
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from fedappeal.simulation.precision import BFloat16Participant, Flips
 from fedappeal.simulation.process_wide import freeze_more, torch_threads
 from fedappeal.simulation.virtual_clock import COLUMN, VirtualClock
 from fedappeal.tasks.task import Task
-from server.build import Chosen, chosen
-from server.given import Given
+from server.build import Chosen, Given, chosen
 from server.run import Evaluate, run
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.hooks import Hooks, RoundRecord

@@ -21,12 +21,12 @@ from fedappeal.core.policy import Policy, Situation
 from fedappeal.core.requirement import Requirement, RequirementKind, WarmUp
 from fedappeal.protocol.keys import Decision
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.engine import simulate as simulate_folder
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.task import Task
-from server.new_run import new_run
 from strategies import FedAvg, MaxFL
 from strategies.fedalign import FedALIGN
 from tests.api.blobs import QUICK, Net, in_folder, losses, pairs, side
@@ -40,7 +40,7 @@ def test_a_run_is_what_the_command_line_runs() -> None:
     config = RunConfig.parse(
         {"strategy": "maxfl", "clients": 4, "rounds": 3, "local-steps": 2, "batch-size": 8, "solo.steps": 3}
     )
-    folder = new_run(Path("other"), config)
+    folder = RunPlan.of(config, Path("other")).folder({})
     simulate_folder(config, folder, Simulation())
     assert losses(run) == [line["loss"] for line in Record(folder.path).history]
     assert run.config.section("solo")["steps"] == 3

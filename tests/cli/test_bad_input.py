@@ -20,11 +20,11 @@ from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.local import LocalProcesses
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.system.files import write_safetensors
-from server.checkpoint import Checkpoint
-from server.new_run import new_run
+from server.checkpoints import Checkpoint
 
 Refused = Callable[..., str]
 JOINING = "--superlink 127.0.0.1:1 --insecure"
@@ -153,7 +153,7 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill after the last round's line, before the model was written, must leave a run that can be finished."""
-    folder = new_run(tmp_path / "run", RunConfig(rounds=2))
+    folder = RunPlan.of(RunConfig(rounds=2), tmp_path / "run").folder({})
     names = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
     line = dict.fromkeys(names, 1)
     folder.append("history.jsonl", {"round": 1, **line}, {"round": 2, **line})
@@ -183,7 +183,7 @@ def leave_after(folder: RunFolder, server_round: int) -> None:
 
 def held_run(path: Path, kind: str, rounds: int = 2) -> str:
     """Leave the folder of a run that has done its rounds."""
-    folder = new_run(path, RunConfig(rounds=rounds, mandatory_rounds=0), {"kind": kind})
+    folder = RunPlan.of(RunConfig(rounds=rounds, mandatory_rounds=0), path).folder({"kind": kind})
     leave_after(folder, rounds)
     folder.event("finished", round=rounds, reason="")
     return str(path)
@@ -220,7 +220,7 @@ def test_a_run_that_cannot_continue_so(
 
 @pytest.mark.parametrize("kind", ["simulation", "local", "submitted"])
 def test_a_run_that_its_strategy_ended_does_not_continue(kind: str, refused: Refused, tmp_path: Path) -> None:
-    folder = new_run(tmp_path / "run", RunConfig(rounds=9), {"kind": kind})
+    folder = RunPlan.of(RunConfig(rounds=9), tmp_path / "run").folder({"kind": kind})
     leave_after(folder, 7)
     folder.event("finished", round=7, reason="every client has left")
     where = ["--superlink", "127.0.0.1:1"] if kind == "submitted" else []

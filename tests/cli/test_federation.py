@@ -11,8 +11,8 @@ from fedappeal.federation import nodes, submit
 from fedappeal.federation.nodes import Node
 from fedappeal.flower.control import Run
 from fedappeal.record.files import EVENTS
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
-from server.new_run import new_run
 
 NODES = [
     Node("key-a414065dffe01fc9", 2**63, "a" * 70, "online", "2026-11-21T18:41:07+00:00", "2026-11-22T09:00:59+00:00"),
@@ -77,7 +77,7 @@ def test_what_other_users_called_their_runs_is_no_markup_and_no_escape_code(
 def test_a_runs_folder_tells_how_many_examples_a_client_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = new_run(tmp_path / "run", RunConfig())
+    folder = RunPlan.of(RunConfig(), tmp_path / "run").folder({})
     folder.event("enrolled", client="key-a414065dffe01fc9", examples=60)
     folder.event("enrolled", client="key-de50d54c268ec291")
     folder.event("enrolled", client="key-a414065dffe01fc9", examples=61)

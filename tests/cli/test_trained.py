@@ -12,12 +12,12 @@ from PIL import Image
 
 from fedappeal.cli.main import main
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
 from fedappeal.trained import read_card
-from server.new_run import new_run
 
 CONFIG = RunConfig.parse(
     {"clients": 3, "rounds": 2, "local-steps": 40, "solo.steps": 5, "strategy": "fedavg", "partition": "iid"}
@@ -28,7 +28,7 @@ CONFIG = RunConfig.parse(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a short run."""
     path = tmp_path_factory.mktemp("runs") / "first"
-    simulate(CONFIG, new_run(path, CONFIG), Simulation(mode="sequential"))
+    simulate(CONFIG, RunPlan.of(CONFIG, path).folder({}), Simulation(mode="sequential"))
     return path
 
 

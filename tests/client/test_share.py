@@ -14,6 +14,7 @@ from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
@@ -22,7 +23,6 @@ from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.digits import Digits
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.share import parts_of
-from server.new_run import new_run
 from tests.node import Node, changed, run_config
 from tests.normed import Normed
 
@@ -160,7 +160,7 @@ class Frozen(Normed):
 
 
 def run(tmp_path: Path, config: RunConfig) -> Path:
-    simulate(config, new_run(tmp_path, config), Simulation(threads=1))
+    simulate(config, RunPlan.of(config, tmp_path).folder({}), Simulation(threads=1))
     return tmp_path
 
 
@@ -224,7 +224,7 @@ def test_side_by_side_a_fixed_part_is_the_tasks_own(tmp_path: Path) -> None:
     config = changed(CONFIG, task="tests.client.test_share:Adapted", share="auto", participation="always")
     models = []
     for mode in ("vmap", "sequential"):
-        simulate(config, new_run(tmp_path / mode, config), Simulation(mode, threads=1))
+        simulate(config, RunPlan.of(config, tmp_path / mode).folder({}), Simulation(mode, threads=1))
         models.append(read_safetensors(tmp_path / mode / MODEL)[0])
     assert set(models[0]) == {"2.weight", "2.bias", "4.weight", "4.bias"}
     for name, array in models[0].items():

@@ -28,7 +28,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
-from fedappeal.runs.plan import unused_lines
+from fedappeal.runs.plan import RunPlan, unused_lines
 from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig, plugin_settings
 from fedappeal.simulation.engine import choose_mode, simulate
@@ -36,7 +36,6 @@ from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import TASKS, load_task
 from server.build import chosen
-from server.new_run import new_run
 from strategies.rounds.exchange.members import Members
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.round import Round
@@ -261,7 +260,7 @@ def test_fedyogi_is_the_same_in_both_modes(tmp_path: Path) -> None:
     config = RunConfig.parse(settings)
     accuracy = []
     for mode in ("batched", "sequential"):
-        run = new_run(tmp_path / mode, config)
+        run = RunPlan.of(config, tmp_path / mode).folder({})
         simulate(config, run, Simulation(mode, threads=1))
         accuracy.append([line["loss"] for line in Record(run.path).history])
     assert accuracy[0] == pytest.approx(accuracy[1], rel=1e-4)

@@ -12,8 +12,8 @@ from fedappeal.federation.remote import Ended, RemoteSuperLink
 from fedappeal.flower.control import ControlError, RunStatus
 from fedappeal.record.files import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.record.follower import WatchedRun
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
-from server.new_run import new_run
 
 GONE = ControlError("the SuperLink at h:1 is not reachable: refused", unreachable=True)
 RUNNING = RunStatus("running", "", "")
@@ -98,7 +98,7 @@ def test_the_folder_says_more_than_flower_about_a_failure(
 
 def test_a_run_that_continues_is_shown_from_where_it_continues(tmp_path: Path) -> None:
     """Rounds 3 and 4 were run before, and are dropped and run again; a round that was kept is not shown twice."""
-    run = new_run(tmp_path / "run", RunConfig(rounds=6))
+    run = RunPlan.of(RunConfig(rounds=6), tmp_path / "run").folder({})
     run.event("enrolled", client="a", enrolled=1)
     for number in (1, 2, 3, 4):
         run.event("round", round=number)
@@ -122,7 +122,7 @@ def test_a_run_that_continues_is_shown_from_where_it_continues(tmp_path: Path) -
 
 
 def test_a_run_that_fails_before_it_continues_is_heard(tmp_path: Path) -> None:
-    run = new_run(tmp_path / "run", RunConfig(rounds=6))
+    run = RunPlan.of(RunConfig(rounds=6), tmp_path / "run").folder({})
     run.event("enrolled", client="a", enrolled=1)
     run.event("round", round=1)
     run.event("finished", round=1, reason="")

@@ -8,13 +8,13 @@ import pytest
 
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.files.data_files import DATA_DIR
 from fedappeal.trained.model import load_model
-from server.new_run import new_run
 from tests.hf.tiny import save_model, save_texts
 
 ROUNDS = 2
@@ -29,7 +29,9 @@ def history(folder: Path, data: Path, **more: object) -> list[dict[str, float]]:
         **{f"hf-text.{key}": value for key, value in own.items()},
     }
     config = RunConfig.parse(settings)
-    simulate(config, new_run(folder, config), Simulation(mode="sequential", data_dir=str(data), threads=1))
+    simulate(
+        config, RunPlan.of(config, folder).folder({}), Simulation(mode="sequential", data_dir=str(data), threads=1)
+    )
     return list(Record(folder).history)
 
 
@@ -65,7 +67,9 @@ def test_a_language_models_tied_layers_travel_once_and_are_tied_in_the_trained_m
         **{f"hf-lm.{key}": value for key, value in own.items()},
     }
     config, folder = RunConfig.parse(settings), tmp_path / "run"
-    simulate(config, new_run(folder, config), Simulation(mode="sequential", data_dir=str(data), threads=1))
+    simulate(
+        config, RunPlan.of(config, folder).folder({}), Simulation(mode="sequential", data_dir=str(data), threads=1)
+    )
     first, last = Record(folder).history
     assert last["loss"] < first["loss"]
     assert 0 < last["token_accuracy"] < 1

@@ -27,8 +27,8 @@ from fedappeal.record.follower import WatchedRun
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL
 from fedappeal.runs.launch.clients import ClientProcesses
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
-from server.new_run import new_run
 
 _ONE_AT_A_TIME = threading.Lock()
 """Flower gives new messages one identity for the whole process: attackers take turns."""
@@ -219,7 +219,7 @@ def federation(folder: Path, *, attackers: int = 1, **settings: Any) -> Iterator
     chosen = {"task": "digits", "strategy": "fedavg", "clients": 3, "rounds": 3, "local_steps": 5} | settings
     config = RunConfig.parse_recorded({key.replace("_", "-"): value for key, value in chosen.items()})
     path = folder / "run"
-    new_run(path, config, {KIND: LOCAL})
+    RunPlan.of(config, path).folder({KIND: LOCAL})
     superlink = SuperLink(path / "logs")
     clients = ClientProcesses(config, initial=path / INITIAL, states=path / "clients", logs=path / "logs")
     clients._plan["clients"] = clients._plan["clients"][: config.clients - attackers]  # type: ignore[index]

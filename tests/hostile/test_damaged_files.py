@@ -28,15 +28,20 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record as RunRecord
 from fedappeal.record.reader import usable_lines
 from fedappeal.record.resumption import rounds_done
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
-from server.checkpoint import Checkpoint
-from server.checkpoints import checkpoint_files, newest_usable, write_checkpoint
+from server.checkpoints import (
+    Checkpoint,
+    checkpoint_files,
+    damaged_initials,
+    initial_files,
+    newest_usable,
+    write_checkpoint,
+)
 from server.continuation import mended, settings_to_resume
-from server.initial_files import damaged_initials, initial_files
-from server.new_run import new_run
 from server.records import flattened
 
 KEEP = {"identity", "noise-key"}
@@ -169,7 +174,7 @@ def test_a_kill_between_any_two_steps_leaves_the_newest_or_the_one_before(
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     """A run after round 6."""
-    made = new_run(tmp_path / "run", RunConfig(rounds=9), {"kind": "submitted"})
+    made = RunPlan.of(RunConfig(rounds=9), tmp_path / "run").folder({"kind": "submitted"})
     for server_round in range(1, 7):
         made.event("round", round=server_round)
         numbers = dict.fromkeys(("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down"), 1)
@@ -197,7 +202,7 @@ def test_the_one_before_is_used_and_named_and_the_damaged_one_is_kept(folder: Ru
     damage(newest, 20)
     assert mended(folder, said.append).server_round == 4
     assert (folder.path / f"{CHECKPOINT}.damaged-2").exists()
-    assert mended(folder, said.append).newer == ()
+    assert mended(folder, said.append).newer == {}
     assert len(said) == 2
 
 
@@ -208,7 +213,7 @@ def test_a_damaged_initial_model_has_a_copy_and_comes_back_with_the_next_checkpo
         assert newest_usable(folder.path).server_round == 6
         with folder.alone():
             found = mended(folder, said.append)
-        assert (found.server_round, found.newer) == (6, ())
+        assert (found.server_round, found.newer) == (6, {})
         (line,) = said
         assert file.name in line
         assert (folder.path / f"{file.name}.damaged").read_bytes() == damaged
@@ -231,7 +236,7 @@ def test_a_checkpoint_that_holds_the_initial_model_itself_still_continues(folder
     arrays, records = flattened({"initial": initial, "model": checkpoint(6).arrays})
     write_safetensors(folder.path / CHECKPOINT, arrays, {"round": 6, "records": records})
     found = newest_usable(folder.path)
-    assert (found.server_round, found.newer) == (6, ())
+    assert (found.server_round, found.newer) == (6, {})
     assert found.checkpoint is not None
     assert found.checkpoint.initial == initial
 
@@ -240,7 +245,7 @@ def test_a_model_that_is_not_finite_is_no_checkpoint(folder: RunFolder) -> None:
     checkpoint(6, float("nan")).write(folder.path / CHECKPOINT)
     found = newest_usable(folder.path)
     assert found.server_round == 5
-    assert "values that are not finite" in found.newer[0].reason
+    assert "values that are not finite" in next(iter(found.newer.values()))
 
 
 def test_without_one_that_can_be_used_the_run_is_refused_and_nothing_is_changed(
@@ -271,7 +276,7 @@ def test_a_short_simulation_has_a_predecessor_from_the_second_round_on(
         {"clients": 2, "rounds": rounds, "local-steps": 2, "strategy": "scaffold", "solo.steps": 1}
     )
     for folder in ("whole", "damaged"):
-        simulate(config, new_run(tmp_path / folder, config), Simulation(mode="sequential"))
+        simulate(config, RunPlan.of(config, tmp_path / folder).folder({}), Simulation(mode="sequential"))
     file = tmp_path / "damaged" / name.replace("2", str(rounds))
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -14,11 +14,11 @@ import pytest
 
 import fedappeal
 from fedappeal.record.files import CONFIG
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.trained import load_model
-from server.new_run import new_run
 from tests.plugin_folder import IMPORTED, write_distribution, write_module
 from tests.trained.models import write_model
 
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_run(folder: Path, settings: dict[str, object], runtime: str = "simulation") -> None:
     """Write the settings of a run, as whoever gives a folder away can."""
-    new_run(folder, RunConfig.parse(BASE), RUNTIMES[runtime])
+    RunPlan.of(RunConfig.parse(BASE), folder).folder(RUNTIMES[runtime])
     record = json.loads((folder / CONFIG).read_text())
     record["settings"].update(settings)
     (folder / CONFIG).write_text(json.dumps(record))
@@ -142,7 +142,7 @@ def test_a_run_of_ones_own_goes_on_where_its_code_is_allowed(folder: Path, monke
     given = RunConfig.parse(BASE | {"strategy": NAMES["strategy"]})
     monkeypatch.syspath_prepend(str(folder))
     how = Simulation(mode="sequential")
-    simulate(given, new_run(folder / "run", given, how.runtime()), how)
+    simulate(given, RunPlan.of(given, folder / "run").folder(how.runtime()), how)
     (folder / IMPORTED).unlink()
     assert f"--allow {EVIL}" in typed("resume", "run", "--rounds", "2").stderr
     ended = typed("resume", "run", "--rounds", "2", "--allow", EVIL, "--allow", ".")
@@ -164,7 +164,7 @@ def test_python_loads_a_model_of_foreign_code_only_where_it_is_allowed(folder: P
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_what_only_reads_a_run_imports_nothing_that_it_names(folder: Path, command: str) -> None:
     config = RunConfig.parse(BASE)
-    simulate(config, new_run(folder / "run", config), Simulation(mode="sequential"))
+    simulate(config, RunPlan.of(config, folder / "run").folder({}), Simulation(mode="sequential"))
     record = json.loads((folder / "run" / CONFIG).read_text())
     record["settings"].update(NAMES)
     (folder / "run" / CONFIG).write_text(json.dumps(record))

@@ -7,17 +7,17 @@ import pytest
 
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, SIMULATION
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
-from server.new_run import new_run
 
 
 def history(path: Path, **settings: Any) -> list[dict[str, Any]]:
     """A line a round of a simulated run on digits, spread evenly over six clients."""
     chosen = {"clients": 6, "partition": "iid", "rounds": 8, "strategy": "fedavg", "seed": 2} | settings
     config = RunConfig.parse({key.replace("_", "-"): value for key, value in chosen.items()})
-    folder = new_run(path, config, {KIND: SIMULATION})
+    folder = RunPlan.of(config, path).folder({KIND: SIMULATION})
     simulate(config, folder, Simulation(threads=1, resumable=False))
     return Record(path).history
 

@@ -29,7 +29,6 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.views.terminal.progress import several_runs
 from fedappeal.views.terminal.view import RunView
 from server.build import chosen
-from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 from tests.hostile.federation import Attacker, enrolled, federation, is_roll_call
 
@@ -118,7 +117,7 @@ def test_a_run_called_so_is_shown_while_it_runs(text: str) -> None:
 
 @pytest.mark.parametrize("text", NASTY)
 def test_what_is_stored_is_clean_and_short(text: str, tmp_path: Path) -> None:
-    folder = new_run(tmp_path / "run", RunConfig.parse({}))
+    folder = RunPlan.of(RunConfig.parse({}), tmp_path / "run").folder({})
     folder.event("refused", node="1", client=text, reason=text)
     record = RoundRecord(1)
     record.fail("alice", text)
@@ -134,7 +133,7 @@ def test_what_is_stored_is_clean_and_short(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", NASTY)
 def test_a_folder_that_others_wrote_is_read_clean(text: str, tmp_path: Path) -> None:
-    folder = new_run(tmp_path / "run", RunConfig.parse({"clients": 2}))
+    folder = RunPlan.of(RunConfig.parse({"clients": 2}), tmp_path / "run").folder({})
     raw = {"time": 0, "event": "finished", "round": 1, "reason": text}
     (folder.path / EVENTS).write_text(json.dumps(raw) + "\n")
     line = {"round": 1, "joined": 1, "sat_out": 0, "left": 0, "seconds": 0.1, "asked": 1, "bytes_up": 1}

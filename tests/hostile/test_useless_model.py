@@ -11,13 +11,13 @@ from fedappeal.protocol.packing import array_record, view
 from fedappeal.record.files import EVENTS, MODEL
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.trained import read_card
 from server.continuation import settings_to_resume
-from server.new_run import new_run
 from strategies import FedAvg
 from strategies.rounds.hooks import RoundRecord
 from strategies.rounds.round import Round
@@ -50,7 +50,7 @@ def settings(**changed: Any) -> RunConfig:
 def attacked(path: Path, rounds: tuple[int, ...], config: RunConfig, **how: Any) -> Path:
     strategy = Replaced()
     strategy.rounds = rounds
-    folder = RunFolder.open(path) if (path / EVENTS).exists() else new_run(path, config)
+    folder = RunFolder.open(path) if (path / EVENTS).exists() else RunPlan.of(config, path).folder({})
     simulate(config, folder, Simulation("sequential", threads=1), strategy=strategy, **how)
     return path
 

@@ -11,33 +11,33 @@ from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MEASUREMENTS, PARTIC
 from fedappeal.record.folder import RunFolder, check_new
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import runtime_of
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_values
 from fedappeal.system.locks import only_process
 from server.build import chosen
 from server.continuation import settings_to_resume
-from server.new_run import new_run
 from tests.node import changed, run_config
 
 SETTINGS = RunConfig(rounds=3, seed=4)
 
 
 def test_a_new_folder_records_settings_versions_and_a_key(tmp_path: Path) -> None:
-    folder = new_run(tmp_path / "deep" / "run", SETTINGS)
+    folder = RunPlan.of(SETTINGS, tmp_path / "deep" / "run").folder({})
     record = Record(folder.path).config
     assert RunConfig.parse(record["settings"]) == RunConfig.parse(chosen(SETTINGS).all_settings())
     assert {key: value for key, value in record["settings"].items() if "." not in key} == SETTINGS.as_config()
     assert record["run-key"] == folder.run_key
     assert {"fedappeal", "flwr", "torch", "numpy", "python"} <= set(record["versions"])
     assert RunFolder.open(folder.path).run_key == folder.run_key
-    assert new_run(tmp_path / "other", SETTINGS).run_key != folder.run_key
+    assert RunPlan.of(SETTINGS, tmp_path / "other").folder({}).run_key != folder.run_key
 
 
 def test_it_holds_every_setting_of_the_plug_ins_that_the_run_uses(tmp_path: Path) -> None:
     config = run_config(
         strategy="pfedme", participation="defect=0.5,appeal=0.5", requirement="fixed", pfedme__moreau_lambda=3.0
     )
-    settings = Record(new_run(tmp_path, config).path).config["settings"]
+    settings = Record(RunPlan.of(config, tmp_path).folder({}).path).config["settings"]
     assert {key: value for key, value in settings.items() if "." in key} == {
         "pfedme.moreau-lambda": 3.0,
         "pfedme.moreau-steps": 5,
@@ -52,10 +52,10 @@ def test_it_holds_every_setting_of_the_plug_ins_that_the_run_uses(tmp_path: Path
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path: Path) -> None:
-    new_run(tmp_path, SETTINGS)
+    RunPlan.of(SETTINGS, tmp_path).folder({})
     before = (tmp_path / CONFIG).read_bytes()
     with pytest.raises(ConfigError, match="already holds a run"):
-        new_run(tmp_path, SETTINGS)
+        RunPlan.of(SETTINGS, tmp_path).folder({})
     assert (tmp_path / CONFIG).read_bytes() == before
 
 
@@ -64,7 +64,7 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"out = .* is not a folder"):
         check_new(tmp_path / "file")
     with pytest.raises(ConfigError, match="out = "):
-        new_run(tmp_path / "file" / "run", SETTINGS)
+        RunPlan.of(SETTINGS, tmp_path / "file" / "run").folder({})
     check_new(tmp_path)
 
 
@@ -82,7 +82,7 @@ def cut(path: Path) -> None:
 
 
 def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
-    folder = new_run(tmp_path, SETTINGS)
+    folder = RunPlan.of(SETTINGS, tmp_path).folder({})
     assert Record(tmp_path).history == []
     folder.append(HISTORY, {"round": 1}, {"round": 2})
     folder.append(HISTORY, {"round": 3, "loss": 0.25})
@@ -92,7 +92,7 @@ def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
 
 
 def test_resume_forgets_rounds_after_the_checkpoint_and_lines_cut_short(tmp_path: Path) -> None:
-    folder = new_run(tmp_path, SETTINGS)
+    folder = RunPlan.of(SETTINGS, tmp_path).folder({})
     for server_round in (1, 2, 3):
         lines = [{"round": server_round, "client-id": c, "decision": "joined"} for c in "ab"]
         folder.append(PARTICIPATION, *lines)
@@ -121,14 +121,14 @@ def test_resume_forgets_rounds_after_the_checkpoint_and_lines_cut_short(tmp_path
 
 
 def test_without_a_mixture_no_policies_are_written(tmp_path: Path) -> None:
-    folder = new_run(tmp_path, SETTINGS)
+    folder = RunPlan.of(SETTINGS, tmp_path).folder({})
     folder.event("round", round=1)
     folder.forget_after(0)
     assert not (tmp_path / POLICIES).exists()
 
 
 def test_a_run_that_goes_on_elsewhere_is_not_gone_on_with(tmp_path: Path) -> None:
-    folder = new_run(tmp_path / "run", RunConfig())
+    folder = RunPlan.of(RunConfig(), tmp_path / "run").folder({})
     with folder.alone():
         other = RunFolder.open(folder.path)
         with pytest.raises(ConfigError, match=f"that process {os.getpid()} is running: wait for it"):
@@ -138,7 +138,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_gone_on_with(tmp_path: Path) -> Non
 
 
 def test_a_run_has_ended_unless_it_continues(tmp_path: Path) -> None:
-    folder = new_run(tmp_path, SETTINGS)
+    folder = RunPlan.of(SETTINGS, tmp_path).folder({})
     folder.event("round", round=1)
     assert Record(tmp_path).standing.end is None
     folder.event("finished", round=3, reason="")
@@ -150,7 +150,7 @@ def test_a_run_has_ended_unless_it_continues(tmp_path: Path) -> None:
 
 
 def test_a_continuation_changes_the_total_of_rounds_and_nothing_else_of_the_settings(tmp_path: Path) -> None:
-    folder = new_run(tmp_path, changed(SETTINGS, seed=5), {"kind": "local", "device": "cpu"})
+    folder = RunPlan.of(changed(SETTINGS, seed=5), tmp_path).folder({"kind": "local", "device": "cpu"})
     before = Record(tmp_path).config
     folder.record_resumption(2, RunConfig.parse(before["settings"]).continued(8))
     after = Record(tmp_path).config
@@ -166,7 +166,7 @@ def test_a_continuation_changes_the_total_of_rounds_and_nothing_else_of_the_sett
 
 
 def test_what_a_run_is_about_is_recorded_once_and_stays(tmp_path: Path) -> None:
-    folder = new_run(tmp_path, SETTINGS)
+    folder = RunPlan.of(SETTINGS, tmp_path).folder({})
     folder.identify({"layout": "a1"})
     folder.identify({"layout": "a1", "task-fingerprint": "b2"})
     assert (Record(tmp_path).config["layout"], Record(tmp_path).config["task-fingerprint"]) == ("a1", "b2")
@@ -178,7 +178,7 @@ def test_what_a_run_is_about_is_recorded_once_and_stays(tmp_path: Path) -> None:
     "line", ["[]", "7", "{bad", "[" * 100_000, '{"round": "x"}', '{"round": -1}', '{"round": NaN}']
 )
 def test_a_damaged_line_is_named_and_settings_can_be_read_beside_it(line: str, tmp_path: Path) -> None:
-    folder = new_run(tmp_path, SETTINGS)
+    folder = RunPlan.of(SETTINGS, tmp_path).folder({})
     folder.append(HISTORY, {"round": 1})
     with open(tmp_path / HISTORY, "a") as file:
         file.write(line + "\n")
@@ -191,7 +191,7 @@ def test_a_damaged_line_is_named_and_settings_can_be_read_beside_it(line: str, t
 
 
 def test_lines_and_ends_hold_no_control_characters(tmp_path: Path) -> None:
-    folder = new_run(tmp_path, SETTINGS)
+    folder = RunPlan.of(SETTINGS, tmp_path).folder({})
     folder.event("finished", round=2, reason="\x1b[31mred\x07")
     assert Record(tmp_path).standing.end == Record(tmp_path).events[0]
     assert Record(tmp_path).events[0]["reason"] == "?[31mred?"
@@ -210,7 +210,7 @@ def test_lines_and_ends_hold_no_control_characters(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_of_another_party_is_refused_in_one_line(key: str, value: object, line: str, tmp_path: Path) -> None:
-    new_run(tmp_path, SETTINGS, {"kind": "simulation"}).record(**{key: value})
+    RunPlan.of(SETTINGS, tmp_path).folder({"kind": "simulation"}).record(**{key: value})
 
     def read() -> None:
         settings_to_resume(tmp_path)
@@ -242,11 +242,11 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_new_run_takes_a_folder_in_which_one_was_killed_before_it_began(tmp_path: Path) -> None:
     (tmp_path / f".{CONFIG}.4711.tmp").write_text("{")
-    new_run(tmp_path, RunConfig())
+    RunPlan.of(RunConfig(), tmp_path).folder({})
     assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", CONFIG]
 
 
 def test_a_folder_in_which_another_process_begins_a_run_is_refused(tmp_path: Path) -> None:
     with only_process(tmp_path, ".lock"), pytest.raises(ConfigError, match=f"process {os.getpid()} is running"):
-        new_run(tmp_path, RunConfig())
+        RunPlan.of(RunConfig(), tmp_path).folder({})
     assert not (tmp_path / CONFIG).exists()

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedappeal.settings.config import ConfigError
-from server.checkpoint import Checkpoint
+from server.checkpoints import Checkpoint
 
 
 def record(**arrays: np.ndarray) -> ArrayRecord:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedappeal.record.resumption import KIND, LOCAL, SUBMITTED
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.locks import only_process
 from server import identities
 from server.identities import FILE, IdentityFile, identities_of
-from server.new_run import new_run
 from strategies.rounds.exchange.ownership import ProvenKey
 from strategies.rounds.sums.weighted_sum import Refused
 
@@ -49,8 +49,8 @@ def test_the_runs_that_are_kept_are_the_latest(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_local_run_keeps_its_own_and_submitted_ones_share_theirs(tmp_path: Path) -> None:
-    local = new_run(tmp_path / "local", RunConfig(), {KIND: LOCAL})
-    submitted = new_run(tmp_path / "first", RunConfig(), {KIND: SUBMITTED})
+    local = RunPlan.of(RunConfig(), tmp_path / "local").folder({KIND: LOCAL})
+    submitted = RunPlan.of(RunConfig(), tmp_path / "first").folder({KIND: SUBMITTED})
     assert identities_of(local.path, local.run_key).path == tmp_path / "local" / FILE
     assert identities_of(submitted.path, submitted.run_key).path == tmp_path / FILE
 

@@ -11,10 +11,10 @@ import server.recorder
 from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL, SUBMITTED, rounds_done
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from server.build import check_settings, chosen
-from server.checkpoint import Checkpoint
-from server.new_run import new_run
+from server.checkpoints import Checkpoint
 from server.recorder import Recorder, measurements
 from strategies.rounds.hooks import Hooks, RoundRecord
 from tests.grid import model
@@ -72,7 +72,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def recorder(path: Path, memory: Memory | None, *, rounds: int = 100, durable: bool = False) -> Recorder:
     config, start = RunConfig(rounds=rounds), model(0, 0)
-    folder = new_run(path, config)
+    folder = RunPlan.of(config, path).folder({})
     return Recorder(folder, check_settings(config).build(), start, rounds, chosen(config), Watch(), durable, memory)
 
 
@@ -166,7 +166,7 @@ def test_what_clients_measured_is_written_more_rarely_in_a_run_of_too_many(
 
     def written(name: str, rounds: int, evaluate_every: int = 1) -> list[int]:
         config, start = RunConfig(rounds=rounds, evaluate_every=evaluate_every), model(0, 0)
-        folder = new_run(tmp_path / name, config)
+        folder = RunPlan.of(config, tmp_path / name).folder({})
         one = Recorder(folder, check_settings(config).build(), start, rounds, chosen(config), Hooks(), durable=False)
         for number in range(1, rounds + 1):
             evaluated = number % evaluate_every == 0 or number == rounds

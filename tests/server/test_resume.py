@@ -19,7 +19,7 @@ from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import read_safetensors, write_safetensors
 from fedappeal.trained import read_card
 from server.build import check_settings, chosen
-from server.checkpoint import Checkpoint
+from server.checkpoints import Checkpoint
 from server.run import run
 from strategies import FedAvg, MaxFL
 from strategies.rounds.exchange.roll_call import RollCallError

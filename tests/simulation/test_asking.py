@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
-from server.new_run import new_run
 
 NEVER_CONTENT: dict[str, Any] = {
     **{"clients": 4, "model": "logistic", "rounds": 9, "local-steps": 2, "strategy": "fedavg"},
@@ -17,7 +17,7 @@ NEVER_CONTENT: dict[str, Any] = {
 
 def played(folder: Path, **changed: Any) -> list[tuple[bool, int]]:
     config = RunConfig.parse(NEVER_CONTENT | {key.replace("_", "-"): value for key, value in changed.items()})
-    simulate(config, new_run(folder, config), Simulation("sequential", threads=1))
+    simulate(config, RunPlan.of(config, folder).folder({}), Simulation("sequential", threads=1))
     return [(line["mandatory"], line["joined"]) for line in Record(folder).history]
 
 

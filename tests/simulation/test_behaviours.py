@@ -12,11 +12,11 @@ from client.participation.mixture import Mixture
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.virtual_clock import VirtualClock
-from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 
 CLIENTS = [f"client-{k:04d}" for k in range(6)]
@@ -35,7 +35,7 @@ def run(folder: Path, **settings: Any) -> list[dict[str, Any]]:
     config = RunConfig.parse(
         {**given, **{key.replace("__", ".").replace("_", "-"): v for key, v in settings.items()}}
     )
-    made = new_run(folder, config)
+    made = RunPlan.of(config, folder).folder({})
     simulate(config, made, Simulation("sequential"))
     return Record(made.path).history
 

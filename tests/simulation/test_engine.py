@@ -14,14 +14,14 @@ from fedappeal.protocol.packing import Layout
 from fedappeal.record.files import CHECKPOINT, HISTORY, MODEL, PARTICIPATION
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import choose_mode, simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from server.build import chosen
-from server.checkpoint import Checkpoint
-from server.new_run import new_run
+from server.checkpoints import Checkpoint
 from tests.grid import MemoryGrid
 from tests.run_models import learned
 
@@ -48,7 +48,7 @@ def _one_thread() -> None:
 def simulated(folder: Path, mode: str, **settings: Any) -> RunFolder:
     """Run one federation."""
     config = RunConfig.parse(SETTINGS | {k.replace("_", "-"): v for k, v in settings.items()})
-    run = new_run(folder, config)
+    run = RunPlan.of(config, folder).folder({})
     simulate(config, run, Simulation(mode))
     return run
 
@@ -177,7 +177,7 @@ def test_a_run_leaves_the_same_folder_as_a_deployed_one(tmp_path: Path) -> None:
 
 def test_a_run_records_how_its_clients_train(tmp_path: Path) -> None:
     config = RunConfig.parse(SETTINGS | {"rounds": 1, "mandatory-rounds": 1})
-    run = new_run(tmp_path / "run", config)
+    run = RunPlan.of(config, tmp_path / "run").folder({})
     simulate(config, run, Simulation("vmap", why="1.7 times as fast as one after another"))
     recorded = Record(run.path).config["runtime"]
     assert (recorded["mode"], recorded["why"]) == ("vmap", "1.7 times as fast as one after another")

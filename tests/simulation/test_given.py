@@ -12,6 +12,7 @@ from fedappeal.core.plugins import PluginSettings
 from fedappeal.record.files import MODEL
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
@@ -19,9 +20,8 @@ from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.task import Task
+from server.build import Given
 from server.continuation import settings_to_resume
-from server.given import Given
-from server.new_run import new_run
 from strategies import FedAvg, MaxFL, Strategy
 from strategies.rounds.exchange.reply import Reply
 from strategies.rounds.hooks import RoundRecord
@@ -90,7 +90,7 @@ def settings(rounds: int = 4) -> RunConfig:
 
 
 def run(path: Path, config: RunConfig, given: Given, mode: str = "auto", **how: Any) -> RunFolder:
-    folder = new_run(path, given.named(config), given=given)
+    folder = RunPlan.of(given.named(config), path, given=given).folder({})
     simulate(config, folder, Simulation(mode, threads=1), task=given.task, strategy=given.strategy, **how)
     return folder
 
@@ -123,7 +123,7 @@ def test_a_template_is_copied_and_gives_the_same_run_again(tmp_path: Path) -> No
 def test_one_of_ours_as_an_object_is_the_run_by_name(tmp_path: Path) -> None:
     config = RunConfig.parse(settings().as_config() | {"model": "logistic", "tuning-steps": 2})
     by_name = RunConfig.parse(config.as_config() | {"strategy": "maxfl", "maxfl.server-lr": 0.5})
-    simulate(by_name, new_run(tmp_path / "name", by_name), Simulation(threads=1))
+    simulate(by_name, RunPlan.of(by_name, tmp_path / "name").folder({}), Simulation(threads=1))
     given = Given(strategy=MaxFL(server_lr=0.5))
     run(tmp_path / "object", config, given)
     models = [read_safetensors(tmp_path / name / MODEL)[0] for name in ("name", "object")]

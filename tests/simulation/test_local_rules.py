@@ -10,12 +10,12 @@ from fedappeal.protocol.draws import batch_indices
 from fedappeal.record.files import MODEL
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
-from server.new_run import new_run
 
 SETTINGS: dict[str, Any] = {
     "model": "logistic",
@@ -36,7 +36,7 @@ def config_of(**settings: Any) -> RunConfig:
 
 
 def simulated(folder: Path, config: RunConfig, mode: str = "auto") -> RunFolder:
-    run = new_run(folder, config)
+    run = RunPlan.of(config, folder).folder({})
     simulate(config, run, Simulation(mode, threads=1))
     return run
 

@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from client.training.noise import seeded_noise
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
-from server.new_run import new_run
 
 SETTINGS: dict[str, Any] = {
     "task": "digits",
@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
 def run(folder: Path, mode: str, **settings: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the history, without what depends on the clock, and the decisions."""
     config = RunConfig.parse_recorded(SETTINGS | {k.replace("_", "-"): v for k, v in settings.items()})
-    made = new_run(folder, config)
+    made = RunPlan.of(config, folder).folder({})
     simulate(config, made, Simulation(mode, threads=1))
     lines = [{k: v for k, v in line.items() if k != "seconds"} for line in Record(folder).history]
     return lines, Record(folder).decisions

@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
-from server.new_run import new_run
 
 SETTINGS: dict[str, Any] = {
     "task": "digits",
@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
 
 def last_line(folder: Path, **settings: Any) -> tuple[dict[str, Any], RunConfig]:
     config = RunConfig.parse_recorded({**SETTINGS, **{k.replace("_", "-"): v for k, v in settings.items()}})
-    simulate(config, new_run(folder, config), Simulation(threads=1))
+    simulate(config, RunPlan.of(config, folder).folder({}), Simulation(threads=1))
     return Record(folder).history[-1], config
 
 

@@ -10,12 +10,12 @@ import pytest
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.memory import read_memory
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
-from server.new_run import new_run
 
 CLIENTS = 6
 SETTINGS: dict[str, Any] = {
@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
 def written(folder: Path, **settings: Any) -> tuple[RunFolder, dict[str, Any]]:
     """Run one round; return the folder, and the text of what clients remembered before it."""
     config = RunConfig.parse({**SETTINGS, **{key.replace("_", "-"): value for key, value in settings.items()}})
-    run = new_run(folder, config)
+    run = RunPlan.of(config, folder).folder({})
     simulate(config, run, Simulation("layers"))
     arrays, _ = read_safetensors(run.path / "memory-0.safetensors")
     return run, parse_json(arrays["text"].tobytes())

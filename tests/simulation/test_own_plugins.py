@@ -11,12 +11,12 @@ import pytest
 
 from client.training.sgd import SGD
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import choose_mode, simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
 from server.build import chosen
-from server.new_run import new_run
 from tests.run_models import learned
 
 MODULE = "simulated_plugins"
@@ -102,7 +102,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, A
 
 def simulated(folder: Path, mode: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
     config = RunConfig.parse(settings)
-    simulate(config, new_run(folder, config), Simulation(mode, threads=1))
+    simulate(config, RunPlan.of(config, folder).folder({}), Simulation(mode, threads=1))
     return [{k: v for k, v in line.items() if k != "seconds"} for line in Record(folder).history]
 
 

@@ -11,6 +11,7 @@ from fedappeal.protocol.keys import TEST_SPLIT, TRAIN_SPLIT
 from fedappeal.record.files import MODEL
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation import pool as pools
@@ -22,7 +23,6 @@ from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.synth import Synth
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
-from server.new_run import new_run
 
 CPU = torch.device("cpu")
 FEW: dict[str, Any] = {"clients": 12, "clients-per-round": 3, "evaluate-every": 2, "rounds": 4, "mandatory-rounds": 1}
@@ -35,7 +35,7 @@ def config(**settings: Any) -> RunConfig:
 
 
 def run(folder: Path, mode: str, settings: dict[str, Any]) -> RunFolder:
-    created = new_run(folder, config(**settings))
+    created = RunPlan.of(config(**settings), folder).folder({})
     simulate(config(**settings), created, Simulation(mode, threads=1))
     return created
 

@@ -10,6 +10,7 @@ from torch import nn
 from client.training.models import arrays_of
 from client.training.precision import BFLOAT16
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation import precision
 from fedappeal.simulation.engine import simulate
@@ -18,7 +19,6 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.precision import missing_bfloat16
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
-from server.new_run import new_run
 from tests.simulation.test_evaluation import CLIENTS, SPLITS, TASK, examples
 
 FEATURE = (1 + 2**-9, 1.0, 2.0)
@@ -52,7 +52,7 @@ def history(
             **settings,
         }
     )
-    run = new_run(folder, config)
+    run = RunPlan.of(config, folder).folder({})
     task = OneFeature(TaskSettings.parse({"clients": 3}))
     simulate(config, run, Simulation(mode, threads=threads, evaluation_precision=how), task=task)
     return Record(folder).history

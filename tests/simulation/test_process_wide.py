@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.process_wide import freeze_more, frozen_objects
-from server.new_run import new_run
 from tests.run_models import learned
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def outcome(
 ) -> Outcome:
     """Return the history without what depends on the clock, the decisions, and the final model."""
     config = RunConfig.parse(SHARED | settings)
-    run = new_run(folder, config)
+    run = RunPlan.of(config, folder).folder({})
     simulate(config, run, Simulation(mode, threads=threads), on_round)
     lines = [{k: v for k, v in line.items() if k != "seconds"} for line in Record(folder).history]
     return lines, Record(folder).decisions, learned(folder)

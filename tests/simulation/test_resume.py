@@ -19,14 +19,14 @@ from fedappeal.record.files import CHECKPOINT, EVENTS, MEASUREMENTS, MODEL, PART
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import rounds_done, runtime_of
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.memory import REQUIREMENTS, SavedMemory
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
-from server.checkpoint import Checkpoint
+from server.checkpoints import Checkpoint
 from server.continuation import settings_to_resume
-from server.new_run import new_run
 from strategies.rounds.hooks import RoundRecord
 
 SETTINGS: dict[str, Any] = {
@@ -74,7 +74,7 @@ def settings(**changed: Any) -> RunConfig:
 
 
 def run(path: Path, config: RunConfig, mode: str = "auto", **how: Any) -> Path:
-    simulate(config, new_run(path, config), Simulation(mode, threads=1), **how)
+    simulate(config, RunPlan.of(config, path).folder({}), Simulation(mode, threads=1), **how)
     return path
 
 
@@ -217,7 +217,7 @@ simulate(config, RunFolder.open(path), Simulation(threads=1), lambda record: tim
 def test_a_process_that_was_killed_leaves_a_run_that_continues(tmp_path: Path) -> None:
     config = settings(strategy="scaffold", rounds=12)
     whole, path = run(tmp_path / "whole", config), tmp_path / "killed"
-    new_run(path, config)
+    RunPlan.of(config, path).folder({})
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)])
     deadline = time.monotonic() + 120
     while rounds_done(path) < 4:
@@ -378,7 +378,7 @@ def test_another_task_or_model_is_refused_and_nothing_is_lost(tmp_path: Path) ->
 
 def test_a_run_that_keeps_no_memory_says_so(tmp_path: Path) -> None:
     config = settings(rounds=2)
-    simulate(config, new_run(tmp_path / "run", config), Simulation(threads=1, resumable=False))
+    simulate(config, RunPlan.of(config, tmp_path / "run").folder({}), Simulation(threads=1, resumable=False))
     assert not list((tmp_path / "run").glob("memory-*"))
     with pytest.raises(ConfigError, match="clients' memory was not kept: it cannot continue"):
         runtime_of(tmp_path / "run")

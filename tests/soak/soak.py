@@ -30,9 +30,9 @@ from fedappeal.record.follower import WatchedRun
 from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, LOCAL
 from fedappeal.runs.launch.clients import ClientProcesses
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.files import read_safetensors
-from server.new_run import new_run
 from tests.soak.faults import KINDS, Faults
 from tests.soak.fork_server import PORTS, RESTART_AFTER, STARTS
 from tests.soak.lines import Lines
@@ -146,7 +146,7 @@ def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
     """Run it; return figures, what was done, and what is wrong (nothing: ``wrong`` is empty)."""
     config = RunConfig.parse_recorded({**SETTINGS, "rounds": rounds, "seed": seed})
     path, starts = folder / "run", folder / "starts.jsonl"
-    new_run(path, config, {KIND: LOCAL})
+    RunPlan.of(config, path).folder({KIND: LOCAL})
     told = config.model_copy(update={"out": str(path), "resume": True, "initial_model": str(path / INITIAL)})
     superlink = SuperLink(path / "logs")
     clients = SoakedClients(config, initial=path / INITIAL, states=path / "clients", logs=path / "logs")

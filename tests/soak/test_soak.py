@@ -13,13 +13,13 @@ import pytest
 
 from fedappeal.record.files import MODEL, PARTICIPATION
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.initial import initial_arrays
-from server.new_run import new_run
 from tests.soak.faults import drawn
 from tests.soak.lines import Lines
 from tests.soak.replay import joined_by_round, replay
@@ -28,7 +28,7 @@ from tests.soak.soak import SETTINGS, TOLERANCE, check_rounds, clients_of
 
 def test_the_replay_comes_to_the_model_of_the_joiners_and_to_another_one_without_one_of_them(tmp_path: Path) -> None:
     config = RunConfig.parse_recorded({**SETTINGS, "clients": 6, "rounds": 10, "clients-per-round": 3})
-    run = new_run(tmp_path / "run", config)
+    run = RunPlan.of(config, tmp_path / "run").folder({})
     simulate(config, run, Simulation("sequential"))
     assert check_rounds(run.path, config) == []
     joined = joined_by_round(Record(run.path).decisions)
@@ -46,7 +46,7 @@ def test_the_replay_comes_to_the_model_of_the_joiners_and_to_another_one_without
 
 def test_a_round_that_is_missing_or_has_another_joiner_is_found(tmp_path: Path) -> None:
     config = RunConfig.parse_recorded({**SETTINGS, "clients": 6, "rounds": 3, "clients-per-round": 2})
-    run = new_run(tmp_path / "run", config)
+    run = RunPlan.of(config, tmp_path / "run").folder({})
     simulate(config, run, Simulation("sequential"))
     history, participation = run.path / "history.jsonl", run.path / PARTICIPATION
     lines, decisions = history.read_text().splitlines(True), participation.read_text().splitlines(True)

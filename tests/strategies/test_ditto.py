@@ -10,12 +10,12 @@ from client.state.store import DiskStore
 from fedappeal.protocol import keys
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from server.build import check_settings
-from server.new_run import new_run
 from strategies import Ditto, FedAvg, Hooks, RoundRecord
 from tests.grid import MemoryGrid, time_of
 from tests.node import Node, changed, run_config
@@ -130,7 +130,7 @@ def test_both_modes_and_sitting_out(tmp_path: Path) -> None:
     run = RunConfig.parse_recorded({**CONFIG.as_config(), **settings, "learning-rate": 0.3})
     lines, models = {}, {}
     for mode, strategy in (("batched", "ditto"), ("sequential", "ditto"), ("batched", "fedavg")):
-        folder = new_run(tmp_path / f"{mode}-{strategy}", changed(run, strategy=strategy))
+        folder = RunPlan.of(changed(run, strategy=strategy), tmp_path / f"{mode}-{strategy}").folder({})
         simulate(changed(run, strategy=strategy), folder, Simulation(mode, threads=1))
         lines[mode, strategy] = list(Record(folder.path).history)
         arrays, _ = read_safetensors(folder.path / MODEL)

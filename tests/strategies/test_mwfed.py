@@ -13,7 +13,7 @@ from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings
-from server.checkpoint import Checkpoint
+from server.checkpoints import Checkpoint
 from strategies import MWFed
 from strategies.mwfed import SATISFIED, loads
 from tests.grid import MemoryGrid, Volunteer, model, run, values_of

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings
-from server.checkpoint import Checkpoint
+from server.checkpoints import Checkpoint
 from strategies import FedAvg, Scaffold
 from strategies.scaffold import CONTROL, CONTROL_DELTA, CONTROL_ROUND
 from tests.grid import Handler, MemoryGrid, Volunteer, model, values_of

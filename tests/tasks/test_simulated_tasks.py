@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks.datasets import cifar10, emnist, sent140
-from server.new_run import new_run
 from tests.tasks.small_data import (
     SmallCIFAR10,
     SmallEMNIST,
@@ -43,7 +43,7 @@ def test_a_run_of_each_task(task: str, data: Path) -> None:
     if task in ("emnist", "cifar10"):
         settings["partition"] = "iid"
     config = RunConfig.parse(settings)
-    run = new_run(data / "run", config)
+    run = RunPlan.of(config, data / "run").folder({})
     simulate(config, run, Simulation("batched", data_dir=str(data)))
     lines = Record(run.path).history
     assert [line["joined"] for line in lines] == [4] * 6

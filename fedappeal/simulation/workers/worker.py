@@ -20,8 +20,7 @@ from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import torch_threads
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
-from server.build import chosen
-from server.given import Given
+from server.build import Given, chosen
 from strategies.rounds.sums.updates import zeros_like
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused, WeightedSum
 

@@ -18,13 +18,13 @@ from fedappeal.core.local_rule import LocalProblem
 from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.forms.threaded import ThreadedScheduler, may_share
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
-from server.new_run import new_run
 
 CLIENTS = 5
 TASK = load_task(
@@ -149,7 +149,7 @@ def test_a_run_one_by_one_on_two_threads_is_the_run_on_one(tmp_path: Path) -> No
     )
     runs = []
     for threads in (1, 2):
-        folder = new_run(tmp_path / str(threads), config)
+        folder = RunPlan.of(config, tmp_path / str(threads)).folder({})
         simulate(config, folder, Simulation("sequential", threads=threads))
         runs.append([(line["loss"], line["accuracy"]) for line in Record(folder.path).history])
     assert len(runs[0]) == 2
@@ -175,7 +175,7 @@ def test_a_run_with_a_rule_of_a_users_own_trains_on_two_threads_as_on_one(
 
     monkeypatch.setattr(Halved, "train", noted)
     for threads in (1, 2):
-        folder = new_run(tmp_path / str(threads), config)
+        folder = RunPlan.of(config, tmp_path / str(threads)).folder({})
         simulate(config, folder, Simulation("auto", threads=threads))
         runs.append([(line["loss"], line["joined"]) for line in Record(folder.path).history])
     np.testing.assert_allclose(runs[1], runs[0], rtol=1e-5)

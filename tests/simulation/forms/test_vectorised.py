@@ -17,6 +17,7 @@ from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig, TaskSettings
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.forms.batched import Clients, Examples, line_up, train
@@ -26,7 +27,6 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import Pool
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks.examples import Split
-from server.new_run import new_run
 from strategies.fedprox import FedProx
 from strategies.scaffold import Scaffold
 from tests.problems import Classification
@@ -253,7 +253,7 @@ def test_a_run_by_vmap_is_the_run_one_after_another(tmp_path: Path, strategy: st
     config = RunConfig.parse({**settings, "local-steps": 3, "batch-size": 6, "solo.steps": 3, "mandatory-rounds": 2})
     models, histories = [], []
     for mode in ("vmap", "sequential"):
-        run = new_run(tmp_path / mode, config)
+        run = RunPlan.of(config, tmp_path / mode).folder({})
         simulate(config, run, Simulation(mode, threads=1))
         models.append(read_safetensors(run.path / MODEL)[0])
         histories.append([line["loss"] for line in Record(run.path).history])

@@ -10,12 +10,12 @@ import torch
 from fedappeal.record.files import MODEL
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from server.continuation import settings_to_resume
-from server.new_run import new_run
 from tests.simulation.test_resume import SETTINGS, STRATEGIES
 from tests.simulation.workers.local import Workers, workers
 
@@ -34,7 +34,7 @@ def settings(**changed: Any) -> RunConfig:
 
 
 def run(path: Path, config: RunConfig, how: Simulation) -> Path:
-    simulate(config, new_run(path, config), how)
+    simulate(config, RunPlan.of(config, path).folder({}), how)
     return path
 
 

@@ -12,7 +12,7 @@ import strategies.rounds.exchange.exchange
 from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
-from server.checkpoint import Checkpoint
+from server.checkpoints import Checkpoint
 from strategies import FedAvg
 from strategies.fedalign import FedALIGN
 from strategies.rounds.exchange.exchange import NO_ANSWER

@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedappeal.record.files import HISTORY
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
-from server.new_run import new_run
 
 BASIS = {"joined": 1, "asked": 2, "left": 0, "failed": 0, "bytes_up": 500_000, "bytes_down": 1_000_000}
 
 
 def a_run(path: Path, lines: Sequence[Mapping[str, float]], **settings: object) -> Path:
     """Write a run whose rounds are these lines, and whose settings ask for as many; return its folder."""
-    folder = new_run(path, RunConfig.parse({"rounds": max(1, len(lines)), "mandatory-rounds": 0} | settings))
+    folder = RunPlan.of(
+        RunConfig.parse({"rounds": max(1, len(lines)), "mandatory-rounds": 0} | settings), path
+    ).folder({})
     folder.append(HISTORY, *({**BASIS, "round": n + 1, "seconds": 0.5, **line} for n, line in enumerate(lines)))
     return path
 

@@ -7,9 +7,9 @@ import pytest
 
 from fedappeal.record.decisions import packed
 from fedappeal.record.files import HISTORY, PARTICIPATION
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.comparison.stayed import WhoStayed, draw
-from server.new_run import new_run
 from tests.views.comparison.recorded import BASIS
 
 ROUNDS = [
@@ -22,7 +22,7 @@ ROUNDS = [
 
 
 def folder_of(path: Path, rounds: list[tuple[bool, dict[str, str]]] = ROUNDS) -> Path:
-    folder = new_run(path, RunConfig.parse({"clients": 4, "rounds": len(rounds), "strategy": "fedavg"}))
+    folder = RunPlan.of(RunConfig.parse({"clients": 4, "rounds": len(rounds), "strategy": "fedavg"}), path).folder({})
     for number, (mandatory, decisions) in enumerate(rounds, 1):
         line = {**BASIS, "round": number, "mandatory": mandatory, "seconds": 0.1}
         measured = {"accuracy": number / 10, "served": number / 5, "adapted_accuracy": number / 8}

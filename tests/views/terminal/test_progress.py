@@ -14,7 +14,6 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.views.terminal.progress import one_run, several_runs
 from fedappeal.views.terminal.view import RunView
 from server.build import chosen
-from server.new_run import new_run
 
 
 class Flushed(io.StringIO):
@@ -88,7 +87,7 @@ def test_several_runs_say_when_each_ends_and_now_and_then_how_far_they_are(tmp_p
         RunPlan(chosen(config := RunConfig(seed=seed, rounds=9)), tmp_path / str(seed), f"seed-{seed}")
         for seed in (0, 1, 2)
     ]
-    folders = [new_run(job.path, config) for job in jobs]
+    folders = [RunPlan.of(config, job.path).folder({}) for job in jobs]
     with several_runs(jobs, Console(file=out, width=60, highlight=False), clock) as shown:
         for _ in range(39):
             clock.now += 0.25

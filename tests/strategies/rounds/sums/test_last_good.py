@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import Metric
-from server.checkpoint import Checkpoint
+from server.checkpoints import Checkpoint
 from strategies import FedAvg
 from strategies.rounds.round import Round
 from strategies.rounds.sums.divergence import DIVERGED
