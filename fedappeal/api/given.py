@@ -1,23 +1,32 @@
-"""A task made of a program's own model, data, loss and metrics; each of them may be a known task's instead."""
+"""A task made of a program's own model, data, loss and metrics, or a known task's; and the check that they fit."""
 
+import ast
+import copy
 import hashlib
+import inspect
 import json
-from collections.abc import Sequence
+import textwrap
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from fedappeal.api.given_model import GivenModel
+from fedappeal.api.client_data import described
 from fedappeal.api.measures import Measures
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.examples import ClientData, Structure, only_tensor
+from fedappeal.tasks.examples import ClientData, Split, Structure, only_tensor
+from fedappeal.tasks.models import MODELS, build, seeded
 from fedappeal.tasks.normalisation import Normalisation
 from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
 
 MEASURES = "loss and metrics"
 """What a task's parts call them."""
@@ -99,8 +108,6 @@ class GivenTask(Task):
         Raises:
             ConfigError: one line: what does not fit.
         """
-        from fedappeal.api.dry_run import check_fit
-
         if self._base is not None:
             self._base.check()
         check_fit(self, self.settings.seed)
@@ -196,3 +203,156 @@ def given_task(
     measured_as_usual = not isinstance(clients, Task) or clients.is_plain()
     plain = measured_as_usual and measures.loss is None and not measures.metrics
     return (GivenTask if plain else MeasuredTask)(settings, clients, model, measures, class_names)
+
+
+WAYS = f"a torch.nn.Module, its class, a function that makes one, or {', '.join(MODELS)}"
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """What makes a run's initial model.
+
+    Attributes:
+        source: an instance, whose weights are w_0; a class or a function, called with no arguments; or the name of a
+            model of fedappeal.
+        input_shape: shape of one example, for a named model.
+        num_classes: number of its labels.
+    """
+
+    source: Any
+    input_shape: tuple[int, ...] = ()
+    num_classes: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, str):
+            if self.source not in MODELS:
+                raise ConfigError(f"model = {self.source!r} is not allowed: {WAYS}")
+            if not self.input_shape or not self.num_classes:
+                raise ConfigError(
+                    f"model = {self.source!r} is not allowed: it classifies examples of one shape; give a "
+                    "torch.nn.Module of your own"
+                )
+        elif not isinstance(self.source, nn.Module) and not callable(self.source):
+            raise ConfigError(f"model = {self.source!r} is not allowed: {WAYS}")
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        if isinstance(self.source, str):
+            return self.source
+        named = type(self.source) if isinstance(self.source, nn.Module) else self.source
+        return str(getattr(named, "__qualname__", type(named).__name__))
+
+    def initial(self, seed: int) -> nn.Module:
+        """Return w_0 on the CPU, a pure function of the seed.
+
+        Raises:
+            ConfigError: what was called failed, or made no module.
+        """
+        if isinstance(self.source, nn.Module):
+            return copy.deepcopy(self.source).cpu()
+        if isinstance(self.source, str):
+            with seeded(seed):
+                return build(self.source, self.input_shape, self.num_classes)
+        make: Callable[[], Any] = self.source
+        try:
+            with seeded(seed):
+                made = make()
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"model = {self.name} failed: {reason}; it is called with no arguments") from error
+        if not isinstance(made, nn.Module):
+            raise ConfigError(
+                f"model = {self.name} is not allowed: it made {type(made).__name__}, no torch.nn.Module"
+            )
+        return copy.deepcopy(made).cpu()  # a function may return the same one again
+
+    def fingerprint(self, seed: int) -> str:
+        """Return a hash of the model's layout and its code, of an instance also its weights; 16 hex digits."""
+        module = self.initial(seed)
+        arrays = {name: t.detach().cpu() for name, t in module.state_dict().items()}
+        digest = hashlib.blake2b(digest_size=8)
+        layout = [(name, tuple(t.shape), str(t.dtype)) for name, t in sorted(arrays.items())]
+        digest.update(repr((layout, _code(type(module)))).encode())
+        if isinstance(self.source, nn.Module):
+            for name in sorted(arrays):
+                digest.update(arrays[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def _code(kind: type) -> str:
+    """Return a class's name and its code without comments and layout; the name alone where there is no source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    except (OSError, TypeError, SyntaxError):
+        return kind.__qualname__
+    return f"{kind.__qualname__} {ast.dump(tree)}"
+
+
+EXAMPLES = 8
+
+
+def check_fit(task: Task, seed: int) -> None:
+    """Train one step of client 0's on a copy of w_0, and evaluate it.
+
+    Raises:
+        ConfigError: one line: what failed, with the forms of inputs, outputs and labels.
+    """
+    model, data = task.initial_model(seed), task.load(0)
+    batch = data.train.take(slice(0, EXAMPLES))
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ConfigError("model is not allowed: it has no trainable parameter")
+    told = f"x is {described(batch.x)} an example"
+    doing = "calling the model"
+    try:
+        with warnings.catch_warnings(), seeded(seed):  # dropout draws: the generator is put back
+            # Shapes that torch combines each with each are never meant.
+            warnings.filterwarnings("error", message="Using a target size")
+            outputs = task.forward(model.train(), batch.x)
+            told += f", y is {described(batch.y)}, outputs are {_form(outputs)}"
+            _check_classes(task, outputs)
+            doing = "the loss"
+            loss = task.loss(outputs, batch.y)
+            _check_loss(loss)
+            doing = "the gradient"
+            loss.backward()  # type: ignore[no-untyped-call]
+            doing = "the metrics"
+            _check_metrics(task, model.eval(), batch)
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"model, data and loss do not fit: {doing} failed: {reason} ({told})") from error
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor) or loss.ndim:
+        form = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise ConfigError(f"loss is not allowed: it returned {form}; the mean over the examples, a scalar tensor, is")
+    if not loss.requires_grad:
+        raise ConfigError("loss is not allowed: its result does not depend on the model's parameters")
+    if not bool(torch.isfinite(loss)):
+        raise ConfigError(f"loss is not allowed: of the initial model it is {float(loss.detach())}")
+
+
+def _check_metrics(task: Task, model: torch.nn.Module, batch: Split) -> None:
+    with torch.no_grad():
+        found = task.metrics(task.forward(model, batch.x), batch.y)
+    for name in (task.metric.name, *task.other_metrics):
+        if name not in found:
+            raise ConfigError(f"metrics is not allowed: '{name}' is not among what it returns ({', '.join(found)})")
+
+
+def _check_classes(task: Task, outputs: object) -> None:
+    classes = task.num_classes
+    if classes and isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] < classes:
+        raise ConfigError(
+            f"model is not allowed: it has {outputs.shape[1]} outputs, the labels are 0 to {classes - 1}"
+        )
+
+
+def _form(outputs: object) -> str:
+    try:
+        return described(outputs)  # type: ignore[arg-type]
+    except AttributeError:
+        return type(outputs).__name__

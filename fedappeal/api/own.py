@@ -93,7 +93,7 @@ class Own:
 
     Attributes:
         data: None: the task's.
-        model: see `fedappeal.api.given_model.GivenModel`; None: the task's.
+        model: see `fedappeal.api.given.GivenModel`; None: the task's.
         measures: loss and metrics.
     """
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.api.given import GivenTask
-from fedappeal.api.names import CLASSES, name_of, with_names
 from fedappeal.api.own import Own
-from fedappeal.core.plugins import is_ours
-from fedappeal.core.registry import STRATEGIES
+from fedappeal.core.plugins import Registry, is_ours
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.tasks import TASKS
@@ -183,3 +182,52 @@ def _of_task(task: Task, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a NumPy number as Python's."""
     return value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
+
+
+CLASSES: Mapping[str, Registry[Any]] = {
+    "participation": POLICIES,
+    "local_rule": LOCAL_RULES,
+    "requirement": REQUIREMENTS,
+}
+"""Settings that name a plug-in."""
+
+
+def name_of(registry: Registry[Any], kind: type) -> str:
+    """Return the name by which a run finds a class; empty where it cannot be found by one."""
+    for name in registry.built_in:
+        if registry.load(name) is kind:
+            return name
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    try:
+        return name if registry.find(name) is kind else ""
+    except ConfigError:
+        return ""
+
+
+def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with names in place of plug-in classes; ``participation`` may be a dict of shares.
+
+    Raises:
+        ConfigError: a class of another kind, or one that cannot be found by a name.
+    """
+    named = dict(settings)
+    for setting, registry in CLASSES.items():
+        value = named.get(setting)
+        if setting == "participation" and isinstance(value, Mapping):
+            shares = ((_name(setting, registry, policy), share) for policy, share in value.items())
+            named[setting] = ",".join(f"{name}={share}" for name, share in shares)
+        elif value is not None and not isinstance(value, str):
+            named[setting] = _name(setting, registry, value)
+    return named
+
+
+def _name(setting: str, registry: Registry[Any], value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, type) or not issubclass(value, registry.base_class):
+        raise ConfigError(f"{setting} = {value!r} is not allowed: a name, or a subclass of {registry.base_name}")
+    if not (name := name_of(registry, value)):
+        raise ConfigError(
+            f"{setting} = {value.__qualname__} is not allowed: define the class at the top of a module or a notebook"
+        )
+    return name

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from client.data.cache import pick_device
 from client.training.models import arrays_of, load_arrays
-from fedappeal.api import frames
-from fedappeal.api.central import central_evaluation
+from fedappeal.api.client_data import central_evaluation
 from fedappeal.api.progress import Shown, shown
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.foreign_text import printable
@@ -31,9 +30,11 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.system.files import read_safetensors
+from fedappeal.system.natural_order import natural_order
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
+from fedappeal.views.comparison.export import pandas
 from fedappeal.views.tracking.following import tracked
 from fedappeal.views.tracking.registry import MakeTracker
 from server.build import Given, chosen
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 FIGURES = {column.key for column in templates(CARD)}
 """Columns that a line about a run holds, besides the primary metric."""
+_NOT_NUMBERS = ("failures", "decisions")
+"""Columns of a history that a data frame leaves out."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,41 @@ class Run:
     @property
     def history(self) -> "pd.DataFrame":
         """A row a round; needs pandas."""
-        return frames.history(self.path)
+        frame = pandas().DataFrame(Record(self.path).history)
+        return frame.drop(columns=[name for name in _NOT_NUMBERS if name in frame])
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """A row a round and client: decision, loss, metrics, requirement; needs pandas."""
-        return frames.clients(self.path)
+        """A row a round and client; needs pandas.
+
+        ``round``, ``client``; ``decision`` (missing where the round did not ask the client); ``loss``, the task's
+        metrics and ``appealed`` of the round's new model on its test data (missing in rounds without evaluation);
+        ``requirement``, its rho_k.
+        """
+        pd, record = pandas(), Record(self.path)
+        decided = {(line["round"], line["client-id"]): line["decision"] for line in record.decisions}
+        measured: dict[tuple[int, str], Mapping[str, Any]] = {}
+        columns: list[str] = []
+        for line in record.measurements:
+            keys = [key for key in line if key not in ("round", "client-ids")]
+            columns = columns or keys
+            for place, client in enumerate(line["client-ids"]):
+                measured[line["round"], client] = {key: line[key][place] for key in keys}
+        required = {line["client-id"]: line["requirement"] for line in record.requirements}
+        rows = [
+            {
+                "round": server_round,
+                "client": client,
+                "decision": decided.get((server_round, client)),
+                **{key.replace("-", "_"): measured.get((server_round, client), {}).get(key) for key in columns},
+                "requirement": required.get(client),
+            }
+            for server_round, client in sorted(
+                decided.keys() | measured.keys(), key=lambda row: (row[0], natural_order(row[1]))
+            )
+        ]
+        names = ["round", "client", "decision", *(key.replace("-", "_") for key in columns), "requirement"]
+        return pd.DataFrame(rows, columns=names)
 
     @property
     def rounds(self) -> int:

@@ -92,9 +92,9 @@ def test_a_new_number_stands_in_comparisons_data_frames_and_the_reference(run: P
     assert result.interval.mean == 0.875
     assert any(line.split()[:3] == ["jain_index", "share", "higher"] for line in description("columns"))
     if find_spec("pandas") is not None:
-        from fedappeal.api.frames import history
+        from fedappeal.api.run import Run
 
-        assert list(history(run)["jain_index"]) == [0.625, 0.875]
+        assert list(Run(run).history["jain_index"]) == [0.625, 0.875]
 
 
 def test_the_primary_metric_gives_its_columns_names_units_and_direction() -> None:
