@@ -44,7 +44,7 @@ class Round:
         from client.training.models import arrays_of
         from client.training.requests import TrainRequest
         from client.training.sgd import SGD
-        from fedappeal.core.training_settings import LocalTrainingSettings
+        from fedappeal.core.local_rule import LocalTrainingSettings
         from fedappeal.settings.config import RunConfig
         from fedappeal.simulation.pool import Pool
 

@@ -78,10 +78,10 @@ def plain(settings: Settings, rounds: int) -> Figures:
     from client.training.descent import descend
     from client.training.models import evaluate
     from client.training.problem import TrainingProblem
-    from fedappeal.core.training_settings import LocalTrainingSettings
+    from fedappeal.core.local_rule import LocalTrainingSettings
     from fedappeal.protocol.draws import batch_indices
     from fedappeal.tasks import load_task
-    from strategies.rounds.exchange.sampling import sampling_order
+    from strategies.rounds.exchange.members import sampling_order
 
     torch.set_num_threads(1)
     config, clock = config_of(settings, rounds), Clock()

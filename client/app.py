@@ -25,9 +25,8 @@ from client.state.activity import note_judged
 from client.state.own_key import proof_of
 from client.state.preferred import record_name
 from client.turn import NO_STRATEGY, Turn, told_rule, told_strategy
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import UNMEASURED, Measured
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash, model_of

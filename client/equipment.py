@@ -13,12 +13,11 @@ from client.requirement import is_a_number, requirement_key
 from client.settings import NodeSettings
 from client.training.models import arrays_of
 from fedappeal.core.algorithm import ClientSide
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.plugins import is_ours
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.core.requirement import RequirementKind
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.settings.config import RunConfig

@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.core.training_settings import LocalTrainingSettings
 
 
 class Adaptation(NamedTuple):

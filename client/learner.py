@@ -16,10 +16,9 @@ from client.training.models import arrays_of
 from client.training.noise import Noise
 from client.training.precision import FLOAT32
 from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.store import Store
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays

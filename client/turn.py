@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from client.choices import rule_of
 from client.participant import Participant
 from fedappeal.core.algorithm import ClientSide
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import Measured
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import STRATEGIES
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, model_of
 from fedappeal.settings.config import ConfigError, Scalar, section

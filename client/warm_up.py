@@ -6,8 +6,8 @@ import numpy as np
 
 from client.learner import Learner
 from client.training.sgd import SGD
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.requirement import LOOKS
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays

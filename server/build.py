@@ -14,12 +14,11 @@ from typing import Any, NoReturn
 from client.participation.behaviour import check_parts, parts_of
 from client.participation.mixture import Mixture
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section
 from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
 from fedappeal.core.requirement import METRIC, RequirementKind
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.participation import AUTO
 from fedappeal.settings.training import LearningRateSchedule

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.decisions import packed
 from fedappeal.record.files import HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from fedappeal.core.local_rule import LocalRule
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.metric import column

@@ -11,7 +11,7 @@ from fedappeal.core.registry import STRATEGIES
 _PATHS = (
     *STRATEGIES.built_in.values(),
     "strategies.maxfl:appeal_weight",
-    "strategies.rounds.algorithm:StrategySettings",
+    "strategies.rounds.strategy:StrategySettings",
     "strategies.rounds.hooks:Hooks",
     "strategies.rounds.hooks:RoundRecord",
     "strategies.rounds.strategy:Strategy",

@@ -31,11 +31,8 @@ from pydantic import Field
 from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Positive
-from strategies.rounds.algorithm import Claims, StrategySettings, log
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Model, Reply, Round, log
+from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 
 _MIXTURE = "mixture"
 _LEAST = 1e-12

@@ -30,8 +30,8 @@ from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import NonNegative, Scalar
 from strategies.fedavg import FedAvg
 from strategies.fedprox import FedProx
-from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.model import Model
+from strategies.rounds.round import Model
+from strategies.rounds.strategy import StrategySettings
 
 
 class Personal(FedProx.LocalRule):

@@ -23,9 +23,8 @@ from pydantic import Field
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import Positive
 from strategies.fedavg import FedAvg
-from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
+from strategies.rounds.round import Model, Round
+from strategies.rounds.strategy import StrategySettings
 from strategies.rounds.sums.weighted_sum import finite
 
 _FIRST, _SECOND, _STEPS = "first", "second", "adam"

@@ -23,11 +23,8 @@ from typing import Any
 from pydantic import Field
 
 from fedappeal.settings.config import Count, Positive
-from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Model, Reply, Round
+from strategies.rounds.strategy import Strategy, StrategySettings
 
 _PARTICIPATION = "participation"
 _COLUMNS = ("silent", "intervals", "rounds")

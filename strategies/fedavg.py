@@ -4,7 +4,7 @@ McMahan, Moore, Ramage, Hampson, Aguera y Arcas: "Communication-Efficient Learni
 Decentralized Data". AISTATS 2017, Algorithm 1: ``w <- sum_k (n_k / n) w_k``.
 """
 
-from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.round import Reply
 from strategies.rounds.strategy import Strategy
 
 

@@ -25,13 +25,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
-from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Model, Reply, Round
+from strategies.rounds.strategy import Strategy, StrategySettings
 
 
 def local_norm(steps: int, momentum: float) -> float:

@@ -22,7 +22,7 @@ from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import NonNegative
 from strategies.fedavg import FedAvg
-from strategies.rounds.algorithm import StrategySettings
+from strategies.rounds.strategy import StrategySettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -31,12 +31,9 @@ from pydantic import Field
 from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, CountOrZero, Positive, RunConfig, Scalar
-from strategies.rounds.algorithm import Claims, StrategySettings
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import NOTHING, Instructions, Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import NOTHING, Instructions, Model, Reply, Round
+from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 
 APPEAL_WEIGHT = "appeal-weight"
 """Key in a joined reply: the client's q_k."""

@@ -30,7 +30,7 @@ from strategies.adagd.algorithm import AdaGDStep, Gathered, check_positive, one_
 from strategies.adagd.gradient import Gradient
 from strategies.adagd.strategy import AdaGD
 from strategies.maxfl import appeal_weight
-from strategies.rounds.algorithm import Claims
+from strategies.rounds.strategy import Claims
 
 MARGIN = "margin"
 """Key in a joined reply: m_k."""

@@ -21,11 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.elsewhere import Elsewhere
-from fedappeal.protocol.packing import array_record, view
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
+from fedappeal.protocol.packing import Elsewhere, array_record, view
+from strategies.rounds.round import Model, Reply, Round
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.weighted_sum import finite
 

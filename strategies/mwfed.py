@@ -28,12 +28,9 @@ from pydantic import Field
 
 from fedappeal.core.measured import Measured
 from fedappeal.settings.config import ConfigError, Count, RunConfig
-from strategies.rounds.algorithm import Claims, StrategySettings, log
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Instructions, Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Instructions, Model, Reply, Round, log
+from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.weighted_sum import Refused
 
 SATISFIED = "satisfied"

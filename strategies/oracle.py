@@ -18,11 +18,8 @@ from typing import Any
 from pydantic import Field
 
 from fedappeal.settings.config import ConfigError, Positive
-from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Model, Reply, Round
+from strategies.rounds.strategy import Strategy, StrategySettings
 from strategies.rounds.sums.weighted_sum import Refused
 
 _ALL = ""

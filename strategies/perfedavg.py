@@ -22,8 +22,7 @@ from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalProblem
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.settings.config import CountOrZero, Positive, Scalar
-from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.strategy import Strategy, StrategySettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -24,10 +24,8 @@ from fedappeal.core.local_rule import LocalProblem
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.settings.config import ConfigError, Count, Positive, Scalar
 from strategies.fedprox import FedProx
-from strategies.rounds.algorithm import StrategySettings
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Model, Round
+from strategies.rounds.strategy import Strategy, StrategySettings
 
 if TYPE_CHECKING:
     from torch import nn

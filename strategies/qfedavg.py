@@ -29,13 +29,10 @@ from pydantic import Field
 from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Positive
-from strategies.rounds.algorithm import Claims, StrategySettings, log
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
-from strategies.rounds.strategy import Strategy
-from strategies.rounds.sums.log_weighted_sum import LogWeightedSum
+from strategies.rounds.round import Model, Reply, Round, log
+from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.updates import squared_distance
+from strategies.rounds.sums.weighted_sum import LogWeightedSum
 
 _LARGEST_Q = 1e6
 """Up to here ``q log F`` is exact to 1e-6 for every float64 F; the worst client alone counts long before."""

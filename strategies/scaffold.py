@@ -41,12 +41,9 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError, Positive
-from strategies.rounds.algorithm import StrategySettings
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Instructions, Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Instructions, Model, Reply, Round
+from strategies.rounds.strategy import Strategy, StrategySettings
 from strategies.rounds.sums.updates import zeros_like
 from strategies.rounds.sums.weighted_sum import Refused, WeightedSum, finite
 

@@ -16,9 +16,8 @@ from fedappeal.flower.grid.grid import Run
 from fedappeal.flower.messages import be_server, set_message_id
 from fedappeal.protocol import keys
 from strategies import Hooks, RoundRecord, Strategy
-from strategies.rounds.exchange.exchange import Channel
+from strategies.rounds.exchange.exchange import Channel, Pace
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.pace import Pace
 
 SERVER_NODE = 1
 

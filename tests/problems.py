@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from client.training.problem import TrainingProblem
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.task import Task
 

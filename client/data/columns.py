@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.data.unfit import Unfit
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
 
 TABLES = (".csv", ".parquet")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from client.data.columns import Chosen
 from client.data.label_reader import LabelReader
 from client.data.unfit import Unfit
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import bounded_lines, check_size
 
 _DELIMITERS = ",;\t"

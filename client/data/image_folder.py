@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data.unfit import Unfit
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import check_size
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from client.data.columns import shown
 from client.data.unfit import Unfit
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 
 
 class LabelReader:

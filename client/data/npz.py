@@ -9,7 +9,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from client.data.unfit import Unfit
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import check_size
 
 Raw = NDArray[np.generic]

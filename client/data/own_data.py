@@ -23,9 +23,9 @@ from client.data.own_function import find_function, load_by_function
 from client.data.parquet_table import check_parquet_table, parquet_names, read_parquet
 from client.data.scaled import check_shape, scaled, with_channel
 from client.data.unfit import OwnDataError, Unfit
-from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Split, only_tensor
 from fedappeal.tasks.partitions.checks import check_enough

@@ -16,7 +16,7 @@ from client.data.label_reader import check_classes
 from client.data.scaled import scaled
 from client.data.unfit import Unfit
 from fedappeal.core.plugins import Registry
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import ClientData, Split, Structure, map_tensors, only_tensor, tensors_of
 from fedappeal.tasks.task import Task

@@ -11,7 +11,7 @@ from client.data.columns import Chosen
 from client.data.csv_table import narrowed
 from client.data.label_reader import LabelReader
 from client.data.unfit import Unfit
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import check_parquet, check_texts
 
 _ROWS_AT_ONCE = 8_192

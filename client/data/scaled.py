@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.data.unfit import Unfit
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.examples import Structure
 from fedappeal.tasks.task import Task
 

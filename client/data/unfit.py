@@ -1,6 +1,6 @@
 """Errors of a client's own data: in full for its owner, a category for the server."""
 
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
 
 

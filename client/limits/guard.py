@@ -12,9 +12,8 @@ from client.limits.deadline import Deadline
 from client.limits.limits import LimitReached, Limits, read_limits
 from client.state.pruning import prune
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.store import Store
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
 from fedappeal.system.clock import CLOCK

@@ -7,8 +7,17 @@ from typing import Self
 from flwr.app import Message, MessageType
 
 from client.state.activity import Activity, Judged
-from fedappeal.protocol.data_problem import DataProblem
-from fedappeal.protocol.keys import CONFIG, DATA_REFUSED, DECISION, INFO, METRICS, RUN_KEY, SERVER_ROUND, Decision
+from fedappeal.protocol.keys import (
+    CONFIG,
+    DATA_REFUSED,
+    DECISION,
+    INFO,
+    METRICS,
+    RUN_KEY,
+    SERVER_ROUND,
+    DataProblem,
+    Decision,
+)
 from fedappeal.protocol.packing import content_size
 
 _DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}

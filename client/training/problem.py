@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from client.limits.deadline import Deadline
 from client.training.precision import forward
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.task import Task

@@ -16,9 +16,8 @@ from client.training.models import arrays_of, evaluate, load_arrays, mean_gradie
 from client.training.noise import Noise, seeded_noise
 from client.training.precision import FLOAT32
 from client.training.problem import TrainingProblem
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import Evaluation
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.examples import Split

@@ -6,7 +6,7 @@ from client.participation.behaviour import parts_of
 from client.participation.device import Device
 from client.participation.mixture import Mixture
 from client.training.models import arrays_of
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.tasks.share import parts_of as parts_of_model
 from fedappeal.tasks.share import share_of
 from fedappeal.tasks.task import Task

@@ -11,7 +11,7 @@ from fedappeal.studies.verdict import Verdict
 from fedappeal.system.plural import counted
 from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.table import NONE, Table, plain_number
-from strategies.rounds.sums.divergence import DIVERGED
+from strategies.rounds.sums.last_good import DIVERGED
 
 _COUNTS = (1, 3, 5, 10, 20, 50)
 """Numbers of seeds that are compared, and all of them."""

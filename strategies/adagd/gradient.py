@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedappeal.core.local_rule import LocalRule, TrainingJob
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, TrainingJob
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.settings.config import ConfigError
-from strategies.rounds.model import Model
+from strategies.rounds.round import Model
 
 if TYPE_CHECKING:
     from fedappeal.protocol.packing import Arrays

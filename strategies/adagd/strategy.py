@@ -22,12 +22,9 @@ from strategies.adagd.algorithm import Gathered
 from strategies.adagd.gradient import Gradient
 from strategies.adagd.projection import norm
 from strategies.adagd.vectors import check_floats, flat, moved
-from strategies.rounds.algorithm import Claims, StrategySettings
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.model import Model
-from strategies.rounds.round import Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Model, Reply, Round
+from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 
 CASE_3 = "every client is predicted to leave (case 3)"
 STALLED = "nothing is left of the step (stalled)"

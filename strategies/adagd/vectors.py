@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError
-from strategies.rounds.model import Model
+from strategies.rounds.round import Model
 
 Vector = NDArray[np.floating]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.rounds import share_of_rounds
-from strategies.rounds.model import Model
+from strategies.rounds.round import Model
 from strategies.rounds.sums.influence import capped
 from strategies.rounds.sums.weighted_sum import WeightedSum
 

@@ -29,13 +29,10 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
 from fedappeal.settings.rounds import share_of_rounds
 from strategies.fedalign.alignment import AlignedSum, Statement, epsilon_schedule, rho, theta
-from strategies.rounds.algorithm import Claims, StrategySettings
 from strategies.rounds.evaluation import pooled
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.exchange.reply import Reply, claim
-from strategies.rounds.model import Model
-from strategies.rounds.round import Instructions, Round
-from strategies.rounds.strategy import Strategy
+from strategies.rounds.round import Instructions, Model, Reply, Round, claim
+from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.influence import capped
 from strategies.rounds.sums.weighted_sum import WeightedSum
 

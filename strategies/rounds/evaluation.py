@@ -8,7 +8,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.metric import ACCURACY, Metric, column
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.reply import claim
+from strategies.rounds.round import claim
 
 WORST_SHARE = 10
 """The worst decile is one client in ten, rounded up."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.foreign_text import one_line
+from fedappeal.protocol.keys import DataProblem
 from strategies.rounds.exchange.members import Member
 
 if TYPE_CHECKING:

@@ -11,24 +11,20 @@ from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.settings.participation import AUTO
 from fedappeal.settings.rounds import default_mandatory_rounds
-from strategies.rounds.algorithm import Algorithm, log
+from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
 from strategies.rounds.asking import Asking
-from strategies.rounds.exchange.faults import check_faults, unexpected
-from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.exchange.sampling import sampling_order
+from strategies.rounds.exchange.members import Member, Members, sampling_order
 from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Round
-from strategies.rounds.schedule import learning_rate_share
-from strategies.rounds.sums.divergence import DIVERGED, Divergence
-from strategies.rounds.sums.held_models import HeldModels
+from strategies.rounds.round import Round, check_faults, log, unexpected
+from strategies.rounds.shared import learning_rate_share
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians, Sent
-from strategies.rounds.sums.normalisation import refuse_batch_norm
-from strategies.rounds.sums.weighted_sum import NotFinite, Refused, finite
+from strategies.rounds.sums.last_good import DIVERGED, Divergence
+from strategies.rounds.sums.weighted_sum import HeldModels, NotFinite, Refused, finite
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord
 
-    from strategies.rounds.exchange.reply import Reply
+    from strategies.rounds.round import Reply
 
 logger = logging.getLogger("fedappeal")
 

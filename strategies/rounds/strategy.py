@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fedappeal.core.algorithm import Claims, StrategySettings
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.asking import Asking
-from strategies.rounds.exchange.faults import unexpected
-from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.exchange.sampling import waves
+from strategies.rounds.exchange.members import Member, Members, waves
 from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.round import Round
+from strategies.rounds.round import Round, packed, unexpected, unpacked
 from strategies.rounds.round_steps import RoundSteps
-from strategies.rounds.schedule import check_schedule, settings_of_round
-from strategies.rounds.sums.divergence import DIVERGED, Divergence
-from strategies.rounds.sums.last_good import LOST, ROLL_BACKS, ROLLED_BACK, LastGood, split
+from strategies.rounds.shared import check_schedule, settings_of_round
+from strategies.rounds.sums.last_good import DIVERGED, LOST, ROLL_BACKS, ROLLED_BACK, Divergence, LastGood, split
 from strategies.rounds.sums.weighted_sum import Refused
 
 if TYPE_CHECKING:
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
 
     from strategies.rounds.exchange.exchange import Channel
     from strategies.rounds.exchange.ownership import Identities
+
+__all__ = ["Claims", "Strategy", "StrategySettings"]
 
 log = logging.getLogger("fedappeal")
 
@@ -63,8 +63,6 @@ class Strategy(RoundSteps):
 
     def state(self) -> "RecordDict":
         """Return all that is carried from round to round, for a checkpoint."""
-        from strategies.rounds.carry import packed
-
         loop = {"gone": sorted(self.members.left), "pool-empty": int(self.pool_empty), "finished": self.finished}
         loop |= self.asking.state()
         loop |= self._divergence.state() | self._last_good.state()
@@ -79,8 +77,6 @@ class Strategy(RoundSteps):
 
     def restore(self, state: "RecordDict") -> None:
         """Take up what `state` returned."""
-        from strategies.rounds.carry import packed, unpacked
-
         state, good = split(state)
         carried = unpacked(state)
         loop = carried.pop(_LOOP)
@@ -252,7 +248,7 @@ class Strategy(RoundSteps):
         self, record: RoundRecord, channel: "Channel", model: "ArrayRecord", config: Mapping[str, Any]
     ) -> "list[tuple[Member, MetricRecord]]":
         """Have the clients evaluate a model; return the answers by client-id."""
-        from strategies.rounds.exchange.collect import evaluation_answers
+        from strategies.rounds.exchange.messages import evaluation_answers
 
         messages = self.evaluate_messages(record.server_round, model, config, self.shared.round_timeout)
         until = channel.clock() + self.shared.round_timeout
@@ -277,7 +273,7 @@ class Strategy(RoundSteps):
 
     def _train(self, round: Round, channel: "Channel", config: Mapping[str, Any]) -> "ArrayRecord | None":
         """Have clients train; return the next global model, None where it stays."""
-        from strategies.rounds.exchange.collect import train_replies
+        from strategies.rounds.exchange.messages import train_replies
 
         deadline = channel.clock() + self.shared.round_timeout
         order = self.order(round.number)
@@ -300,8 +296,7 @@ class Strategy(RoundSteps):
         self, round: Round, order: Sequence[Member], channel: "Channel", deadline: float, config: Mapping[str, Any]
     ) -> None:
         """Have the strategy's questions answered before any client trains."""
-        from strategies.rounds.exchange.collect import survey_answers
-        from strategies.rounds.exchange.messages import evaluate_messages
+        from strategies.rounds.exchange.messages import evaluate_messages, survey_answers
 
         if not (members := self.survey(round, order)):
             return

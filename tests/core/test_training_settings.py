@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError
 
 

@@ -19,11 +19,11 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 from numpy.typing import NDArray
 
 from client.roster import Participants
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.plugins import Allowed
 from fedappeal.core.policy import Past, Situation
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.files import MODEL

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.core.registry import STRATEGIES
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig

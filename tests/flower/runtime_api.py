@@ -16,7 +16,7 @@ from fedappeal.flower.grid.grid import inbox_of
 from fedappeal.flower.grid.http_inbox import HttpInbox
 from fedappeal.flower.messages import be_client, be_server
 from fedappeal.protocol import keys
-from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.packing import Allowance
 from tests.flower.conftest import Server
 from tests.hostile.forged import Forged, Upload, announce, reply
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from fedappeal.protocol.allowance import Allowance
-from fedappeal.protocol.packing import array_record
+from fedappeal.protocol.packing import Allowance, array_record
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import pytest
 from client.participation.availability import Markov
 from client.participation.device import Device
 from client.participation.mixture import Mixture
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan

@@ -23,8 +23,8 @@ from fedappeal.tasks.task import Task
 from server.build import Given
 from server.continuation import settings_to_resume
 from strategies import FedAvg, MaxFL, Strategy
-from strategies.rounds.exchange.reply import Reply
 from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.round import Reply
 from tests.run_models import learned
 
 

@@ -34,7 +34,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.tasks.datasets.digits import Digits
 from strategies.fedavg import FedAvg
-from strategies.rounds.algorithm import StrategySettings
+from fedappeal.core.algorithm import StrategySettings
 
 
 class Slower(FedAvg):

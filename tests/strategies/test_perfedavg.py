@@ -8,9 +8,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import nn
 
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import LOCAL_RULES
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig, section
 from server.build import check_settings

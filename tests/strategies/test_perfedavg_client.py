@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from client.training.models import arrays_of
 from client.training.sgd import SGD
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.settings.config import ConfigError, Scalar
 from strategies import PerFedAvg, PFedMe

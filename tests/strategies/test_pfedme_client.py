@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError
 from strategies import PFedMe
 from tests.client.training.descents import descended

@@ -21,7 +21,7 @@ from fedappeal.studies.table import (
 )
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.views.comparison.measures import Measure, best, both, joined_share, last, late, total
-from strategies.rounds.sums.divergence import DIVERGED
+from strategies.rounds.sums.last_good import DIVERGED
 from tests.studies.small import computed
 
 LINES = [

@@ -20,8 +20,8 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_head_values_from_object_content as head_of,
 )
 
-from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import one_line
+from fedappeal.protocol.packing import Allowance
 
 _MOST_DIMENSIONS = 64
 _OF_AN_ARRAY, _OF_A_CHUNK = 4096, 256

@@ -8,7 +8,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.packing import Allowance
 
 __all__ = ["Inbox", "PlainInbox", "Run", "inbox_of"]
 

@@ -22,8 +22,8 @@ from flwr.superlink.grid.http_grid import HttpGrid
 from fedappeal.flower.grid.capped_pull import TooLarge, pull_object
 from fedappeal.flower.grid.incoming import Incoming, unavailable
 from fedappeal.flower.messages import is_from_superlink
-from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import one_line
+from fedappeal.protocol.packing import Allowance
 
 _STAGES = 3
 _FORGOTTEN = 600.0

@@ -24,8 +24,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from fedappeal.flower.grid.assembly import Assembly, TooLong
 from fedappeal.flower.grid.object_tree import DEEPEST, TreeRefused, levels
 from fedappeal.flower.messages import FROM_SUPERLINK
-from fedappeal.protocol.allowance import Allowance
 from fedappeal.protocol.foreign_text import one_line
+from fedappeal.protocol.packing import Allowance
 
 FIRST_WAIT, LONGEST_WAIT = 0.01, 1.0
 """Seconds until a reply that was incomplete is looked at again: at first, and at most."""

@@ -21,7 +21,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from fedappeal.flower.grid.assembly import Assembly
 from fedappeal.flower.messages import set_message_id
 from fedappeal.flower.node.fleet import Announcement, MessageDropped
-from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.packing import Allowance
 
 
 def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:

@@ -28,7 +28,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import view
 from strategies.maxfl import appeal_weight
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.round import Reply
 from strategies.rounds.strategy import Strategy
 
 Floats = NDArray[np.float64]

@@ -13,8 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedappeal.core.local_rule import BatchedTerms
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import BatchedTerms, LocalTrainingSettings
 from fedappeal.tasks.examples import Split, Structure, tensors_of
 
 Parameters = Mapping[str, Tensor]

@@ -12,7 +12,7 @@ from torch import nn
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, TrainRequest
 from client.training.sgd import SGD
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.forms.batched import BatchedForm
 from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue

@@ -8,8 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.elsewhere import Elsewhere, Kept, Part, Sums, record_elsewhere
-from fedappeal.protocol.packing import model_of, view
+from fedappeal.protocol.packing import Elsewhere, Kept, Part, Sums, model_of, record_elsewhere, view
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.workers.crew import Crew
 from fedappeal.simulation.workers.worker import Answer, Changes, Key, apply_changes, changes_between
@@ -50,7 +49,7 @@ class WorkersGrid(VirtualClients):
     # -- models that stay with the workers -----------------------------------------------------------
 
     def fold(self, parts: Sequence[Part]) -> list[Sums]:
-        """Return the workers' partial sums of models; see `fedappeal.protocol.elsewhere.Holder`."""
+        """Return the workers' partial sums of models; see `fedappeal.protocol.packing.Holder`."""
         sums: list[Sums] = []
         left = list(parts)
         while left:

@@ -11,8 +11,7 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from client.data.cache import Cache, pick_device
 from fedappeal.core.plugins import Allowed
 from fedappeal.protocol import keys
-from fedappeal.protocol.elsewhere import Form, Sums
-from fedappeal.protocol.packing import content_size, model_of, view
+from fedappeal.protocol.packing import Form, Sums, content_size, model_of, view
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.clients import Contexts, clients_here
 from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
@@ -72,7 +71,7 @@ class WorkerJob:
 
 @dataclass(frozen=True)
 class KeptModel:
-    """What the server is told of a model that stays; see `fedappeal.protocol.elsewhere.Elsewhere`."""
+    """What the server is told of a model that stays; see `fedappeal.protocol.packing.Elsewhere`."""
 
     form: Form
     size: int

@@ -8,13 +8,11 @@ from typing import TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.foreign_text import one_line, printable
-from fedappeal.protocol.keys import CLIENT_IDS, Decision, is_client_id
+from fedappeal.protocol.keys import CLIENT_IDS, DataProblem, Decision, is_client_id
 from fedappeal.protocol.metric import ACCURACY, Metric
-from strategies.rounds.exchange.faults import unexpected
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.reply import Reply, claim
+from strategies.rounds.round import Reply, claim, unexpected
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)

@@ -37,8 +37,8 @@ from strategies.rounds.sums.weighted_sum import Refused, WeightedSum
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from fedappeal.protocol.elsewhere import Sums
-    from strategies.rounds.exchange.reply import Reply
+    from fedappeal.protocol.packing import Sums
+    from strategies.rounds.round import Reply
 
 FEWEST = 3
 """Clients of which one alone cannot choose the median."""

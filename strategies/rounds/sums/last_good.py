@@ -11,16 +11,68 @@ cannot make a model useless, nor can two in six, nor three among many that repor
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
 from strategies.rounds.algorithm import Algorithm
 from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.round import packed, unpacked
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, RecordDict
+
+
+DIVERGED = "the model has diverged: every client that trains from it ends in values that are not finite"
+ROUNDS = 3
+"""Rounds with such answers: where clients are few, one of them may have been unlucky in its batches."""
+
+
+class Divergence:
+    """Clients whose latest reply held NaN or inf, since the last joiner."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._this_round = False
+        self._clients: set[str] = set()
+
+    def state(self) -> dict[str, Any]:
+        """Return what is carried from round to round: the rounds so far, and the clients."""
+        return {"diverging-rounds": self._rounds, "diverging-clients": sorted(self._clients)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state` returned."""
+        self._rounds, self._clients = int(state["diverging-rounds"]), set(state["diverging-clients"])
+
+    @property
+    def suspected(self) -> bool:
+        """Whether the latest reply of some client held NaN or inf."""
+        return bool(self._clients)
+
+    def note(self, client_id: str, finite: bool) -> None:
+        """Take note of a client's answer; none, or an error, says nothing about the model."""
+        if finite:
+            self._clients.discard(client_id)
+        else:
+            self._clients.add(client_id)
+            self._this_round = True
+
+    def close_round(self, joined: int, remaining: Set[str]) -> bool:
+        """End a round; return whether the model has diverged.
+
+        That takes such an answer of every client, so that one of them cannot end a run in which others are enrolled.
+
+        Args:
+            joined: clients that joined.
+            remaining: all clients that have not left.
+        """
+        self._rounds += self._this_round
+        self._this_round = False
+        if joined:
+            self._rounds, self._clients = 0, set()
+        return self._rounds >= ROUNDS and bool(remaining) and self._clients >= remaining
+
 
 log = logging.getLogger("fedappeal")
 
@@ -120,8 +172,6 @@ class LastGood:
         return self._roll_back(algorithm, record, model, hooks, len(usable), answered)
 
     def _keep(self, algorithm: Algorithm, server_round: int, model: "ArrayRecord") -> None:
-        from strategies.rounds.carry import packed
-
         self.server_round, self._model, self._where = server_round, model, _CURRENT
         self._carried = packed(algorithm.carried())  # a copy: the algorithm may change its own in place
 
@@ -134,8 +184,6 @@ class LastGood:
         usable: int,
         answered: int,
     ) -> "ArrayRecord":
-        from strategies.rounds.carry import unpacked
-
         if self._model is None or self._carried is None:
             return model
         algorithm.take_up(unpacked(self._carried))

@@ -12,7 +12,7 @@ from fedappeal.protocol.packing import array_record, record_of_arrays, serialise
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
 
-    from fedappeal.protocol.elsewhere import Sums
+    from fedappeal.protocol.packing import Sums
 
 _BLOCK = 1 << 15
 

@@ -1,4 +1,4 @@
-"""A running weighted sum of models: memory O(d), whatever the number of clients.
+"""Running sums of models: weighted (memory O(d), whatever the number of clients), by logarithms, and medians.
 
 An update is small beside its model, so a float32 sum of models rounds much of it away. What is added up here is each
 model's difference from the model that was sent: in float32 over a few models, and in float64 over these sums.
@@ -6,16 +6,17 @@ model's difference from the model that was sent: in float32 over a few models, a
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.protocol.elsewhere import Elsewhere, Part, Sums, elsewhere
-from fedappeal.protocol.packing import record_of_arrays, serialised, view
+from fedappeal.protocol.packing import Elsewhere, Part, Sums, elsewhere, record_of_arrays, serialised, view
 
 if TYPE_CHECKING:
     from flwr.app import Array, ArrayRecord
+
 
 _BLOCK = 1 << 18
 """Values a step of the arithmetic: what it needs besides the models stays in the processor's cache."""
@@ -252,3 +253,101 @@ def _add_differences(
             np.subtract(model[block], like, out=difference, dtype=total.dtype)
             difference *= factor
             part += difference
+
+
+_LARGEST = 700.0
+"""Largest exponent that is raised: exp(709.8) overflows a float64."""
+
+
+@dataclass
+class LogWeightedSum:
+    """``sum_k a_k w_k`` in units of the largest a_k so far, so that no a_k overflows.
+
+    Attributes:
+        sent: the model that was sent.
+        sum: the models, each times ``a_k / unit``.
+        log_unit: logarithm of the unit; minus infinity while every a_k was 0.
+    """
+
+    sent: "ArrayRecord"
+    sum: WeightedSum = field(init=False)
+    log_unit: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self.sum = WeightedSum(self.sent)
+
+    def add_checked(self, values: CheckedModel, log_weight: float) -> None:
+        """Add a model that the sum has checked; ``log_weight``: the logarithm of a_k, less than infinity."""
+        if log_weight > self.log_unit:
+            if self.sum.count:
+                self.sum.rescale(math.exp(self.log_unit - log_weight))
+            self.log_unit = log_weight
+        self.sum.add_checked(values, self.in_units(log_weight))
+
+    def in_units(self, log_term: float) -> float:
+        """Return a term, given by its logarithm, in units of the largest a_k."""
+        return 0.0 if self.log_unit == -math.inf else math.exp(min(_LARGEST, log_term - self.log_unit))
+
+
+_COLUMNS = 1 << 16
+"""Coordinates whose models' values are sorted at once."""
+
+
+def trimmed_mean(values: NDArray[np.generic], trim: int) -> NDArray[np.float64]:
+    """Return the mean over the first axis without the ``trim`` smallest and largest values of each column.
+
+    Args:
+        values: shape ``(m, n)``.
+        trim: less than ``m / 2``; ``(m - 1) // 2`` gives the median.
+    """
+    ordered = np.sort(values, axis=0)[trim : len(values) - trim]
+    return np.asarray(ordered.mean(axis=0, dtype=np.float64))
+
+
+class HeldModels(WeightedSum):
+    """A sum of models that is m times their median or trimmed mean, coordinate by coordinate: ``aggregation``.
+
+    Yin, Chen, Kannan, Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates". ICML
+    2018, definitions 1 and 2. All models of a round are held until its end: memory O(m d).
+
+    Attributes:
+        weight: number of models, as ``count``: each counts once.
+    """
+
+    def __init__(self, like: "ArrayRecord", trim_share: float) -> None:
+        """Begin without models.
+
+        Args:
+            like: the model that was sent.
+            trim_share: of the values of a coordinate that are left out at either end; 0.5: all but the median.
+        """
+        super().__init__(like)
+        self._trim_share = trim_share
+        self._models: list[dict[str, NDArray[np.generic]]] = []
+
+    def trim(self) -> int:
+        """Return how many values of a coordinate are left out at either end: of three or more at least one."""
+        return min((self.count - 1) // 2, max(1, int(self._trim_share * self.count + 1e-9)))
+
+    def add_checked(self, values: CheckedModel, weight: float) -> None:
+        """Hold one model that `check` returned.
+
+        Raises:
+            TypeError: a model that stayed where it was trained.
+        """
+        if isinstance(values, Elsewhere):
+            raise TypeError("a median needs the models themselves")
+        self._models.append(values)
+        self.weight += 1.0
+        self.count += 1
+
+    def combine(self, keep: float, scale: float) -> "ArrayRecord":
+        """Return ``keep * model_sent + scale * m * statistic`` in the sent layout, and let go of the models."""
+        for name, like in self._like.items():
+            total = self._sums[name] = np.zeros(like.size, dtype=np.float64)
+            for start in range(0, like.size if self._models else 0, _COLUMNS):
+                part = np.stack([model[name][start : start + _COLUMNS] for model in self._models])
+                sent = like.reshape(-1)[start : start + _COLUMNS].astype(np.float64)
+                total[start : start + _COLUMNS] = self.count * (trimmed_mean(part, self.trim()) - sent)
+        self._models.clear()
+        return super().combine(keep, scale)

@@ -185,7 +185,7 @@ from flwr.app import RecordDict
 from client.participant import Participant
 from client.settings import NodeSettings
 from client.state.store import ContextStore
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from client.training.sgd import SGD
 from fedappeal.settings.config import ConfigError, RunConfig
 

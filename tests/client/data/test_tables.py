@@ -17,8 +17,8 @@ import torch
 from client.data.columns import Columns
 from client.data.own_data import check_own_data, load_own_data
 from client.data.unfit import OwnDataError
-from fedappeal.protocol.data_problem import DataProblem
 from fedappeal.protocol.draws import generator
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import ClientData

@@ -8,7 +8,7 @@ import pytest
 from client.limits.deadline import Deadline
 from client.limits.limits import LimitReached
 from client.training.problem import TrainingProblem
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.tasks import load_task
 from tests.node import run_config
 

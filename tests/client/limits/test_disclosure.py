@@ -13,6 +13,7 @@ from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.training.models import arrays_of
 from fedappeal.cli.main import main
+from fedappeal.core.algorithm import Claims
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
@@ -20,7 +21,6 @@ from fedappeal.tasks import load_task
 from server.build import check_settings, chosen
 from server.run import roll_call_settings
 from strategies import FedAvg, Hooks, RoundRecord
-from strategies.rounds.algorithm import Claims
 from strategies.scaffold import CONTROL
 from tests.grid import Handler, MemoryGrid, time_of
 from tests.node import Node, changed, metrics_of, run_config

@@ -7,7 +7,7 @@ import pytest
 
 from client.data.unfit import OwnDataError
 from client.process.reason import ELSEWHERE, LONGEST, reason_of
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
 
 HOME = Path.home()

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from client.training.adamw import AdamW
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import LOCAL_RULES
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings
 from tests.client.training.descents import BATCHES, X, Y, after, descended, flat, network, training

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from client.training.models import evaluate
 from client.training.precision import BFLOAT16, FLOAT32, forward
 from client.training.problem import TrainingProblem
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.registry import LOCAL_RULES
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 

@@ -10,7 +10,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedappeal.flower.grid.assembly import Assembly, TooLong
-from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.packing import Allowance
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from flwr.superlink.grid import http_grid
 
 from fedappeal.flower.grid import grid
 from fedappeal.flower.grid.http_inbox import HttpInbox
-from fedappeal.protocol.allowance import Allowance
+from fedappeal.protocol.packing import Allowance
 from tests.grid import MemoryGrid, Volunteer, model
 
 

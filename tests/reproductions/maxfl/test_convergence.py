@@ -16,7 +16,7 @@ from fedappeal.reproductions.maxfl.logistic import Clients, draw_clients, local_
 from strategies import MaxFL
 from strategies.maxfl import theorem_step_sizes
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.reply import Reply
+from strategies.rounds.round import Reply
 
 CLIENTS = draw_clients(4, 7, 3, 0.5, 1)
 

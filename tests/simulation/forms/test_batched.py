@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedappeal.core.local_rule import BatchedTerms
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import BatchedTerms, LocalTrainingSettings
 from fedappeal.simulation.forms import convolution
 from fedappeal.simulation.forms.batched import Clients, Examples, NotBatchable, line_up, train
 from fedappeal.simulation.forms.layered import BatchedModel, LayeredForm

@@ -14,8 +14,7 @@ from torch import nn
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, TrainRequest
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalProblem
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalProblem, LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic, GradientRequest, TrainRequest
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule
-from fedappeal.core.training_settings import LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record

@@ -15,8 +15,8 @@ from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of, evaluate, mean_gradient
 from client.training.sgd import SGD
 from client.turn import Turn
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.measured import UNMEASURED, Measured
-from fedappeal.core.training_settings import LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays, Layout

@@ -6,7 +6,7 @@ from flwr.app import Message
 from fedappeal.protocol import keys
 from strategies import FedAvg, RoundRecord
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT
-from strategies.rounds.exchange.sampling import sampling_order
+from strategies.rounds.exchange.members import sampling_order
 from tests.grid import MemoryGrid, Volunteer, Watch, run
 
 Delays = dict[tuple[int, int], float]

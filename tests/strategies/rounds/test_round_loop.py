@@ -10,9 +10,8 @@ import strategies.rounds.exchange.exchange
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Scalar
 from strategies import FedAvg
-from strategies.rounds.exchange.members import Member
+from strategies.rounds.exchange.members import Member, sampling_order
 from strategies.rounds.exchange.messages import evaluate_messages
-from strategies.rounds.exchange.sampling import sampling_order
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, time_of, values_of
 
 NAMES = [f"c{k}" for k in range(8)]

@@ -13,8 +13,7 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import check_settings
 from strategies import AdaGD, FedAvg, QFedAvg, Scaffold, Strategy
-from strategies.rounds.schedule import learning_rate_share
-from strategies.rounds.shared import SharedSettings
+from strategies.rounds.shared import SharedSettings, learning_rate_share
 from tests.grid import MemoryGrid, Volunteer, run, values_of
 from tests.grid import model as one_array
 from tests.quadratics import CURVATURES, OPTIMA, RATE, STEPS, config, learned, nodes

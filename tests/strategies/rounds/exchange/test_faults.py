@@ -6,8 +6,7 @@ import pytest
 from flwr.app import Message
 
 from strategies import FedAvg
-from strategies.rounds.exchange.reply import Reply
-from strategies.rounds.round import Round
+from strategies.rounds.round import Reply, Round
 from tests.grid import MemoryGrid, Volunteer, Watch, run
 
 

@@ -4,7 +4,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedappeal.protocol import keys
-from fedappeal.protocol.data_problem import DataProblem
+from fedappeal.protocol.keys import DataProblem
 from strategies import FedAvg
 from strategies.rounds.exchange.replies import read_roll_call
 from strategies.rounds.exchange.roll_call import RollCallError

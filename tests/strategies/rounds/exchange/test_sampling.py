@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.rounds.exchange.sampling import sampling_order, waves
+from strategies.rounds.exchange.members import sampling_order, waves
 
 names = st.lists(st.text(min_size=1, max_size=4), unique=True, max_size=20)
 
@@ -23,7 +23,7 @@ def test_an_order_is_a_pure_permutation_of_the_sorted_ids(ids: list[str], seed: 
 
 def test_another_process_draws_the_same_order() -> None:
     ids = [f"client-{k}" for k in range(20)]
-    code = "import sys; from strategies.rounds.exchange.sampling import *; print(sampling_order(3, 7, sys.argv[1:]))"
+    code = "import sys; from strategies.rounds.exchange.members import *; print(sampling_order(3, 7, sys.argv[1:]))"
     done = subprocess.run([sys.executable, "-c", code, *ids], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(sampling_order(3, 7, ids))
 

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord
 
 from fedappeal.protocol import keys
 from strategies import FedAvg, Scaffold, Strategy
-from strategies.rounds.sums.divergence import DIVERGED, ROUNDS, Divergence
+from strategies.rounds.sums.last_good import DIVERGED, ROUNDS, Divergence
 from strategies.scaffold import CONTROL_DELTA
 from tests.grid import MemoryGrid, Volunteer, Watch, run, values_of
 

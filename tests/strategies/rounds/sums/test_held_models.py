@@ -12,10 +12,10 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, PFedMe
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.exchange.reply import Reply
 from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.round import Reply
 from strategies.rounds.strategy import Strategy
-from strategies.rounds.sums.held_models import HeldModels
+from strategies.rounds.sums.weighted_sum import HeldModels
 from tests.grid import model, values_of
 from tests.strategies.made import MADE
 

@@ -12,8 +12,7 @@ from fedappeal.protocol.metric import Metric
 from server.checkpoints import Checkpoint
 from strategies import FedAvg
 from strategies.rounds.round import Round
-from strategies.rounds.sums.divergence import DIVERGED
-from strategies.rounds.sums.last_good import LOST, ROLLED_BACK, ROLLED_BACK_TO
+from strategies.rounds.sums.last_good import DIVERGED, LOST, ROLLED_BACK, ROLLED_BACK_TO
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, values_of
 
 USELESS = 1e30

@@ -3,7 +3,7 @@
 import pytest
 
 from fedappeal.settings.config import ConfigError
-from strategies.rounds.sums.normalisation import refuse_batch_norm
+from strategies.rounds.algorithm import refuse_batch_norm
 
 
 def test_each_layer_is_named_once() -> None:

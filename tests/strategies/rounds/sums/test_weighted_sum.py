@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedappeal.protocol.elsewhere import Elsewhere, Kept, Part, Sums, record_elsewhere
+from fedappeal.protocol.packing import Elsewhere, Kept, Part, Sums, record_elsewhere
 from strategies.rounds.sums.weighted_sum import Refused, WeightedSum
 
 
