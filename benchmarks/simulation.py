@@ -77,7 +77,7 @@ def plain(settings: Settings, rounds: int) -> Figures:
 
     from client.training.descent import descend
     from client.training.models import evaluate
-    from client.training.problem import TrainingProblem
+    from client.training.requests import TrainingProblem
     from fedappeal.core.local_rule import LocalTrainingSettings
     from fedappeal.protocol.draws import batch_indices
     from fedappeal.tasks import load_task

@@ -14,17 +14,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from client.data.unfit import OwnDataRefused
-from client.judgement import Adaptation
-from client.limits.plugin_check import check_plugins
+from client.learner import Adaptation
 from client.limits.privacy import Protection, protected
-from client.outlook import ModelOutlook
-from client.participant import ADAPTATION, Participant
+from client.participant import ADAPTATION, ModelOutlook, Participant
 from client.participation.byzantine import attacks, false_claims, falsify, falsify_enrolment
 from client.roster import Participants
 from client.state.activity import note_judged
 from client.state.own_key import proof_of
 from client.state.preferred import record_name
-from client.turn import NO_STRATEGY, Turn, told_rule, told_strategy
+from client.turn import NO_STRATEGY, Turn, check_plugins, told_rule, told_strategy
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import UNMEASURED, Measured
 from fedappeal.protocol import keys

@@ -1,28 +1,203 @@
-"""State shared by all clients of a run with equal owner settings."""
+"""State shared by all clients of a run with equal owner settings, and what owner and run choose for them.
+
+docs/privacy.md says what a server still works out under each switch of `Disclosure`, measured by the attacks in
+tests/hostile.
+"""
 
 import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord
 
-from client.choices import policy_maker, requirement_kind_of, rule_of
 from client.data.cache import Cache, pick_device
-from client.limits.disclosure import Disclosure
-from client.participation.mixture import Mixture
-from client.requirement import is_a_number, requirement_key
+from client.participation.behaviour import Mixture, check_parts, compose, parts_of
+from client.requirement import Fixed, is_a_number, requirement_key
 from client.settings import NodeSettings
 from client.training.models import arrays_of
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
-from fedappeal.core.plugins import is_ours
+from fedappeal.core.plugins import Allowed, PluginSettings, is_ours, parse_section
 from fedappeal.core.policy import Policy
-from fedappeal.core.registry import STRATEGIES
+from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
 from fedappeal.core.requirement import RequirementKind
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
-from fedappeal.settings.config import RunConfig
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
 from fedappeal.system import versions
 from fedappeal.tasks.examples import OneClientsData
+
+if TYPE_CHECKING:
+    from client.settings import NodeSettings
+    from fedappeal.core.algorithm import ClientSide
+
+_LOSSES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS})
+_APPEALS = frozenset({keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED})
+_OF_TRAIN_SPLIT = frozenset({keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.TRAIN_LOSS})
+_APPEAL = "its strategy needs to know whether the model meets a client's requirement"
+_ON_TRAINING = "its strategy asks how a model does on the training examples"
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """Permission of each kind of content in a client's replies.
+
+    Attributes:
+        loss: losses.
+        weight: what the strategy asks of a joined client besides the model.
+        appeal: whether a model meets the requirement, and what follows from that.
+        evaluation: how a model does: loss, metrics and what follows.
+        train_split: the same on the training examples.
+    """
+
+    loss: bool
+    weight: bool
+    appeal: bool
+    evaluation: bool
+    train_split: bool
+
+    @classmethod
+    def of(cls, config: RunConfig, node: "NodeSettings") -> Self:
+        """Return what the run asks for and the owner allows."""
+        return cls(
+            loss=config.report_loss and node.report_loss,
+            weight=node.report_weight,
+            appeal=node.report_appeal,
+            evaluation=node.answer_evaluate,
+            train_split=node.answer_train_split,
+        )
+
+    def check_run(self, config: Mapping[str, Any]) -> None:
+        """Check that a run can do without what stays here.
+
+        Args:
+            config: the roll call's.
+
+        Raises:
+            ConfigError: one line for the server: the run cannot.
+        """
+        needs = (keys.NEEDS_LOSS, keys.NEEDS_WEIGHT, keys.NEEDS_APPEAL, keys.NEEDS_TRAIN_SPLIT)
+        self._check(*(bool(config.get(key, 0)) for key in needs))
+
+    def check_train(self, algorithm: "ClientSide") -> None:
+        """Check that a strategy can do without what stays here, before its TRAIN is answered in any way.
+
+        Raises:
+            ConfigError: one line for the server: it cannot.
+        """
+        self._check(algorithm.needs_losses, algorithm.needs_weight, algorithm.needs_appeal)
+
+    def check_split(self, split: str) -> None:
+        """Check that an EVALUATE may be answered.
+
+        Raises:
+            ConfigError: one line for the server: it asks about training examples.
+        """
+        self._check(train_split=split in (keys.TRAIN_SPLIT, keys.HELD_OUT_SPLIT))
+
+    def of_evaluation(self, metrics: Mapping[str, V]) -> dict[str, V]:
+        """Return what of an EVALUATE's answer may leave the device."""
+        if not self.evaluation:
+            return {keys.NUM_EXAMPLES: metrics[keys.NUM_EXAMPLES]}
+        hidden: set[str] = set()
+        if not self.loss:
+            hidden |= _LOSSES
+        if not self.train_split:
+            hidden |= _OF_TRAIN_SPLIT
+        if not self.appeal:
+            # The preferred model's figure is the global model's if and only if that one appeals: it tells as much.
+            hidden |= _APPEALS | {key for key in metrics if key.startswith(keys.PREFERRED)}
+        return {key: value for key, value in metrics.items() if key not in hidden}
+
+    def _check(
+        self, loss: bool = False, weight: bool = False, appeal: bool = False, train_split: bool = False
+    ) -> None:
+        """Compare what a run needs with what may be told."""
+        for setting, needed, allowed, reason in (
+            ("report-loss", loss, self.loss, "its strategy needs the clients' losses"),
+            ("report-weight", weight, self.weight, "its strategy needs what a client tells besides its model"),
+            ("report-appeal", appeal, self.appeal, _APPEAL),
+            ("answer-evaluate", train_split, self.evaluation, _ON_TRAINING),
+            ("answer-train-split", train_split, self.train_split, _ON_TRAINING),
+        ):
+            if needed and not allowed:
+                raise ConfigError(f"{setting} = False is not allowed in this run: {reason}")
+
+
+def policy_maker(config: RunConfig, node: NodeSettings, name: str) -> Callable[[], Policy]:
+    """Return what makes a policy: with settings of the owner, and of the run where the run names the policy.
+
+    Args:
+        config: the run's settings.
+        node: the owner's.
+        name: the policy, and its behaviours.
+
+    Raises:
+        ConfigError: for a policy that is not known or not allowed, or a setting of it.
+    """
+    parts = [_policy_part(config, node, part) for part in parts_of(name)]
+    check_parts(name, [kind for kind, _ in parts])
+    for kind, settings in parts:
+        kind(settings).check()
+    return lambda: compose([kind(settings) for kind, settings in parts])
+
+
+def _policy_part(config: RunConfig, node: NodeSettings, name: str) -> tuple[type[Policy], PluginSettings]:
+    """Return the class and settings of a policy or behaviour; errors as `policy_maker`."""
+    if node.participation:
+        kind = POLICIES.load(name)  # named by the owner
+        return kind, parse_section(kind, node.own_section(kind.name))
+    kind = POLICIES.load(name, node.allowed)
+    of_run, of_owner = config.section(kind.name), node.own_section(kind.name)
+    for key in kind.owner_alone:
+        if of_run.get(key) and of_run[key] != of_owner.get(key):
+            raise ConfigError(
+                f"{kind.name}.{key} is not allowed in a run: it names a file of this device, which its owner does "
+                f"(--set {kind.name}.{key}=...)"
+            )
+    return kind, parse_section(kind, {**of_run, **of_owner})
+
+
+def requirement_kind_of(config: RunConfig, node: NodeSettings) -> RequirementKind:
+    """Return where rho_k comes from: the owner's number, else the run's setting.
+
+    Raises:
+        ConfigError: for a kind that is not known or not allowed, or a setting of it.
+    """
+    if node.fixed_requirement is not None:
+        return Fixed(Fixed.Settings.parse({"loss": node.fixed_requirement}))
+    kind = REQUIREMENTS.load(config.requirement, node.allowed)
+    return kind(parse_section(kind, config.section(kind.name)))
+
+
+def rule_of(
+    config: RunConfig, algorithm: ClientSide, name: str, message: Mapping[str, Scalar], allowed: Allowed
+) -> LocalRule:
+    """Return a local rule, with its settings.
+
+    Args:
+        config: the run's settings.
+        algorithm: the strategy, whose own rule none may replace.
+        name: the rule.
+        message: the config of a message, which counts before the run's.
+        allowed: what the owner allows.
+
+    Raises:
+        ConfigError: for an unknown rule, one that the owner does not allow, or another than the strategy's own.
+    """
+    strategys_rule = algorithm.LocalRule
+    if strategys_rule is not None and name == strategys_rule.name:
+        return strategys_rule(algorithm.settings)
+    if strategys_rule is not None:
+        raise ConfigError(
+            f"local-rule = '{name}' is not allowed with strategy = '{algorithm.name}': '{strategys_rule.name}'"
+        )
+    kind = LOCAL_RULES.load(name, allowed)
+    stands_under = kind.settings_name()
+    return kind(parse_section(kind, {**config.section(stands_under), **section(message, stands_under)}))
 
 
 class Equipment:
@@ -90,7 +265,7 @@ class Equipment:
         """The local rule that the run's own settings name; for checks: a client that trains has one of its own.
 
         Raises:
-            ConfigError: as `client.choices.rule_of`.
+            ConfigError: as `client.equipment.rule_of`.
         """
         named = self._run_settings.local_rule
         name = self._strategy.rule_name if named == "auto" else named

@@ -1,6 +1,7 @@
 """One client as its data and model: what travels, local training, measurements, memory."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -8,22 +9,55 @@ from numpy.typing import NDArray
 
 from client.data.cache import Cache
 from client.equipment import Equipment
-from client.judgement import Adaptation, JudgedModel
 from client.limits.guard import Guard
 from client.settings import NodeSettings
 from client.state.memory import RunMemory, client_identity
-from client.training.models import arrays_of
-from client.training.noise import Noise
-from client.training.precision import FLOAT32
-from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
+from client.training.models import FLOAT32, arrays_of
+from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, Noise, TrainRequest
+from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import Evaluation
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.requirement import LOOKS
 from fedappeal.core.store import Store
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks.examples import OneClientsData
+
+
+class Adaptation(NamedTuple):
+    """Local training before a model is judged.
+
+    Attributes:
+        rule: the local rule's class and settings.
+        training: settings that all rules share.
+        purpose: what its minibatches and noise are drawn for.
+    """
+
+    rule: tuple[type[LocalRule], PluginSettings]
+    training: LocalTrainingSettings
+    purpose: str
+
+    @classmethod
+    def of(cls, rule: LocalRule, training: LocalTrainingSettings, purpose: str) -> "Adaptation":
+        """Return the adaptation by a rule."""
+        return cls((type(rule), rule.settings), training, purpose)
+
+
+class JudgedModel(NamedTuple):
+    """The latest model that a client judged, and what it measured of it.
+
+    Attributes:
+        model: its content hash.
+        server_round: the round of the noise, where it was measured with noise; else 0.
+        evaluations: by split, and by the local training before it.
+    """
+
+    model: str
+    server_round: int
+    evaluations: dict[str, Evaluation]
 
 
 class Learner:
@@ -244,3 +278,50 @@ class Learner:
     def memory(self, run_key: str) -> RunMemory:
         """Return what this client remembers of a run."""
         return RunMemory(self.store, run_key)
+
+
+class LocalWarmUp:
+    """A `fedappeal.core.requirement.WarmUp` on one client's data, from w_0."""
+
+    def __init__(self, participant: Learner, initial: Arrays) -> None:
+        self._participant = participant
+        self._initial = initial
+
+    def train(self, steps: int, learning_rate: float) -> Arrays:
+        """See `WarmUp`."""
+        asked = {"learning-rate": learning_rate, "local-steps": steps}
+        training = LocalTrainingSettings.of(asked, self._participant.config.as_config())
+        return self._participant.trained(self._initial, SGD(), training, 0, "warm-up")
+
+    def path(self, steps: int, learning_rate: float) -> Iterator[Arrays]:
+        """See `WarmUp`."""
+        client, arrays = self._participant, self._initial
+        asked = {"learning-rate": learning_rate, "local-steps": steps}
+        training = LocalTrainingSettings.of(asked, client.config.as_config())
+        if client.guard is not None:  # the limit is on the whole training
+            client.guard.check_training(SGD(), training, client.data.counts[0])
+        drawn = Minibatches(
+            client.config.seed, client.client_id, 0, client.data.counts[0], steps, training.batch_size, "warm-up"
+        )
+        yield arrays
+        for number, batches in enumerate(np.array_split(np.asarray(drawn), min(LOOKS, steps)), 1):
+            stretch = training.model_copy(update={"local_steps": len(batches)})
+            arrays = client.trained(arrays, SGD(), stretch, 0, f"warm-up {number}", batches)
+            yield arrays
+
+    def train_loss(self, arrays: Arrays) -> float:
+        """See `WarmUp`."""
+        return self._participant.measured(arrays, keys.TRAIN_SPLIT, purpose="requirement").loss
+
+    @property
+    def holds_out(self) -> bool:
+        """See `WarmUp`."""
+        return self._participant.judged_split == keys.HELD_OUT_SPLIT
+
+    def judged_loss(self, arrays: Arrays) -> float:
+        """See `WarmUp`."""
+        return self._participant.measured(arrays, self._participant.judged_split, purpose="requirement").loss
+
+    def test_score(self, arrays: Arrays) -> float:
+        """See `WarmUp`."""
+        return self._participant.measured(arrays, keys.TEST_SPLIT).score

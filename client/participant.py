@@ -6,15 +6,13 @@ Everything here is the client's own side of a message; what a message looks like
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from client.judgement import Adaptation, JudgedModel
-from client.learner import Learner
+from client.learner import Adaptation, JudgedModel, Learner, LocalWarmUp
 from client.requirement import made, read_requirement, stored_requirement
 from client.state import preferred
-from client.training.models import arrays_of
-from client.training.precision import FLOAT32
+from client.training.models import FLOAT32, arrays_of
 from client.training.sgd import SGD
-from client.warm_up import LocalWarmUp
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.measured import Evaluation
@@ -29,9 +27,33 @@ from fedappeal.tasks.share import ALL
 from fedappeal.trained.card import ModelCard
 
 log = logging.getLogger("fedappeal.client")
-
 ADAPTATION = "adaptation"
 """Purpose of the local training after which a client would use a model."""
+
+
+@dataclass(frozen=True)
+class ModelOutlook:
+    """The outlook of one TRAIN; see `fedappeal.core.policy.Outlook`.
+
+    Attributes:
+        participant: the client.
+        arrays: the model that was sent, with what is the client's own.
+        model: its content hash.
+    """
+
+    participant: "Participant"
+    arrays: Arrays
+    model: str
+
+    def held_out(self) -> Evaluation:
+        """See `Outlook`."""
+        return self.participant.judge(self.arrays, self.model, keys.TEST_SPLIT)
+
+    def alone(self, rounds: int) -> Evaluation:
+        """See `Outlook`; by the run's steps and learning rate, without momentum and weight decay."""
+        examples = self.participant.data.counts[0]
+        steps = rounds * self.participant.equipment.run_training.steps(examples)
+        return self.participant.judge(self.arrays, self.model, keys.TEST_SPLIT, steps)
 
 
 class Participant(Learner):

@@ -1,26 +1,50 @@
-"""One TRAIN that a client answers: its strategy, its rule, its job."""
+"""What messages name, checked: plug-ins, strategy, local rule; and one TRAIN that a client answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-from client.choices import rule_of
+from client.equipment import rule_of
 from client.participant import Participant
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import Measured
-from fedappeal.core.plugins import parse_section
-from fedappeal.core.registry import STRATEGIES
+from fedappeal.core.plugins import Allowed, Provenance, parse_section
+from fedappeal.core.registry import REGISTRIES, STRATEGIES
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, model_of
 from fedappeal.settings.config import ConfigError, Scalar, section
+from fedappeal.tasks import TASKS, find_task
 from fedappeal.tasks.share import share_of
 
+_FIND: dict[str, Callable[[str, Allowed], object]] = {registry.kind: registry.load for registry in REGISTRIES}
+_FIND[TASKS.kind] = find_task
+"""By kind: returns the plug-in of a name, and nothing else that has one: what it is goes to the server."""
 NO_STRATEGY = ClientSide()
 """Strategy of messages that name none: a trained model, and no report."""
+
+
+def check_plugins(lines: str, allowed: Allowed) -> None:
+    """Compare the server's plug-ins with those installed here.
+
+    Args:
+        lines: a line for each plug-in that is not fedappeal's: its kind, its name, its provenance, separated by tabs.
+        allowed: what this client's owner allows.
+
+    Raises:
+        ConfigError: one that is not allowed, is not here, or is other code here; names both.
+    """
+    for line in filter(None, lines.split("\n")):
+        kind, _, rest = line.partition("\t")
+        name, _, theirs = rest.partition("\t")
+        if kind not in _FIND:
+            raise ConfigError(f"plug-in kind '{kind}' is not known to this client: {', '.join(_FIND)}")
+        ours = str(Provenance.of(name, _FIND[kind](name, allowed)))
+        if ours != theirs:
+            raise ConfigError(f"{kind} differs: this client has {ours}, the run {theirs}")
 
 
 def told_strategy(participant: Participant, config: Mapping[str, Scalar]) -> tuple[ClientSide, Mapping[str, Scalar]]:

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from client.participation.behaviour import check_parts, parts_of
-from client.participation.mixture import Mixture
+from client.participation.behaviour import Mixture, check_parts, parts_of
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section

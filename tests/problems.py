@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.training.problem import TrainingProblem
+from client.training.requests import TrainingProblem
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.task import Task

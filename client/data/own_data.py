@@ -15,13 +15,11 @@ import numpy as np
 import torch
 
 from client.data.columns import Chosen, Columns, choose, is_function, is_table
-from client.data.csv_table import check_csv, csv_names, read_csv
 from client.data.image_folder import class_folders, read_images
-from client.data.label_reader import LabelReader, labels_in
 from client.data.npz import Raw, any_shape, read_npz
 from client.data.own_function import find_function, load_by_function
-from client.data.parquet_table import check_parquet_table, parquet_names, read_parquet
-from client.data.scaled import check_shape, scaled, with_channel
+from client.data.raw import LabelReader, check_shape, labels_in, scaled, with_channel
+from client.data.tables import check_csv, check_parquet_table, csv_names, parquet_names, read_csv, read_parquet
 from client.data.unfit import OwnDataError, Unfit
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable

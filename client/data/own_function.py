@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client.data.label_reader import check_classes
-from client.data.scaled import scaled
+from client.data.raw import check_classes, scaled
 from client.data.unfit import Unfit
 from fedappeal.core.plugins import Registry
 from fedappeal.protocol.keys import DataProblem

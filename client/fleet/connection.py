@@ -25,9 +25,8 @@ from typing import Self
 
 from flwr.app import Message
 
-from client.fleet.activation import HEARTBEAT_INTERVAL, activate
+from client.fleet.activation import HEARTBEAT_INTERVAL, Identity, activate
 from client.fleet.clock import clock_measured
-from client.fleet.identity import Identity
 from client.fleet.object_cache import ObjectCache
 from client.fleet.probe import probe
 from client.fleet.traffic import Traffic

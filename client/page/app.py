@@ -1,4 +1,4 @@
-"""The volunteer's page as an app: its files, what it shows, and what its owner can do."""
+"""The volunteer's page as an app: its data from the state folder, its files, and what its owner can do."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -12,14 +12,83 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from client.limits.limits import read_limits, write_limits
-from client.limits.rest_reasons import Surroundings, check_surroundings
-from client.page.view import limits_data, page_data
-from client.process.owner import leave, pause, reset, resume
+from client.limits.limits import Limits, read_limits, write_limits
+from client.limits.rest import Surroundings, battery, check_surroundings
+from client.process.owner import PAUSED, client_name, departures, leave, pause, reset, resting, resume
+from client.state.activity import Activity, RunActivity, work_of
+from client.state.preferred import describe_preferred
+from client.state.store import DiskStore
 from fedappeal.protocol.foreign_text import parse_json, printable
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import fact
 
 STATIC = Path(__file__).parent / "static"
+_LONGEST = 300
+
+
+def page_data(folder: Path) -> dict[str, Any]:
+    """Return the page's data; texts of other parties are printable and short."""
+    store = DiskStore(folder) if folder.is_dir() else None  # a page makes no folder
+    departed = departures(store) if store else ()
+    runs = [_run(run, run.run_key in departed) for run in reversed(Activity(folder).runs().values())]
+    work = work_of(folder)
+    return {
+        "client": printable(client_name(store), _LONGEST) if store else "no client has kept state here yet",
+        "paused": (folder / PAUSED).exists(),
+        "rests": printable(resting(folder), _LONGEST),
+        "works": {"what": printable(work.what, _LONGEST), "since": work.since} if work else None,
+        "battery": battery(),
+        "runs": runs,
+        "prefers": [printable(line, 2 * _LONGEST) for line in describe_preferred(store)] if store else [],
+    }
+
+
+def limits_data(folder: Path, started_with: str = "") -> dict[str, Any]:
+    """Return the limits for the page: each with unit and meaning, and a damaged file's problem.
+
+    Args:
+        folder: the state folder.
+        started_with: limits that the client was started with, which go before those of the folder.
+    """
+    problem = ""
+    try:
+        limits = read_limits(folder)
+    except ConfigError as error:
+        limits, problem = Limits(), printable(error, _LONGEST)
+    values, counts = limits.as_config(), limits.with_text(started_with).as_config()
+    fields = [
+        {
+            "key": key,
+            "value": values[key],
+            "unit": fact(field, "unit"),
+            "help": field.description,
+            "instead": counts[key] if counts[key] != values[key] else None,
+        }
+        for key, field in Limits.by_key().items()
+    ]
+    return {"limits": fields, "problem": problem}
+
+
+def _run(run: RunActivity, departed: bool) -> dict[str, Any]:
+    judged = run.judged
+    return {
+        "run": printable(run.run_key, _LONGEST),
+        "what": printable(run.what, _LONGEST),
+        "departed": departed,
+        "joined": run.done.get("joined", 0),
+        "sat_out": run.done.get("sat-out", 0),
+        "failed": run.done.get("failed", 0),
+        "seconds": run.seconds,
+        "bytes_up": run.bytes_up,
+        "bytes_down": run.bytes_down,
+        "last": run.last,
+        "judged": None
+        if judged is None
+        else f"round {run.server_round}: {printable(judged.of, 80)} {judged.figure:.4f}, "
+        f"required {judged.bound} {judged.requirement:.4f}",
+        "met": judged is not None and judged.met,
+        "goodwill": printable(run.goodwill_line, _LONGEST),
+    }
 
 
 def volunteer_app(folder: Path, started_with: str = "") -> Starlette:

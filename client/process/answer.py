@@ -1,12 +1,17 @@
-"""One answer of a client, as its log and its activity show it."""
+"""One answer of a client, as its log and its activity show it; and the reason of an error for the server."""
 
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from flwr.app import Message, MessageType
 
+from client.data.unfit import OwnDataError
 from client.state.activity import Activity, Judged
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import (
     CONFIG,
     DATA_REFUSED,
@@ -19,9 +24,16 @@ from fedappeal.protocol.keys import (
     Decision,
 )
 from fedappeal.protocol.packing import content_size
+from fedappeal.settings.config import ConfigError
 
 _DECISIONS = {int(Decision.JOINED): "joined", int(Decision.SAT_OUT): "sat out", int(Decision.LEFT): "left for good"}
 _DONE = {"joined": "joined", "sat out": "sat-out", "left for good": "left", "evaluated": "evaluated"}
+LONGEST = 500
+"""Characters of a reason."""
+ELSEWHERE = "(a file of this device)"
+"""Stands for each path."""
+_QUOTED = re.compile(r"""'[^'\n]*[/\\].*?'(?=[\s:;,.)\]]|$)|"[^"\n]*[/\\][^"\n]*\"""")
+_BARE = re.compile(r"""(?:(?<=[\s=:(\[,;])|^)(?:~|\.{1,2}|[A-Za-z]:|file:)?[/\\][^\s'",;)\]]*""")
 
 
 @dataclass(frozen=True)
@@ -118,3 +130,29 @@ def _round(config: Mapping[str, object]) -> int:
     """Return the round that a message names; 0 where it names none."""
     number = config.get(SERVER_ROUND)
     return number if isinstance(number, int) else 0
+
+
+def reason_of(error: BaseException, folders: Iterable[str] = ()) -> str:
+    """Return what the server is told of an error.
+
+    The text of a `ConfigError` is about settings, which the server's operator can change; that of any other error may
+    hold anything, values of the owner's data among it. The owner's own log has all of it.
+
+    Args:
+        error: what was raised.
+        folders: files and folders of the owner's, whatever their names look like.
+    """
+    kind = type(error).__name__
+    if isinstance(error, OwnDataError):
+        return f"{kind}: {error.problem.text} (the client's log says more)"
+    if isinstance(error, ConfigError):
+        return printable(without_paths(f"{kind}: {' '.join(str(error).split())}", folders), LONGEST)
+    return printable(f"{kind} (the client's log says more)", LONGEST)
+
+
+def without_paths(text: str, folders: Iterable[str] = ()) -> str:
+    """Return a text in which nothing that looks like a path is left, nor these folders and what is in them."""
+    paths = {*folders, str(Path.home()), str(Path.cwd()), sys.prefix} - {"", "/"}
+    for folder in sorted(paths, key=len, reverse=True):
+        text = re.sub(rf"""['"]?{re.escape(folder)}[^\s'"]*['"]?""", ELSEWHERE, text)
+    return _BARE.sub(ELSEWHERE, _QUOTED.sub(ELSEWHERE, text))

@@ -4,9 +4,8 @@ import time
 from pathlib import Path
 
 from client.limits.answer_book import AnswerBook
-from client.limits.rest_reasons import RESTING
-from client.process.work import work_of
-from client.state.activity import Activity
+from client.limits.rest import RESTING
+from client.state.activity import Activity, work_of
 from client.state.memory import DEPARTURE
 from client.state.preferred import describe_preferred
 from client.state.store import DiskStore, is_precious

@@ -18,21 +18,18 @@ from typing import TypeVar
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.fleet.activation import Identity
 from client.fleet.connection import FleetConnection, connect
-from client.fleet.identity import Identity
 from client.fleet.polling import poll_wait, retry_wait
 from client.fleet.traffic import Traffic
 from client.limits.guard import Guard
 from client.limits.limits import MEGABYTE, Limits
-from client.limits.rest_reasons import Surroundings, check_surroundings
-from client.process.answer import Answer, round_of, task_of
+from client.limits.rest import Rest, Surroundings, check_surroundings
+from client.process.answer import Answer, reason_of, round_of, task_of
 from client.process.owner import PAUSED
-from client.process.reason import reason_of
-from client.process.rest import Rest
 from client.process.shutdown import GracefulShutdown
-from client.process.work import forget_work, working
 from client.settings import Connection, NodeSettings
-from client.state.activity import Activity, run_of, take_judged
+from client.state.activity import Activity, forget_work, run_of, take_judged, working
 from client.state.own_key import note_connection
 from client.state.store import DiskStore, clear_up, make_private
 from fedappeal.core.store import Record

@@ -1,4 +1,4 @@
-"""A client's activity in each run: rounds, seconds, bytes, the latest figure.
+"""A client's activity: what it works on now, and of each run rounds, seconds, bytes, the latest figure.
 
 The app notes in its context's state what it measured of the model that was sent; the process that serves takes that
 out and adds what the answer was and what it cost. It stays on the device, in one small file beside the records.
@@ -7,8 +7,8 @@ out and adds what the answer was and what it cost. It stays on the device, in on
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,10 +29,12 @@ ACTIVITY = "activity.json"
 """The file's name in the state folder."""
 KEPT_RUNS = 32
 """Runs that are remembered; the one that was served longest ago is forgotten first."""
-
+WORKING = "working"
+"""The file's name in the state folder; it is there while a message is worked on."""
 _JUDGED = "judged"
 _LONGEST = 80
-
+_LONGEST_WORK = 200
+_MOST_BYTES = 4000
 log = logging.getLogger("fedappeal.client")
 
 
@@ -255,3 +257,56 @@ class Activity:
         """Forget all runs."""
         for file in (self._path, *self._path.parent.glob(f"{ACTIVITY}.{DAMAGED}*")):
             file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A message that is worked on.
+
+    Attributes:
+        what: what it asks for, in a few words, which its server wrote in part.
+        since: when the work began, in seconds since 1970.
+    """
+
+    what: str
+    since: float
+
+
+_WORK: TypeAdapter[Work] = TypeAdapter(Work)
+
+
+def forget_work(folder: Path | None) -> None:
+    """Forget what an earlier process of this client worked on when it ended."""
+    if folder is not None:
+        with suppress(OSError):
+            (folder / WORKING).unlink(missing_ok=True)
+
+
+@contextmanager
+def working(folder: Path | None, what: str, clock: Callable[[], float] = time.time) -> Iterator[None]:
+    """Say that a message is worked on until the `with` ends; a full disk changes nothing of the work.
+
+    Args:
+        folder: the state folder; None: there is none, and nothing is said.
+        what: what it asks for.
+        clock: seconds since 1970.
+    """
+    if folder is None:
+        yield
+        return
+    text = json.dumps({"what": printable(what, _LONGEST_WORK), "since": clock()})
+    with suppress(OSError):
+        replace_file(folder / WORKING, text.encode(), durable=False, mode=0o600)
+    try:
+        yield
+    finally:
+        forget_work(folder)
+
+
+def work_of(folder: Path) -> Work | None:
+    """Return what a client works on; None: on nothing, or what the file says cannot be read."""
+    try:
+        with (folder / WORKING).open("rb") as file:
+            return _WORK.validate_json(file.read(_MOST_BYTES))
+    except (OSError, ValueError):
+        return None

@@ -1,4 +1,4 @@
-"""A torch model as named NumPy arrays, and its loss over a whole data set."""
+"""A torch model as named NumPy arrays, its forward pass, and its loss over a whole data set."""
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import reduce
@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from client.training.precision import FLOAT32, forward
 from fedappeal.core.measured import Evaluation
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.examples import Split
+from fedappeal.tasks.examples import Split, Structure, map_tensors
 from fedappeal.tasks.share import names_of, tied_names
 from fedappeal.tasks.task import Task
+
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
 
 
 def arrays_of(model: nn.Module, names: Collection[str] | None = None) -> dict[str, NDArray[np.generic]]:
@@ -39,6 +40,25 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, NDArray[np.generic]]) -> 
     wrong = [*loaded.unexpected_keys, *(name for name in loaded.missing_keys if name not in may_miss)]
     if wrong:
         raise RuntimeError(f"these arrays are not the model's, or missing: {', '.join(wrong)}")
+
+
+def forward(task: Task, model: nn.Module, x: Structure, precision: str) -> Any:
+    """Return a model's outputs in float32, calculated in a precision.
+
+    Args:
+        task: calls the model.
+        model: with parameters in float32.
+        x: inputs.
+        precision: ``float32``, or ``bfloat16``: PyTorch's autocast, which keeps float32 where sums need it.
+    """
+    if precision == FLOAT32:
+        return task.forward(model, x)
+    device = next(model.parameters()).device.type
+    with torch.autocast(device, torch.bfloat16):
+        outputs = task.forward(model, x)
+    if type(outputs) not in (torch.Tensor, tuple, list, dict):
+        return outputs  # a form of the model's own, which its task knows how to read
+    return map_tensors(lambda t: t.float() if t.dtype == torch.bfloat16 else t, outputs)
 
 
 def _batches(task: Task, data: Split) -> Iterator[Split]:

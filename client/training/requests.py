@@ -4,24 +4,93 @@ A deployed client answers them one after the other. The in-process engine puts a
 which does the same for many clients side by side; the same code decides what is asked for.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from client.limits.deadline import Deadline
-from client.training.models import arrays_of, evaluate, load_arrays, mean_gradient
-from client.training.noise import Noise, seeded_noise
-from client.training.precision import FLOAT32
-from client.training.problem import TrainingProblem
+from client.limits.guard import Deadline
+from client.training.models import FLOAT32, arrays_of, evaluate, forward, load_arrays, mean_gradient
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.measured import Evaluation
-from fedappeal.protocol.draws import Minibatches
+from fedappeal.protocol.draws import TORCH_GENERATOR, Minibatches, draw_seed
 from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.task import Task
+
+
+class Noise(NamedTuple):
+    """Arguments of which the noise (dropout) of one calculation is a pure function.
+
+    Attributes:
+        seed: the run's seed.
+        client: whose noise it is, and what for: distinct names draw distinct noise.
+        server_round: counted from 1; 0 outside a round.
+    """
+
+    seed: int
+    client: str
+    server_round: int
+
+
+@contextmanager
+def seeded_noise(seed: int, client: str, server_round: int, device: torch.device) -> Iterator[None]:
+    """Make the noise inside (dropout) a pure function of (seed, client, round)."""
+    number = draw_seed(seed, "noise", client=client, server_round=server_round)
+    # Not `torch.manual_seed`: it seeds every accelerator too, and records a stack trace each time.
+    with TORCH_GENERATOR:
+        if device.type == "cuda":
+            with torch.random.fork_rng(devices=[device]):
+                torch.default_generator.manual_seed(number)
+                torch.cuda.manual_seed(number)
+                yield
+            return
+        before = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(number)
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(before)
+
+
+@dataclass(frozen=True)
+class TrainingProblem:
+    """A `fedappeal.core.local_rule.LocalProblem` on a client's own examples.
+
+    Attributes:
+        task: gives the loss.
+        data: the client's training examples.
+        batches: indices into ``data``, shape ``(steps * draws, batch size)``; drawn already, or as they are needed.
+        settings: learning rate and so on.
+        deadline: when training has to stop; None: never.
+    """
+
+    task: Task
+    data: Split
+    batches: NDArray[np.int64] | Minibatches
+    settings: LocalTrainingSettings
+    deadline: Deadline | None = None
+
+    def minibatches(self) -> Iterator[Tensor]:
+        """Yield the indices of one minibatch after another, on the device of the inputs."""
+        for block in self.batches.blocks() if isinstance(self.batches, Minibatches) else (self.batches,):
+            yield from torch.from_numpy(block).to(self.data.device)
+
+    def loss_of(self, model: nn.Module, minibatch: Tensor) -> Tensor:
+        """Return a model's mean loss on a minibatch, given its indices, in the precision of the settings.
+
+        Raises:
+            LimitReached: where the time for training is over.
+        """
+        if self.deadline is not None:
+            self.deadline.check()
+        batch = self.data.take(minibatch)
+        return self.task.loss(forward(self.task, model, batch.x, self.settings.training_precision), batch.y)
 
 
 @dataclass(frozen=True, eq=False)

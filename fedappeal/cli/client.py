@@ -32,7 +32,7 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
         raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
     from client.data.columns import is_function
     from client.limits.limits import read_limits
-    from client.limits.rest_reasons import Surroundings, check_surroundings
+    from client.limits.rest import Surroundings, check_surroundings
     from client.process.heartbeat import Heartbeat
     from client.process.serve import Alive, OnEvent, run_client
     from fedappeal.system.json_log import is_json

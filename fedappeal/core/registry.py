@@ -60,7 +60,7 @@ POLICIES: Registry[Policy] = Registry(
         "appeal": "client.participation.policies:Appeal",
         "match": "strategies.fedalign.match:Match",
         "defect": "strategies.adagd.defect:Defect",
-        "anticipate": "client.participation.anticipate:Anticipate",
+        "anticipate": "client.participation.policies:Anticipate",
         "inertia": "client.participation.habits:Inertia",
         "costly": "client.participation.habits:Costly",
         "rest": "client.participation.habits:Rest",
@@ -69,7 +69,7 @@ POLICIES: Registry[Policy] = Registry(
         "markov": "client.participation.availability:Markov",
         "diurnal": "client.participation.availability:Diurnal",
         "trace": "client.participation.availability:Trace",
-        "device": "client.participation.device:Device",
+        "device": "client.participation.habits:Device",
     },
 )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from client.participation.mixture import Mixture
+from client.participation.behaviour import Mixture
 from fedappeal.core.plugins import Allowed, allow_options, runs_only_with
 from fedappeal.core.registry import REGISTRIES
 from fedappeal.settings.config import ConfigError, RunConfig

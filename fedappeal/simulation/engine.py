@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from client.data.cache import Cache, pick_device
 from client.participant import Participant
 from client.roster import Participants
-from client.training.precision import BFLOAT16
+from client.training.models import BFLOAT16
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.clients import Contexts, clients_here

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client.training.models import evaluate, load_arrays
-from client.training.precision import FLOAT32, forward
+from client.training.models import FLOAT32, evaluate, forward, load_arrays
 from fedappeal.core.measured import Evaluation
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.forms.batched import Examples

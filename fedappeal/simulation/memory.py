@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
-from client.judgement import JudgedModel
+from client.learner import JudgedModel
 from client.requirement import read_requirement
 from client.roster import Participants
 from client.state.memory import RunMemory, client_of_partition

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from client.participant import Participant
-from client.training.precision import BFLOAT16, FLOAT32
+from client.training.models import BFLOAT16, FLOAT32
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import Requirement

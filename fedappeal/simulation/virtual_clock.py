@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from client.participation.behaviour import parts_of
-from client.participation.device import Device
-from client.participation.mixture import Mixture
+from client.participation.behaviour import Mixture, parts_of
+from client.participation.habits import Device
 from client.training.models import arrays_of
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.tasks.share import parts_of as parts_of_model

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from typer.testing import CliRunner
 
-from client.fleet.identity import Identity
+from client.fleet.activation import Identity
 from client.settings import Connection
 from fedappeal.cli.commands import cli
 from fedappeal.federation.certificates import make_key, tls_of, write_certificates

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from client.limits.deadline import Deadline, memory_held
+from client.limits.guard import Deadline, memory_held
 from client.limits.limits import LimitReached, Limits, write_limits
 from client.state.memory import RunMemory
 from client.state.store import DiskStore

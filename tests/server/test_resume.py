@@ -9,7 +9,7 @@ from flwr.app import Context, Message, RecordDict
 
 import fedappeal
 from client.app import client_app
-from client.participation.mixture import Mixture
+from client.participation.behaviour import Mixture
 from client.roster import Participants
 from fedappeal.protocol import keys
 from fedappeal.record.files import CHECKPOINT, MODEL, POLICIES

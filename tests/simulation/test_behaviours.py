@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from client.participation.availability import Markov
-from client.participation.device import Device
-from client.participation.mixture import Mixture
+from client.participation.behaviour import Mixture
+from client.participation.habits import Device
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.record.reader import Record

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from client.training.noise import seeded_noise
+from client.training.requests import seeded_noise
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from client.training.models import arrays_of
-from client.training.precision import BFLOAT16
+from client.training.models import BFLOAT16, arrays_of
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings

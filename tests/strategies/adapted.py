@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from client.judgement import Adaptation
+from client.learner import Adaptation
 from client.participant import Participant
 from client.training.models import arrays_of
 from fedappeal.protocol import keys

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from client.training.noise import seeded_noise
-from client.training.precision import FLOAT32
+from client.training.models import FLOAT32
+from client.training.requests import seeded_noise
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.forms.batched import BatchedForm, NotBatchable

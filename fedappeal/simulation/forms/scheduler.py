@@ -15,8 +15,7 @@ import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
-from client.training.noise import seeded_noise
-from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest
+from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest, seeded_noise
 from fedappeal.core.measured import Evaluation
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays

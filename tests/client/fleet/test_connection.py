@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
+from client.fleet.activation import Identity
 from client.fleet.connection import FleetConnection, connect
-from client.fleet.identity import Identity
 from client.settings import Connection
 from client.state.store import DiskStore
 from fedappeal import __version__

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from client.limits.deadline import Deadline
+from client.limits.guard import Deadline
 from client.limits.limits import LimitReached
-from client.training.problem import TrainingProblem
+from client.training.requests import TrainingProblem
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.tasks import load_task
 from tests.node import run_config

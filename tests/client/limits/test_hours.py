@@ -4,7 +4,7 @@ from datetime import time
 
 import pytest
 
-from client.limits.hours import checked_hours, within
+from client.limits.limits import checked_hours, within
 
 
 @pytest.mark.parametrize(

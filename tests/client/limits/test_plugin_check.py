@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client.limits.plugin_check import check_plugins
+from client.turn import check_plugins
 from fedappeal.core import plugins
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol import keys
@@ -113,6 +113,6 @@ def test_a_kind_of_a_later_version_is_one_line() -> None:
 
 @pytest.mark.parametrize("kind", ["strategy", "participation", "local-rule", "requirement", "task"])
 def test_a_roll_call_learns_nothing_of_what_is_no_plug_in(kind: str) -> None:
-    for name in ("server.app:ServerApp", "fedappeal.core.plugins:Path", "client.limits.plugin_check:check_plugins"):
+    for name in ("server.app:ServerApp", "fedappeal.core.plugins:Path", "client.turn:check_plugins"):
         with pytest.raises(ConfigError, match=rf"^{kind} = '{name}' is not allowed: it is no subclass of"):
             check_plugins(f"{kind}\t{name}\tx", Allowed.of([]))

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from client.limits.limits import Limits
-from client.limits.rest_reasons import Surroundings, check_surroundings, why_resting
+from client.limits.rest import Surroundings, check_surroundings, why_resting
 from fedappeal.settings.config import ConfigError
 
 

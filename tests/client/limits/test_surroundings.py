@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from client.limits.surroundings import battery, metered_answer, on_mains, on_unmetered_network
+from client.limits.rest import battery, metered_answer, on_mains, on_unmetered_network
 
 
 def supplies(folder: Path, *each: dict[str, str]) -> Path:

@@ -7,11 +7,9 @@ import httpx
 import pytest
 
 from client.limits.limits import Limits, read_limits, write_limits
-from client.page.app import volunteer_app
-from client.page.view import limits_data
+from client.page.app import limits_data, volunteer_app
 from client.process.owner import PAUSED, departures
-from client.process.work import working
-from client.state.activity import Activity, Judged
+from client.state.activity import Activity, Judged, working
 from client.state.store import DiskStore
 from fedappeal.core.store import Record
 from fedappeal.web.serving import ServedPage, served

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from client.outlook import ModelOutlook
-from client.participation.anticipate import Anticipate, stays_at
+from client.participant import ModelOutlook
+from client.participation.policies import Anticipate, stays_at
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Past, Situation
 from fedappeal.protocol import keys

@@ -7,9 +7,8 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from client.participation.behaviour import Behaviour, check_parts, compose, parts_of
+from client.participation.behaviour import Behaviour, Mixture, check_parts, compose, parts_of
 from client.participation.habits import Costly, Inertia, Once, Rest
-from client.participation.mixture import Mixture
 from client.participation.policies import Always, Appeal
 from fedappeal.core.measured import Evaluation
 from fedappeal.core.plugins import PluginSettings

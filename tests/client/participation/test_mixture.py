@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.participation.mixture import Mixture
+from client.participation.behaviour import Mixture
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError
 from tests.node import Node, run_config

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.participation.anticipate import Anticipate
 from client.participation.behaviour import Behaviour
-from client.participation.policies import Always, Appeal
+from client.participation.policies import Always, Anticipate, Appeal
 from fedappeal.core.measured import UNMEASURED, Evaluation
 from fedappeal.core.policy import Policy, Situation
 from fedappeal.core.registry import POLICIES

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.limits.rest_reasons import RESTING
+from client.limits.rest import RESTING
 from client.process.owner import PAUSED, describe, leave, pause, reset
 from client.state.activity import Activity, Judged
 from client.state.memory import RunMemory

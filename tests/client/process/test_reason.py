@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from client.data.unfit import OwnDataError
-from client.process.reason import ELSEWHERE, LONGEST, reason_of
+from client.process.answer import ELSEWHERE, LONGEST, reason_of
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
 

@@ -7,9 +7,8 @@ import pytest
 
 from client.limits.guard import Guard
 from client.limits.limits import LIMITS, Limits, write_limits
-from client.limits.rest_reasons import RESTING, Surroundings
+from client.limits.rest import RESTING, Rest, Surroundings
 from client.process.owner import PAUSED
-from client.process.rest import Rest
 
 
 class Clock:
@@ -83,7 +82,7 @@ def test_a_full_disk_ends_nothing_and_loses_no_count(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr("client.limits.answer_book.replace_file", full)
-        patch.setattr("client.process.rest.replace_file", full)
+        patch.setattr("client.limits.rest.replace_file", full)
         guard.moved(600_000)
         assert rest(tmp_path, clock).why() == "hours = 22-6"
         assert not (tmp_path / RESTING).exists()

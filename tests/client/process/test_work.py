@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from client.process.owner import describe
-from client.process.work import WORKING, Work, forget_work, work_of, working
+from client.state.activity import WORKING, Work, forget_work, work_of, working
 from client.state.store import DiskStore
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from client.training.noise import seeded_noise
+from client.training.requests import seeded_noise
 
 CPU = torch.device("cpu")
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from client.training.models import evaluate
-from client.training.precision import BFLOAT16, FLOAT32, forward
-from client.training.problem import TrainingProblem
+from client.training.models import BFLOAT16, FLOAT32, evaluate, forward
+from client.training.requests import TrainingProblem
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.registry import LOCAL_RULES
 from fedappeal.settings.config import RunConfig
