@@ -95,7 +95,7 @@ class Round:
 
     def by(self, scheduler: Any) -> Callable[[], None]:
         """Return what trains all clients by a scheduler."""
-        from fedappeal.simulation.forms.measurement import train_all
+        from fedappeal.simulation.forms.choice import train_all
 
         return lambda: train_all(scheduler, self.requests)
 
@@ -124,7 +124,7 @@ def trained(model: str, clients: int, arm: str, rounds: int) -> Figures:
     import torch
 
     from fedappeal.simulation.forms.batched import NotBatchable
-    from fedappeal.simulation.forms.threaded import ThreadedScheduler
+    from fedappeal.simulation.forms.scheduler import ThreadedScheduler
     from fedappeal.simulation.process_wide import single_threaded_workers
 
     this = Round(model, clients)

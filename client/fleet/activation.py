@@ -17,7 +17,6 @@ from client.settings import Connection
 from fedappeal.core.store import Record, Store
 from fedappeal.flower.node.fleet import (
     AlreadyRegistered,
-    FleetApi,
     KeyRequired,
     MessageDropped,
     NodeForgotten,
@@ -26,6 +25,7 @@ from fedappeal.flower.node.fleet import (
     NotConnected,
     Refused,
 )
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.signing import public_key_bytes
 from fedappeal.protocol.proof import fingerprint, key_id
 
@@ -78,7 +78,7 @@ class Identity:
         return key_id(self.fingerprint)
 
 
-def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
+def activate(fleet: GrpcFleet, identity: Identity, store: Store | None) -> int:
     """Go online and return the node id.
 
     Args:
@@ -121,7 +121,7 @@ def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
     return node_id
 
 
-def _register(fleet: FleetApi) -> None:
+def _register(fleet: GrpcFleet) -> None:
     # Known already after a loss of the connection: it stays the same node.
     with contextlib.suppress(AlreadyRegistered):
         try:
@@ -133,7 +133,7 @@ def _register(fleet: FleetApi) -> None:
             ) from None
 
 
-def knows(fleet: FleetApi, node_id: int) -> bool:
+def knows(fleet: GrpcFleet, node_id: int) -> bool:
     """Whether the SuperLink knows this node's key under a node id.
 
     Raises:

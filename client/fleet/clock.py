@@ -7,7 +7,8 @@ and does not say what time it is. But the client may sign any time: which times 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from fedappeal.flower.node.fleet import FleetApi, WrongClock
+from fedappeal.flower.node.fleet import WrongClock
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.signing import AHEAD, BEHIND
 from fedappeal.system.clock import CLOCK
 
@@ -20,7 +21,7 @@ Passes = Callable[[Sequence[float]], list[bool]]
 
 
 @contextmanager
-def clock_measured(fleet: FleetApi) -> Iterator[None]:
+def clock_measured(fleet: GrpcFleet) -> Iterator[None]:
     """Let a call that is refused because of its time say how far this machine's clock is off.
 
     The next call is signed with the time that the machine's clock shows now: that may have been set right meanwhile.

@@ -38,7 +38,6 @@ from fedappeal.flower.grid.inflated_size import inflated_size
 from fedappeal.flower.messages import be_client
 from fedappeal.flower.node.fleet import (
     Announcement,
-    FleetApi,
     MessageDropped,
     MessageRefused,
     NodeForgotten,
@@ -46,8 +45,8 @@ from fedappeal.flower.node.fleet import (
     ObjectTooLarge,
     always,
 )
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.objects import inflate
-from fedappeal.flower.node.transport import open_fleet
 from fedappeal.system.clock import CLOCK
 
 _HEARTBEAT_EVERY = 7.0
@@ -83,7 +82,7 @@ def connect(
     if reason := probe(connection):
         raise NotConnected(reason)
     file = connection.root_certificates
-    fleet = open_fleet(
+    fleet = GrpcFleet(
         connection.superlink,
         identity.key,
         insecure=connection.insecure,
@@ -107,7 +106,7 @@ class FleetConnection:
 
     def __init__(
         self,
-        fleet: FleetApi,
+        fleet: GrpcFleet,
         node_id: int,
         *,
         made_here: bool,

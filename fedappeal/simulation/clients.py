@@ -13,8 +13,7 @@ from client.participant import Participant
 from client.roster import Participants
 from fedappeal.settings.config import Scalar
 from fedappeal.simulation.forms.choice import form_of
-from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue
-from fedappeal.simulation.forms.threaded import ThreadedScheduler
+from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue, ThreadedScheduler
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.process_wide import frozen_objects, single_threaded_workers

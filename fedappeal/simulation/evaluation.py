@@ -1,19 +1,81 @@
 """The loss of one model on the data of many clients: one forward pass and a mean a client."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from client.training.models import FLOAT32, evaluate, forward, load_arrays
+from client.training.requests import EvaluateRequest
 from fedappeal.core.measured import Evaluation
-from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.forms.batched import Examples
-from fedappeal.simulation.forms.inference import for_inference, is_pytorchs_own
 from fedappeal.tasks.examples import only_tensor
-from fedappeal.tasks.task import Task
+
+
+class _OneDnnLinear(nn.Linear):
+    """A linear layer by oneDNN, with the rectifier that comes after it where there is one."""
+
+    _then = "none"
+
+    def forward(self, input: Tensor) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(input, self.weight, self.bias, self._then, [], "")
+        return y
+
+    @classmethod
+    def of(cls, layer: nn.Linear, then: str = "none") -> "_OneDnnLinear":
+        """Return a layer with the same parameters."""
+        fast = copy.copy(layer)
+        fast.__class__ = cls
+        assert isinstance(fast, cls)
+        fast._then = then
+        return fast
+
+
+def is_pytorchs_own(model: nn.Module) -> bool:
+    """Return whether a model is made of PyTorch's modules alone: what these do in evaluation mode is known."""
+    return all(type(module).__module__.startswith("torch.nn.modules.") for module in model.modules())
+
+
+def for_inference(model: nn.Module) -> nn.Module:
+    """Return a model over the same parameters that is faster in large forward passes.
+
+    PyTorch multiplies float32 matrices on a CPU by MKL, which does not use AMD's vectors in full; oneDNN does, and
+    rectifies while it writes. PyTorch's compiler calls the same operator for the same reason.
+
+    Args:
+        model: in the mode in which the result is to be; where it has no linear layer in float32 on a CPU, it is the
+            result.
+    """
+    layers = [module for module in model.modules() if type(module) is nn.Linear]
+    plain = all(layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32 for layer in layers)
+    if not layers or not plain or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return model
+    shared: dict[int, object] = {id(t): t for t in chain(model.parameters(), model.buffers())}
+    shared |= {id(layer): _OneDnnLinear.of(layer) for layer in layers}
+    fast = copy.deepcopy(model, shared)
+    if is_pytorchs_own(model):  # code of a user's may call a listed layer without the next one
+        for layers_in_turn, i in _rectified(fast):
+            layer = layers_in_turn[i]
+            assert isinstance(layer, nn.Linear)
+            layers_in_turn[i], layers_in_turn[i + 1] = _OneDnnLinear.of(layer, "relu"), nn.Identity()
+    return fast
+
+
+def _rectified(model: nn.Module) -> Iterator[tuple[nn.Sequential, int]]:
+    """Yield where a rectifier follows a linear layer, neither of which has hooks."""
+    for module in list(model.modules()):
+        if type(module) is not nn.Sequential:
+            continue
+        for i in range(len(module) - 1):
+            pair = module[i], module[i + 1]
+            hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in pair)
+            if tuple(map(type, pair)) == (_OneDnnLinear, nn.ReLU) and not hooked:
+                yield module, i
+
 
 CHUNK = 2048
 """Examples a forward pass: large enough for the products, small enough for the caches."""
@@ -34,45 +96,48 @@ class ClientsEvaluation:
         """By model: one over the same parameters that is faster in large passes."""
 
     @torch.no_grad()
-    def of(
-        self,
-        task: Task,
-        model: nn.Module,
-        arrays: Arrays,
-        examples: Examples,
-        clients: Sequence[int],
-        precision: str = FLOAT32,
-    ) -> Mapping[int, Evaluation]:
+    def of(self, request: EvaluateRequest, examples: Examples, clients: Sequence[int]) -> Mapping[int, Evaluation]:
         """Evaluate one model on several clients' data, as `client.training.models.evaluate` does for one.
 
         Args:
-            task: gives loss and metrics.
-            model: holds the model; its values are replaced.
-            arrays: the model's values by name.
+            request: of any of the clients, for the same model; the values that its module holds are replaced.
             examples: all clients' examples.
             clients: whose examples, without repetition.
-            precision: of the forward passes.
 
         Returns:
             By client: mean loss and metrics, in evaluation mode.
         """
-        load_arrays(model, arrays)
+        task, model, precision = request.task, request.model, request.precision
+        load_arrays(model, request.arrays)
         model.eval()
         inputs, labels = only_tensor(examples.x), only_tensor(examples.y)
         fast = self._for_inference(model) if precision == FLOAT32 else model
         if inputs is None or labels is None or not task.is_plain():
             return {k: evaluate(task, fast, examples.of_client(k), precision=precision) for k in clients}
-        on_cpu = all(p.device.type == "cpu" for p in model.parameters())
         rows = [examples.span(k) for k in clients]
-        workers = self._workers if on_cpu and is_pytorchs_own(model) else None
-        losses, right = _measured(task, fast, inputs, labels, rows, workers, precision)
         counts = np.array([stop - start for start, stop in rows])
+        count, spans = int(counts.sum()), joined(rows)
+        losses = torch.empty(count, device=labels.device)
+        right = torch.empty(count, dtype=torch.bool, device=labels.device)
+        if count < SHORT * len(spans):
+            index = torch.cat([torch.arange(*span) for span in rows]).to(labels.device)
+            inputs, labels, spans = inputs[index], labels[index], [(0, count)]
+
+        @torch.no_grad()  # each thread has its own mode
+        def measure(piece: tuple[int, int, int]) -> None:
+            start, stop, at = piece
+            x, y = inputs[start:stop], labels[start:stop]
+            logits = forward(task, fast, x, precision)
+            losses[at : at + len(y)] = task.loss(logits, y, reduction="none")
+            torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
+
+        on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+        workers = self._workers if on_cpu and is_pytorchs_own(model) else None
+        list(map(measure, pieces(spans)) if workers is None else workers.map(measure, pieces(spans)))
         first = np.cumsum(counts) - counts
         loss, correct = (np.add.reduceat(values.double().cpu().numpy(), first) / counts for values in (losses, right))
-        return {
-            k: Evaluation(mean, share)
-            for k, mean, share in zip(clients, loss.tolist(), correct.tolist(), strict=True)
-        }
+        measured = map(Evaluation, loss.tolist(), correct.tolist())
+        return dict(zip(clients, measured, strict=True))
 
     def _for_inference(self, model: nn.Module) -> nn.Module:
         """Return a model that is faster in large passes; of PyTorch's own modules it is made once."""
@@ -81,36 +146,6 @@ class ClientsEvaluation:
         if model not in self._fast:
             self._fast[model] = for_inference(model)
         return self._fast[model]
-
-
-def _measured(
-    task: Task,
-    model: nn.Module,
-    inputs: Tensor,
-    labels: Tensor,
-    rows: Sequence[tuple[int, int]],
-    workers: Executor | None,
-    precision: str,
-) -> tuple[Tensor, Tensor]:
-    """Return the loss of each of the clients' examples, and whether it is labelled rightly."""
-    count = sum(stop - start for start, stop in rows)
-    losses = torch.empty(count, device=labels.device)
-    right = torch.empty(count, dtype=torch.bool, device=labels.device)
-    spans = joined(rows)
-    if count < SHORT * len(spans):
-        index = torch.cat([torch.arange(*span) for span in rows]).to(labels.device)
-        inputs, labels, spans = inputs[index], labels[index], [(0, count)]
-
-    @torch.no_grad()  # each thread has its own mode
-    def measure(piece: tuple[int, int, int]) -> None:
-        start, stop, at = piece
-        x, y = inputs[start:stop], labels[start:stop]
-        logits = forward(task, model, x, precision)
-        losses[at : at + len(y)] = task.loss(logits, y, reduction="none")
-        torch.eq(logits.argmax(dim=1), y, out=right[at : at + len(y)])
-
-    list(map(measure, pieces(spans)) if workers is None else workers.map(measure, pieces(spans)))
-    return losses, right
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

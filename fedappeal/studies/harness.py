@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from fedappeal.runs.launch.in_process import Machine, simulate_quietly
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
+from fedappeal.simulation.jobs import check_on_ray
 from fedappeal.simulation.options import Simulation
-from fedappeal.simulation.workers.jobs import check_on_ray
 from fedappeal.studies.experiment import Results
 from fedappeal.studies.plan import RESULT, Plan, Run
 from fedappeal.system.files import replace_file

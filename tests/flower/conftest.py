@@ -21,9 +21,8 @@ from flwr.superlink.cli.flower_superlink import _run_fleet_api_grpc_rere
 from flwr.superlink.federation import NoOpFederationManager
 
 from fedappeal.flower.messages import be_server
-from fedappeal.flower.node.fleet import FleetApi
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.objects import Parcel, inflate
-from fedappeal.flower.node.transport import open_fleet
 
 if TYPE_CHECKING:
     from tests.flower.runtime_api import World
@@ -35,19 +34,19 @@ class Server:
 
     address: str
     states: LinkStateFactory
-    fleets: list[FleetApi] = field(default_factory=list)
+    fleets: list[GrpcFleet] = field(default_factory=list)
 
     @property
     def state(self) -> Any:
         return self.states.state()
 
-    def fleet(self) -> FleetApi:
+    def fleet(self) -> GrpcFleet:
         """Return calls that are signed with a key of their own."""
         key = ec.generate_private_key(ec.SECP256R1())
-        self.fleets.append(open_fleet(self.address, key, insecure=True, root_certificates=None))
+        self.fleets.append(GrpcFleet(self.address, key, insecure=True, root_certificates=None))
         return self.fleets[-1]
 
-    def node(self) -> tuple[FleetApi, int]:
+    def node(self) -> tuple[GrpcFleet, int]:
         """Return the calls of a node that is online, and its id."""
         fleet = self.fleet()
         fleet.register()

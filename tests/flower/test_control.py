@@ -22,8 +22,8 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower import bundle, control
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.signing import public_key_bytes
-from fedappeal.flower.node.transport import open_fleet
 from fedappeal.protocol.proof import client_id_of
 from tests.client import certificates
 
@@ -110,7 +110,7 @@ def test_a_node_goes_through_all_of_flowers_states(superlink: SuperLink, api: co
 
     api.register_node(pem, "one")
     assert (node().status, node().last_seen) == ("registered", "")
-    fleet = open_fleet(superlink.fleet_address, key, insecure=False, root_certificates=superlink.root_certificates)
+    fleet = GrpcFleet(superlink.fleet_address, key, insecure=False, root_certificates=superlink.root_certificates)
     node_id = fleet.activate(10.0)
     assert (node().status, node().node_id) == ("online", node_id)
     assert -1 < seconds_ago(node().last_seen) < 10, "its activation, not the end of its time online"

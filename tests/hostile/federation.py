@@ -20,7 +20,7 @@ from fedappeal.federation.submit import run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
-from fedappeal.flower.node.transport import open_fleet
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.protocol import keys, proof
 from fedappeal.record.files import INITIAL
 from fedappeal.record.follower import WatchedRun
@@ -49,7 +49,7 @@ class Attacker(threading.Thread):
     def __init__(self, address: str, answer: Answer, key: ec.EllipticCurvePrivateKey | None = None) -> None:
         super().__init__(name="attacker", daemon=True)
         self.key = key or ec.generate_private_key(ec.SECP256R1())
-        self.fleet = open_fleet(address, self.key, insecure=True, root_certificates=None)
+        self.fleet = GrpcFleet(address, self.key, insecure=True, root_certificates=None)
         self.fleet.register()
         self.node_id = self.fleet.activate(10.0)
         self.connection = FleetConnection(self.fleet, self.node_id, made_here=True)

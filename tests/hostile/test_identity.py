@@ -18,7 +18,7 @@ from flwr.common.constant import ErrorCode
 from client.fleet.connection import FleetConnection
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
-from fedappeal.flower.node.transport import open_fleet
+from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.protocol import keys
 from fedappeal.record.reader import Record
 from server.identities import FILE, IdentityFile
@@ -167,7 +167,7 @@ class Crowd(threading.Thread):
         super().__init__(name="crowd", daemon=True)
         self.nodes: list[FleetConnection] = []
         for _ in range(count):
-            fleet = open_fleet(address, new_key(), insecure=True, root_certificates=None)
+            fleet = GrpcFleet(address, new_key(), insecure=True, root_certificates=None)
             fleet.register()
             self.nodes.append(FleetConnection(fleet, fleet.activate(10.0), made_here=False))
         self.over = threading.Event()

@@ -1,13 +1,15 @@
 """The evaluation of one model for all clients: the same numbers as one client's own, on any number of threads."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from client.training.models import arrays_of, evaluate
+from client.training.models import FLOAT32, arrays_of, evaluate
+from client.training.requests import EvaluateRequest
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation import evaluation
 from fedappeal.simulation.evaluation import ClientsEvaluation
@@ -41,9 +43,13 @@ def expected(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dic
     return {k: (e.loss, e.score) for k, e in found.items()}
 
 
+def asked(model: nn.Module, task: Task = TASK, precision: str = FLOAT32) -> EvaluateRequest:
+    return EvaluateRequest(task, model, 0, SPLITS[0], arrays_of(model), "train", "shared", precision=precision)
+
+
 def measured(model: nn.Module, clients: Sequence[int], task: Task = TASK) -> dict[int, tuple[float, float]]:
     with single_threaded_workers(torch.get_num_threads()) as workers:
-        found = ClientsEvaluation(workers).of(task, model, arrays_of(model), examples(), clients)
+        found = ClientsEvaluation(workers).of(asked(model, task), examples(), clients)
     return {k: (e.loss, e.score) for k, e in found.items()}
 
 
@@ -119,6 +125,6 @@ def test_each_model_is_measured_by_its_own_values_though_what_calculates_it_is_m
     scratch, of = TASK.initial_model(0), ClientsEvaluation()
     for seed in (3, 4):
         model = TASK.initial_model(seed)
-        found = of.of(TASK, scratch, arrays_of(model), examples(), range(CLIENTS))
+        found = of.of(replace(asked(model), model=scratch), examples(), range(CLIENTS))
         for k, each in expected(model, range(CLIENTS)).items():
             assert (found[k].loss, found[k].score) == pytest.approx(each, rel=1e-5)

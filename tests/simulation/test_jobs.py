@@ -20,9 +20,10 @@ from fedappeal.simulation.jobs import (
     LOST,
     check_at_once,
     run_in_parallel,
-    share_threads,
+    threads_of_each,
 )
 from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.workers.cluster import NO_CLUSTER
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,8 +100,8 @@ run_in_parallel([partial(linger, Path({str(file)!r}))], 1, print)
 
 def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert [share_threads(0, jobs) for jobs in (1, 3, 8, 9)] == [8, 2, 1, 1]
-    assert share_threads(5, 2) == 5
+    assert [threads_of_each(0, jobs, NO_CLUSTER) for jobs in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    assert threads_of_each(5, 2, NO_CLUSTER) == 5
     with pytest.raises(ConfigError, match="jobs = 0 is not allowed: at least 1"):
         check_at_once(0)
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from server.new_run import new_run
 from torch import nn
 
-from client.training.models import BFLOAT16, arrays_of
+from client.training.models import BFLOAT16
 from fedappeal.record.reader import Record
-from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation import precision
 from fedappeal.simulation.engine import simulate
@@ -18,7 +18,7 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.precision import missing_bfloat16
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
-from tests.simulation.test_evaluation import CLIENTS, SPLITS, TASK, examples
+from tests.simulation.test_evaluation import CLIENTS, SPLITS, TASK, asked, examples
 
 FEATURE = (1 + 2**-9, 1.0, 2.0)
 """Each client's only input. The first is 1 in bfloat16."""
@@ -51,7 +51,7 @@ def history(
             **settings,
         }
     )
-    run = RunPlan.of(config, folder).folder({})
+    run = new_run(folder, config)
     task = OneFeature(TaskSettings.parse({"clients": 3}))
     simulate(config, run, Simulation(mode, threads=threads, evaluation_precision=how), task=task)
     return Record(folder).history
@@ -89,8 +89,8 @@ def test_decisions_that_do_not_depend_on_the_precision_are_not_compared(
 
 def test_clients_are_measured_as_in_float32_within_bfloat16s_bits() -> None:
     model, of = TASK.initial_model(3), ClientsEvaluation()
-    exact = of.of(TASK, model, arrays_of(model), examples(), range(CLIENTS))
-    found = of.of(TASK, model, arrays_of(model), examples(), range(CLIENTS), BFLOAT16)
+    exact = of.of(asked(model), examples(), range(CLIENTS))
+    found = of.of(asked(model, precision=BFLOAT16), examples(), range(CLIENTS))
     with torch.autocast("cpu", torch.bfloat16):
         by_hand = [nn.functional.cross_entropy(model(split.x).float(), split.y).item() for split in SPLITS]
     for k in range(CLIENTS):

@@ -1,12 +1,10 @@
-"""The Fleet API, over which nodes speak to a SuperLink: its calls and errors, whatever carries them.
+"""The Fleet API, over which nodes speak to a SuperLink: what its calls return and raise, whatever carries them.
 
-`FleetApi` is what a client needs of it. `fleet_grpc` carries it over gRPC, as Flower 1.39 does; Flower 1.40 and later
-carry the same calls over HTTP. `transport` chooses.
+`fleet_grpc` carries them over gRPC, as Flower 1.39 does; Flower 1.40 and later carry the same calls over HTTP.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from flwr.app import Message, UserConfig
 
@@ -122,69 +120,3 @@ class RunInfo:
 
     fab_hash: str
     overrides: UserConfig
-
-
-class FleetApi(Protocol):
-    """The calls of the Fleet API, signed with one node's key.
-
-    Every call raises `NotConnected` (or a subclass) where the SuperLink does not answer or does not admit the node,
-    and `MessageDropped` where it is about a run that has ended.
-    """
-
-    address: str
-    """``HOST:PORT``, for messages."""
-
-    def register(self) -> None:
-        """Make the key known; `AlreadyRegistered`, or `KeyRequired` where the operator does that."""
-
-    def unregister(self, node_id: int, timeout: float) -> None:
-        """Let the key be forgotten."""
-
-    def activate(self, heartbeat_interval: float) -> int:
-        """Go online, and return the node id; `NotActivated` where the key is not known or is online."""
-
-    def deactivate(self, node_id: int, timeout: float) -> None:
-        """Go offline."""
-
-    def heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
-        """Stay online for twice the interval; False where the node is not known."""
-
-    def pull(self, node_id: int, hold: float = 0.0, waits: Callable[[], bool] = always) -> Announcement | None:
-        """Return the oldest message for the node, which is handed out once; None if there is none.
-
-        Args:
-            node_id: the node.
-            hold: seconds for which the SuperLink may hold the question until there is one, up to `LONGEST_HOLD`.
-            waits: asked every quarter of a second meanwhile; False: the message is no longer waited for.
-
-        Raises:
-            MessageDropped: where what came is no message.
-        """
-
-    def pull_objects(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes]:
-        """Return the contents that the server has sent so far.
-
-        Raises:
-            MessageDropped: where one is gone; ObjectTooLarge where one is larger than this connection takes in.
-        """
-
-    def confirm(self, node_id: int, run_id: int, object_id: str) -> None:
-        """Let the SuperLink forget a message and its objects."""
-
-    def push(self, node_id: int, reply: Message, runtime_s: float) -> Upload:
-        """Announce a reply; its objects follow by `push_objects`."""
-
-    def push_objects(self, node_id: int, run_id: int, upload: Upload) -> None:
-        """Send the objects of a reply; `MessageDropped` where the SuperLink did not store one."""
-
-    def get_run(self, node_id: int, run_id: int) -> RunInfo:
-        """Return where a run's settings are."""
-
-    def get_fab(self, node_id: int, run_id: int, fab_hash: str) -> bytes:
-        """Return a run's bundle."""
-
-    def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
-        """Whether calls pass that are signed with this machine's time plus these seconds."""
-
-    def close(self) -> None:
-        """Close the connection, without a word to the SuperLink."""

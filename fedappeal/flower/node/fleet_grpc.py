@@ -61,7 +61,11 @@ def answers_greeting(answer: bytes) -> bool:
 
 
 class GrpcFleet:
-    """A channel to the SuperLink, and the node's signature on everything that goes over it."""
+    """The calls of the Fleet API over a channel to the SuperLink, signed with one node's key.
+
+    Every call raises `NotConnected` (or a subclass) where the SuperLink does not answer or does not admit the node,
+    and `MessageDropped` where it is about a run that has ended.
+    """
 
     def __init__(
         self, address: str, key: ec.EllipticCurvePrivateKey, *, insecure: bool, root_certificates: bytes | None
@@ -86,7 +90,7 @@ class GrpcFleet:
         self._stub: Any = FleetStub(self._channel)
 
     def register(self) -> None:
-        """Make the key known; see `fleet.FleetApi` for this and all other calls."""
+        """Make the key known; `AlreadyRegistered`, or `KeyRequired` where the operator does that."""
         self._call(self._stub.RegisterNode, fleet_pb2.RegisterNodeFleetRequest(public_key=self._signer.public_key))
 
     def unregister(self, node_id: int, timeout: float) -> None:
@@ -94,7 +98,7 @@ class GrpcFleet:
         self._call(self._stub.UnregisterNode, fleet_pb2.UnregisterNodeFleetRequest(node_id=node_id), timeout)
 
     def activate(self, heartbeat_interval: float) -> int:
-        """Go online, and return the node id."""
+        """Go online, and return the node id; `NotActivated` where the key is not known or is online."""
         request = fleet_pb2.ActivateNodeRequest(
             public_key=self._signer.public_key, heartbeat_interval=heartbeat_interval
         )
@@ -105,14 +109,23 @@ class GrpcFleet:
         self._call(self._stub.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=node_id), timeout)
 
     def heartbeat(self, node_id: int, heartbeat_interval: float) -> bool:
-        """Stay online."""
+        """Stay online for twice the interval; False where the node is not known."""
         request = heartbeat_pb2.SendNodeHeartbeatRequest(
             node=Node(node_id=node_id), heartbeat_interval=heartbeat_interval
         )
         return bool(self._call(self._stub.SendNodeHeartbeat, request, _HEARTBEAT_TIMEOUT).success)
 
     def pull(self, node_id: int, hold: float = 0.0, waits: Callable[[], bool] = fleet.always) -> Announcement | None:
-        """Return the oldest message for the node; None if there is none."""
+        """Return the oldest message for the node, which is handed out once; None if there is none.
+
+        Args:
+            node_id: the node.
+            hold: seconds for which the SuperLink may hold the question until there is one, up to `LONGEST_HOLD`.
+            waits: asked every quarter of a second meanwhile; False: the message is no longer waited for.
+
+        Raises:
+            MessageDropped: where what came is no message.
+        """
         request = fleet_pb2.PullMessagesRequest(node=Node(node_id=node_id))
         if hold > 0:
             answer = self._held(self._stub.PullMessages, request, hold, waits)
@@ -126,9 +139,15 @@ class GrpcFleet:
             raise fleet.MessageDropped(f"what came is no message: {type(error).__name__}") from None
 
     def pull_objects(self, node_id: int, run_id: int, object_ids: Sequence[str]) -> dict[str, bytes]:
-        """Return the contents that the server has sent so far."""
+        """Return the contents that the server has sent so far.
+
+        Raises:
+            MessageDropped: where one is gone; ObjectTooLarge where one is larger than this connection takes in.
+        """
         node = Node(node_id=node_id)
-        requests = (message_pb2.PullObjectRequest(node=node, run_id=run_id, object_id=each) for each in object_ids)
+        requests = (
+            message_pb2.PullObjectRequest(node=node, run_id=run_id, object_id=object_id) for object_id in object_ids
+        )
         answers = self._call_all(self._stub.PullObject, requests)
         if not all(answer.object_found for answer in answers):
             raise fleet.MessageDropped("the SuperLink does not have all of it any more")
@@ -143,7 +162,7 @@ class GrpcFleet:
         self._call(self._stub.ConfirmMessageReceived, request)
 
     def push(self, node_id: int, reply: Message, runtime_s: float) -> Upload:
-        """Announce a reply."""
+        """Announce a reply; its objects follow by `push_objects`."""
         parcel = Parcel.of(reply)
         request = fleet_pb2.PushMessagesRequest(
             node=Node(node_id=node_id),
@@ -155,7 +174,7 @@ class GrpcFleet:
         return Upload(answer.session_id, parcel.contents(set(answer.objects_to_push)))
 
     def push_objects(self, node_id: int, run_id: int, upload: Upload) -> None:
-        """Send the objects of a reply."""
+        """Send the objects of a reply; `MessageDropped` where the SuperLink did not store one."""
         node = Node(node_id=node_id)
         requests = (
             message_pb2.PushObjectRequest(
@@ -190,7 +209,7 @@ class GrpcFleet:
         return [not _is_about_time(call) for call in calls]
 
     def close(self) -> None:
-        """Close the channel."""
+        """Close the channel, without a word to the SuperLink."""
         self._channel.close()
 
     def _call(self, method: Callable[..., Answer], request: object, timeout: float = _TIMEOUT) -> Answer:

@@ -5,26 +5,16 @@ announced message however they are nested. A node is bounded here by what it was
 """
 
 import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
-from flwr.proto.message_pb2 import (
-    ObjectTree,
-    PullObjectRequest,
-    PullObjectResponse,
-    PushObjectRequest,
-    PushObjectResponse,
-)
-from flwr.supercore.object_store import ObjectStore
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
+from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 
 from fedappeal.flower.grid.object_tree import TreeRefused, levels
-from fedappeal.flower.processes import replace_name
-from fedappeal.flower.superlink.unary_calls import Before, UnaryCalls
 
 LARGEST_REQUEST = 24 << 20
 """Bytes of one request; Flower cuts an array into chunks of at most 20 MiB."""
@@ -40,10 +30,6 @@ MOST_NODES = 20_000
 """Nodes that are remembered; one of whose replies something is stored is not forgotten."""
 _LOOKED_AT = 100
 
-flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
-
-Call = Callable[[Any, grpc.ServicerContext], Any]
-
 
 @dataclass
 class _Node:
@@ -56,32 +42,17 @@ class _Node:
     stored: dict[str, int] = field(default_factory=dict)
 
 
-class FleetLimits(UnaryCalls):
-    """Bounds on each node's replies, behind the check of its signature.
+class LimitedFleet(FleetServicer):
+    """Flower's Fleet API with bounds on each node's replies, behind the check of its signature."""
 
-    Args:
-        store: the SuperLink's.
-    """
-
-    def __init__(self, store: Callable[[], ObjectStore]) -> None:
-        self._store = store
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self._nodes: dict[int, _Node] = {}
         self._lock = threading.Lock()
 
-    def before(self, method: str, metadata: Any) -> Before | None:
-        """Return the bound on a call."""
-        bounds: dict[str, Before] = {
-            "PullMessages": self._pull_messages,
-            "PullObject": self._pull_object,
-            "PushMessages": self._push_messages,
-            "PushObject": self._push_object,
-        }
-        return bounds.get(method)
-
-    def _pull_messages(
-        self, call: Call, request: PullMessagesRequest, context: grpc.ServicerContext
-    ) -> PullMessagesResponse:
-        answer: PullMessagesResponse = call(request, context)
+    def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
+        """Hand a message out, and count it."""
+        answer = super().PullMessages(request, context)
         if answer.messages_list:
             with self._lock:
                 node = self._node(request.node.node_id)
@@ -89,10 +60,9 @@ class FleetLimits(UnaryCalls):
                 node.sent = {}
         return answer
 
-    def _pull_object(
-        self, call: Call, request: PullObjectRequest, context: grpc.ServicerContext
-    ) -> PullObjectResponse:
-        answer: PullObjectResponse = call(request, context)
+    def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> PullObjectResponse:
+        """Hand an object out, and note its size."""
+        answer = super().PullObject(request, context)
         if answer.object_content:  # an id that is made up is not kept
             with self._lock:
                 node = self._node(request.node.node_id)
@@ -100,14 +70,29 @@ class FleetLimits(UnaryCalls):
                 node.largest = max(node.largest, sum(node.sent.values()))
         return answer
 
-    def _push_messages(self, call: Call, request: PushMessagesRequest, context: grpc.ServicerContext) -> Any:
+    def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
+        """Take a reply's announcement, or refuse it."""
         with self._lock:
             node = self._node(request.node.node_id)
             node.replies += 1
             allowed = REPLIES_AT_LEAST + REPLIES_EACH * node.messages
         if problem := self._problem(request, node.replies, allowed):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        return call(request, context)
+        return super().PushMessages(request, context)
+
+    def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> PushObjectResponse:
+        """Store an object of a reply, where its node has room."""
+        size, object_id = len(request.object_content), request.object_id
+        with self._lock:
+            node = self._node(request.node.node_id)
+            if not self._has_room(node, size):
+                return PushObjectResponse(stored=False)
+            node.stored[object_id] = size
+        answer = super().PushObject(request, context)
+        if not answer.stored:
+            with self._lock:
+                node.stored.pop(object_id, None)
+        return answer
 
     def _problem(self, request: PushMessagesRequest, replies: int, allowed: int) -> str:
         """Return why an announcement is refused; empty where it is not."""
@@ -125,34 +110,14 @@ class FleetLimits(UnaryCalls):
             announced = levels(request.message_object_trees[0], MOST_OBJECTS)
         except TreeRefused as error:
             return str(error)
-        if any(self._is_another(node) for level in announced for node in level):
-            return "its reply names an object that is stored with other children"
+        # Flower's store in memory goes by the children that it has, so that a few announcements make a tree of any
+        # size; its store in a database refuses other ones.
+        stored = getattr(self.objectstore_factory.store(), "store", {})
+        for node in chain.from_iterable(announced):
+            entry = stored.get(node.object_id)
+            if entry is not None and entry.child_object_ids != [child.object_id for child in node.children]:
+                return "its reply names an object that is stored with other children"
         return ""
-
-    def _is_another(self, announced: ObjectTree) -> bool:
-        """Whether an object is stored with other children than are announced.
-
-        Flower's store in memory goes by the stored ones, so that a few announcements make a tree of any size; its
-        store in a database refuses it.
-        """
-        entries = getattr(self._store(), "store", None)
-        stored = entries.get(announced.object_id) if entries is not None else None
-        return stored is not None and stored.child_object_ids != [child.object_id for child in announced.children]
-
-    def _push_object(
-        self, call: Call, request: PushObjectRequest, context: grpc.ServicerContext
-    ) -> PushObjectResponse:
-        size, object_id = len(request.object_content), request.object_id
-        with self._lock:
-            node = self._node(request.node.node_id)
-            if not self._has_room(node, size):
-                return PushObjectResponse(stored=False)
-            node.stored[object_id] = size
-        answer: PushObjectResponse = call(request, context)
-        if not answer.stored:
-            with self._lock:
-                node.stored.pop(object_id, None)
-        return answer
 
     def _has_room(self, node: _Node, size: int) -> bool:
         if not (node.messages or node.largest):  # sent what it answers before this process began
@@ -163,7 +128,7 @@ class FleetLimits(UnaryCalls):
         return sum(node.stored.values()) + size <= most
 
     def _forget_deleted(self, node: _Node) -> None:
-        store = self._store()
+        store = self.objectstore_factory.store()
         node.stored = {object_id: size for object_id, size in node.stored.items() if object_id in store}
 
     def _node(self, node_id: int) -> _Node:
@@ -178,15 +143,3 @@ class FleetLimits(UnaryCalls):
                     break
                 self._nodes[oldest_id] = oldest
         return node
-
-
-def limit_fleet_api() -> None:
-    """Bound each node of the SuperLink that this process will be."""
-    run = flower._run_fleet_api_grpc_rere
-
-    def start(*, interceptors: Sequence[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        behind = [*(interceptors or []), FleetLimits(named["objectstore_factory"].store)]
-        return run(interceptors=behind, **named)
-
-    replace_name(flower, "_run_fleet_api_grpc_rere", start)
-    replace_name(flower, "GRPC_MAX_MESSAGE_LENGTH", LARGEST_REQUEST)

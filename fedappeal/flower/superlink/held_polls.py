@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
-from flwr.server.superlink.linkstate import LinkStateFactory
 
+from fedappeal.flower.node.fleet import HOLD_HEADER, LONGEST_HOLD
 from fedappeal.flower.processes import replace_name
-from fedappeal.flower.superlink.handed_out import Call, HandedOut, asked_to_hold
 
 MOST_HELD = 4096
 """Polls that are held at one time."""
@@ -36,8 +35,8 @@ _COMING_FOR = 180.0
 _ANSWERING = 8
 _TICK = 0.25
 
-flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 _grpc_server: Any = import_module("grpc._server")
+Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
 
 
 class _Coming(NamedTuple):
@@ -212,14 +211,7 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             held.asking = True
         self._threads.submit(self._ask_again, held)
 
-    def _poll(
-        self,
-        call: Call,
-        seconds: float,
-        request: PullMessagesRequest,
-        context: grpc.ServicerContext,
-        _respond: Callable[[object], None],
-    ) -> None:
+    def _poll(self, call: Call, seconds: float, request: PullMessagesRequest, context: Any, _respond: object) -> None:
         held, before = _Held(call, request, context, time.monotonic() + seconds), None
         with self._lock:
             self._starting.add(held)
@@ -297,22 +289,10 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
                     self._threads.submit(self._ask_again, poll)
 
 
-def hold_polls() -> None:
-    """Let the SuperLink that this process will be hold polls."""
-    run, create, polls = flower._run_fleet_api_grpc_rere, flower.generic_create_grpc_server, HeldPolls()
-
-    def start(
-        *,
-        state_factory: LinkStateFactory,
-        interceptors: Sequence[grpc.ServerInterceptor] | None = None,
-        **named: Any,
-    ) -> grpc.Server:
-        polls.watch(state_factory.state())
-        behind = [*(interceptors or []), HandedOut(polls.is_incomplete, polls.is_coming)]
-        return run(state_factory=state_factory, interceptors=behind, **named)
-
-    def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        return create(*args, interceptors=[polls, *(interceptors or [])], **named)
-
-    replace_name(flower, "_run_fleet_api_grpc_rere", start)
-    replace_name(flower, "generic_create_grpc_server", outermost)
+def asked_to_hold(metadata: Any) -> float:
+    """Return the seconds for which a poll may be held; 0 where it does not say so."""
+    try:
+        seconds = next(float(value) for key, value in metadata or () if key == HOLD_HEADER)
+    except (StopIteration, ValueError):
+        return 0.0
+    return min(seconds, LONGEST_HOLD) if seconds > 0 else 0.0

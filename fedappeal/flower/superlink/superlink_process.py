@@ -26,8 +26,7 @@ from starlette.middleware import Middleware
 
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
-from fedappeal.flower.superlink.fleet_limits import limit_fleet_api
-from fedappeal.flower.superlink.held_polls import hold_polls
+from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.spared_sql import spare_superlink
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.freed_memory import return_freed_memory
@@ -104,8 +103,7 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
         replace_name(extensions, "get_middleware", _with_door(extensions.get_middleware))
     allow_open_files()
-    limit_fleet_api()
-    hold_polls()
+    guard_fleet_api()
     spare_superlink()
     replace_name(flower, "_run_fleet_api_grpc_rere", _with_interceptors(ports, guarded))
     replace_name(flower, "_get_superexec_command", _with_own_superexec(flower._get_superexec_command))

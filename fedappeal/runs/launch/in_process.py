@@ -16,10 +16,9 @@ from fedappeal.runs.checks import check_learns_here, check_out
 from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
-from fedappeal.simulation.jobs import check_at_once, run_in_parallel
+from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
-from fedappeal.simulation.workers.jobs import check_on_ray, run_on_ray, threads_of_each
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ class Conv2d:
         """See `Layer`."""
         self._x = x
         weight, bias = parameters[self._weight], parameters.get(self._bias)
-        stride, padding, dilation = self._how
         if x.device.type in ONE_BY_ONE and self._by_patches:
-            patches, shape = _patches(x, weight.shape[3:], stride, padding)
+            patches, shape = _patches(x, weight.shape[3:], *self._how[:2])
             self._patches = patches
             kernels = weight.flatten(2).transpose(1, 2).unsqueeze(1).expand(-1, x.shape[1], -1, -1).flatten(0, 1)
             y = torch.bmm(patches.transpose(1, 2), kernels).view(*x.shape[:2], *shape, weight.shape[1])
@@ -50,18 +49,12 @@ class Conv2d:
         if x.device.type in ONE_BY_ONE:
             biases = [None] * len(x) if bias is None else list(bias)
             return _stacked(
-                functional.conv2d(a.contiguous(memory_format=_LAST), w, b, stride, padding, dilation, self._groups)
+                functional.conv2d(a.contiguous(memory_format=_LAST), w, b, *self._how, self._groups)
                 for a, w, b in zip(x, weight, biases, strict=True)
             )
-        side_by_side = functional.conv2d(
-            _channels(x),
-            weight.flatten(0, 1),
-            None if bias is None else bias.flatten(),
-            stride,
-            padding,
-            dilation,
-            len(x) * self._groups,
-        )
+        flat_bias = None if bias is None else bias.flatten()
+        groups = len(x) * self._groups
+        side_by_side = functional.conv2d(_channels(x), weight.flatten(0, 1), flat_bias, *self._how, groups)
         return _clients(side_by_side, len(x))
 
     def backward(self, grad: Tensor, parameters: Parameters, into: Parameters, alpha: float, first: bool) -> Tensor:
@@ -69,17 +62,14 @@ class Conv2d:
         weight, x = parameters[self._weight], self._x
         clients, outputs = weight.shape[:2]
         del self._x
-        below: Tensor | None
-        of_weight: Tensor | None
-        of_bias: Tensor | None
+        wanted = [not first, True, bool(self._bias)]
         if x.device.type in ONE_BY_ONE and self._by_patches:
             below, of_weight, of_bias = self._backward_by_patches(grad, x, weight, first)
         elif x.device.type in ONE_BY_ONE:
-            below, of_weight, of_bias = self._one_by_one(grad, x, weight, [not first, True, bool(self._bias)])
+            below, of_weight, of_bias = self._one_by_one(grad, x, weight, wanted)
         else:
-            below, of_weight, of_bias = self._backward(
-                _channels(grad), _channels(x), weight.flatten(0, 1), clients, [not first, True, bool(self._bias)]
-            )
+            side_by_side = _channels(grad), _channels(x), weight.flatten(0, 1)
+            below, of_weight, of_bias = self._backward(*side_by_side, clients, wanted)
             below = None if below is None else _clients(below, clients)
         assert of_weight is not None
         into[self._weight].add_(of_weight.view_as(weight), alpha=alpha)
@@ -109,20 +99,8 @@ class Conv2d:
         )
 
     def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, clients: int, wanted: Sequence[bool]) -> Gradients:
-        stride, padding, dilation = self._how
-        of_all: Gradients = torch.ops.aten.convolution_backward(
-            grad,
-            x,
-            weight,
-            [len(weight)],
-            stride,
-            padding,
-            dilation,
-            False,
-            [0, 0],
-            clients * self._groups,
-            wanted,
-        )
+        how = [len(weight)], *self._how, False, [0, 0], clients * self._groups
+        of_all: Gradients = torch.ops.aten.convolution_backward(grad, x, weight, *how, wanted)
         return of_all
 
 

@@ -4,10 +4,13 @@ A client is a greenlet. Where the app trains or evaluates, it hands its request 
 with the result, so that decisions, minibatches and state come from the very code that is deployed.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -15,13 +18,28 @@ import torch
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
-from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, TrainRequest, seeded_noise
+from client.training.requests import (
+    Arithmetic,
+    EvaluateRequest,
+    GradientRequest,
+    TrainRequest,
+    seeded_noise,
+    train_without_seed,
+)
 from fedappeal.core.measured import Evaluation
+from fedappeal.protocol.draws import TORCH_GENERATOR
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.evaluation import ClientsEvaluation
-from fedappeal.simulation.forms.batched import BatchedForm, gradients, line_up, train, whole
-from fedappeal.simulation.forms.stacking import ModelParts, arrays_of_places
+from fedappeal.simulation.forms.batched import (
+    BatchedForm,
+    ModelParts,
+    arrays_of_places,
+    gradients,
+    line_up,
+    train,
+    whole,
+)
 from fedappeal.simulation.pool import ClientsData
 
 Request = TrainRequest | GradientRequest | EvaluateRequest
@@ -111,10 +129,18 @@ class ClientQueue(Arithmetic):
         else:
             self._halted[name] = (client, handed)
 
-    def _train_alone(self, request: TrainRequest) -> Arrays:
-        """Train a client that waits for no other."""
+    def train(self, request: TrainRequest) -> Arrays:
+        """Wait for the other clients, and train with them; alone where the training may not run with others."""
+        all_clients = getcurrent().parent
+        if all_clients is not None and self._together(request):
+            trained: Arrays = all_clients.switch(request)
+            return trained
         self._trained_alone = True
-        return Arithmetic.train(self, request)
+        return super().train(request)
+
+    def _together(self, request: TrainRequest) -> bool:
+        """Whether a training may run with others."""
+        raise NotImplementedError
 
     def _answers(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests; an error in place of an answer is raised in the client."""
@@ -138,13 +164,8 @@ class BatchScheduler(ClientQueue):
         self._evaluated = ClientsEvaluation(workers)
         self._parts: dict[nn.Module, ModelParts] = {}
 
-    def train(self, request: TrainRequest) -> Arrays:
-        """Wait for the other clients, and train with them."""
-        all_clients = getcurrent().parent
-        if all_clients is None or not request.rule.batched:
-            return self._train_alone(request)
-        trained: Arrays = all_clients.switch(request)
-        return trained
+    def _together(self, request: TrainRequest) -> bool:
+        return request.rule.batched
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Wait for the other clients, and have the model that all of them were sent evaluated once."""
@@ -191,8 +212,8 @@ class BatchScheduler(ClientQueue):
                 return self._evaluate(requests)
             too_long = self._form.one_size and isinstance(first, GradientRequest) and self._size(first) > EVALUATED
             if len(requests) < self._form.smallest_batch or too_long:
-                alone = super().train if isinstance(first, TrainRequest) else super().gradient
-                return [answer(alone, request) for request in requests]
+                alone = Arithmetic.train if isinstance(first, TrainRequest) else Arithmetic.gradient
+                return [answer(partial(alone, self), request) for request in requests]
             return self._train(requests) if isinstance(first, TrainRequest) else self._gradients(requests)
         except Exception as error:
             return [error] * len(requests)
@@ -201,7 +222,7 @@ class BatchScheduler(ClientQueue):
         first = requests[0]
         of_clients = {request.place: request.data for request in sorted(requests, key=lambda request: request.place)}
         examples, clients = self._pool.examples(first.split, of_clients), list(of_clients)
-        measured = self._evaluated.of(first.task, first.model, first.arrays, examples, clients, first.precision)
+        measured = self._evaluated.of(first, examples, clients)
         return [measured[request.place] for request in requests]
 
     @torch.no_grad()
@@ -252,3 +273,66 @@ def answer(ask: Callable[[Any], Any], request: Request) -> Any:
 
 def _one_step(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows.unsqueeze(0), torch.full((1, len(rows)), 1.0 / len(rows))
+
+
+_OURS = ("fedappeal.core.", "client.training.", "strategies.")
+"""Where rules are known to keep nothing but what a client hands them."""
+A_WORKER = 4
+"""Clients that train at once, by the number of workers: those that take longer than others hold up fewer."""
+
+
+def may_share(request: TrainRequest) -> bool:
+    """Return whether a training may run beside others: on a CPU, by a task's and a rule's code known to allow it."""
+    return (
+        request.data.device.type == "cpu"
+        and request.deadline is None
+        and request.task.is_plain()
+        and type(request.rule).__module__.startswith(_OURS)
+    )
+
+
+class ThreadedScheduler(ClientQueue):
+    """Clients' trainings side by side in threads, each with the arithmetic of a deployed client.
+
+    PyTorch has one generator for all threads. Where a training draws noise, the results of all that ran beside it are
+    thrown away, and from then on clients take turns: each draws what it draws alone.
+
+    Args:
+        workers: calculate on one thread each.
+        number: how many there are.
+    """
+
+    def __init__(self, workers: Executor, number: int) -> None:
+        super().__init__(A_WORKER * number, at_once=A_WORKER * number)
+        self._workers, self._number = workers, number
+        self._models: dict[nn.Module, SimpleQueue[nn.Module]] = {}
+        """By model: copies that no worker is using."""
+        self._draws = False
+
+    def _together(self, request: TrainRequest) -> bool:
+        return not self._draws and may_share(request)
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer trainings: beside each other, or one by one where they draw noise."""
+        for model in {request.model for request in requests} - self._models.keys():
+            self._models[model] = SimpleQueue()
+            for _ in range(self._number):
+                self._models[model].put(copy.deepcopy(model))
+        if not self._draws:
+            with TORCH_GENERATOR:
+                before = torch.default_generator.get_state()
+                answers = list(self._workers.map(self._one, requests))
+                self._draws = not torch.equal(before, torch.default_generator.get_state())
+                torch.default_generator.set_state(before)
+            if not self._draws:
+                return answers
+        return [answer(partial(Arithmetic.train, self), request) for request in requests]
+
+    def _one(self, request: TrainRequest) -> Any:
+        """Return a client's trained model, or its error."""
+        free = self._models[request.model]
+        model = free.get()
+        try:
+            return answer(train_without_seed, replace(request, model=model))
+        finally:
+            free.put(model)

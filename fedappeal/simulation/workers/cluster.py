@@ -9,7 +9,6 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.workers.crew import WorkerLost
 
 LOOPBACK = "127.0.0.1"
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -175,6 +174,10 @@ def room_for(ray: Any, workers: int, options: RayOptions) -> Iterator[list[Any]]
         remove_placement_group(group)
 
 
+class WorkerLost(Exception):
+    """A worker does not answer any more; the message says why."""
+
+
 class RayWorker:
     """A worker that is a Ray actor."""
 
@@ -183,7 +186,7 @@ class RayWorker:
         self._actor = actor
 
     def begin(self, method: str, *given: Any) -> Callable[[], Any]:
-        """Begin a call; see `fedappeal.simulation.workers.crew.Remote`."""
+        """Begin a call; see `fedappeal.simulation.workers.grid.Remote`."""
         exceptions = self._ray.exceptions
         reference = getattr(self._actor, method).remote(*given)
 

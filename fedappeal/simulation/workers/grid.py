@@ -1,17 +1,130 @@
-"""A Flower `Grid` whose virtual clients are shared out over workers."""
+"""A run's clients on workers: which worker has which clients, the Flower `Grid` that reaches them, Ray's actors."""
 
+import logging
+import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Error, Message
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Elsewhere, Kept, Part, Sums, model_of, record_elsewhere, view
+from fedappeal.record.folder import RunFolder
+from fedappeal.simulation.clients import Contexts
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
-from fedappeal.simulation.workers.crew import Crew
-from fedappeal.simulation.workers.worker import Answer, Changes, Key, apply_changes, changes_between
+from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.workers.cluster import RayWorker, WorkerLost, check_workers, ray_cluster, room_for
+from fedappeal.simulation.workers.worker import (
+    Answer,
+    Changes,
+    EngineWorker,
+    Key,
+    WorkerJob,
+    apply_changes,
+    changes_between,
+)
+from server.build import Chosen
+
+log = logging.getLogger("fedappeal")
+
+
+class Remote(Protocol):
+    """A worker somewhere else."""
+
+    def begin(self, method: str, *given: Any) -> Callable[[], Any]:
+        """Begin a call; what is returned waits for its result.
+
+        Raises:
+            WorkerLost: it does not answer any more; raised by what is returned.
+        """
+
+    def end(self) -> None:
+        """End it, if it is still there."""
+
+
+@dataclass
+class Crew:
+    """Workers by number, and their clients.
+
+    Attributes:
+        workers: those that live.
+        clients: number of clients.
+        on_loss: told of each worker that is lost, of its clients, and why.
+        of_client: the worker of each client.
+    """
+
+    workers: dict[int, Remote]
+    clients: int
+    on_loss: Callable[[int, int, str], None]
+    of_client: dict[int, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Share the clients out, one after another, and have all workers load their data.
+
+        Raises:
+            RuntimeError: all workers are lost.
+        """
+        self._place(range(self.clients))
+
+    def ask(self, method: str, arguments: Mapping[int, Sequence[Any]]) -> dict[int, Any]:
+        """Call workers side by side; return their results, without those of workers that are lost.
+
+        A lost worker's clients are with the others by then.
+
+        Args:
+            method: of the worker.
+            arguments: by worker.
+
+        Raises:
+            RuntimeError: all workers are lost.
+        """
+        results, lost = self._results(method, arguments)
+        self._lose(lost)
+        return results
+
+    def _results(self, method: str, arguments: Mapping[int, Sequence[Any]]) -> tuple[dict[int, Any], dict[int, str]]:
+        waits = {number: self.workers[number].begin(method, *values) for number, values in arguments.items()}
+        results: dict[int, Any] = {}
+        lost: dict[int, str] = {}
+        for number, wait in waits.items():
+            try:
+                results[number] = wait()
+            except WorkerLost as error:
+                lost[number] = str(error)
+        return results, lost
+
+    def _place(self, clients: Sequence[int]) -> None:
+        """Share clients out over the workers that live."""
+        numbers = sorted(self.workers)
+        placed = {number: list(clients[i :: len(numbers)]) for i, number in enumerate(numbers)}
+        for number, share in placed.items():
+            self.of_client |= dict.fromkeys(share, number)
+        _, lost = self._results("place", {number: [share] for number, share in placed.items() if share})
+        self._lose(lost)
+
+    def _lose(self, lost: Mapping[int, str]) -> None:
+        """Place the clients of lost workers anew; ``lost``: why, by worker."""
+        if not lost:
+            return
+        clients = [k for k, number in self.of_client.items() if number in lost]
+        for number, reason in lost.items():
+            self.workers.pop(number).end()
+            count = sum(worker == number for worker in self.of_client.values())
+            log.warning("worker %d is lost (%s): its %d clients go to the others", number, reason, count)
+            self.on_loss(number, count, reason)
+        if not self.workers:
+            reason = next(iter(lost.values()))
+            raise RuntimeError(f"all workers are lost ({reason}); finished rounds are kept: fedappeal resume FOLDER")
+        self._place(clients)
+
+    def end(self) -> None:
+        """End all workers."""
+        while self.workers:
+            self.workers.popitem()[1].end()
 
 
 class WorkersGrid(VirtualClients):
@@ -148,3 +261,55 @@ class WorkersGrid(VirtualClients):
             weakref.finalize(place, self._forget, place.key).atexit = False
             answer.content[name] = record_elsewhere(Elsewhere(self, place, **vars(model)))
         return Message(answer.content, reply_to=message)
+
+
+LOST_WORKER = "worker-lost"
+"""Event of a run's folder."""
+
+
+@contextmanager
+def clients_on_workers(contexts: Contexts, simulation: Simulation, folder: RunFolder) -> Iterator[WorkersGrid]:
+    """Run with virtual clients on Ray actors.
+
+    Args:
+        contexts: makes theirs.
+        simulation: how, in a mode that was chosen: ``layers``, ``vmap`` or ``sequential``; without threads, a worker
+            has as many as CPUs.
+        folder: the run's, which is told of lost workers.
+
+    Raises:
+        ConfigError: Ray cannot be used, or has less than is asked for; what a worker finds wrong with the settings.
+    """
+    plugins, options = contexts.plugins, simulation.ray_options
+    check_workers(simulation.workers, plugins.config)
+    path = () if options.address else tuple(sys.path)
+    threads = simulation.threads or max(1, int(options.cpus))
+    job = WorkerJob(
+        *(plugins.config, plugins.given, simulation.mode, contexts.device, contexts.data_dir, threads),
+        keeps=sums_suffice(plugins),
+        path=path,
+    )
+    with ExitStack() as stack:
+        ray = stack.enter_context(ray_cluster(options, simulation.workers))
+        number = min(simulation.workers or sum(bool(node["Alive"]) for node in ray.nodes()), contexts.clients)
+        room = stack.enter_context(room_for(ray, number, options))
+        actor = ray.remote(num_cpus=options.cpus, num_gpus=options.gpus, max_restarts=0)(EngineWorker)
+        made: dict[int, Remote] = {
+            k: RayWorker(ray, actor.options(scheduling_strategy=place).remote(job)) for k, place in enumerate(room)
+        }
+
+        def told(worker: int, clients: int, reason: str) -> None:
+            folder.event(LOST_WORKER, worker=worker, clients=clients, reason=reason)
+
+        crew = Crew(made, contexts.clients, told)
+        try:
+            crew.start()
+            yield WorkersGrid(crew, contexts.of)
+        finally:
+            crew.end()
+
+
+def sums_suffice(plugins: Chosen) -> bool:
+    """Return whether models may stay where they are trained: no strategy, median or bound needs single ones."""
+    config = plugins.config
+    return plugins.strategy.only_sums and (config.aggregation, config.influence) == ("mean", "off")

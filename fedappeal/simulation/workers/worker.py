@@ -116,14 +116,6 @@ class Share:
 
 
 @dataclass
-class _Held:
-    """A model that stays, and the one that was sent."""
-
-    model: ArrayRecord
-    sent: ArrayRecord
-
-
-@dataclass
 class _Clients:
     """Clients that were placed here together.
 
@@ -167,7 +159,8 @@ class EngineWorker:
         self._plugins = chosen(job.config, job.given)
         self._cache = Cache(job.given.task, job.given.strategy_of)
         self._clients: dict[int, _Clients] = {}
-        self._held: dict[Key, _Held] = {}
+        self._held: dict[Key, tuple[ArrayRecord, ArrayRecord]] = {}
+        """Models that stay, and the ones that were sent."""
 
     def place(self, clients: Sequence[int]) -> None:
         """Take clients in, with their data."""
@@ -231,7 +224,7 @@ class EngineWorker:
         sent, kept = model_of(message.content), {}
         for name, record in reply.content.items():
             if isinstance(record, ArrayRecord):
-                self._held[message_id, name] = _Held(record, sent)
+                self._held[message_id, name] = record, sent
                 kept[name] = self._described(name, record, sent)
         content = RecordDict({name: ArrayRecord() if name in kept else r for name, r in reply.content.items()})
         return Answer(message_id, content, (0, ""), kept, changes)
@@ -252,7 +245,7 @@ class EngineWorker:
         """
         total: WeightedSum | None = None
         for key, weight in parts:
-            held = self._held[key]
-            total = total or WeightedSum(held.sent if key[1] == keys.ARRAYS else zeros_like(held.sent))
-            total.add(held.model, weight)
+            model, sent = self._held[key]
+            total = total or WeightedSum(sent if key[1] == keys.ARRAYS else zeros_like(sent))
+            total.add(model, weight)
         return total.differences() if total is not None else {}

@@ -18,9 +18,9 @@ from fedappeal.flower.superlink.fleet_limits import (
     REPLIES_AT_LEAST,
     REPLIES_EACH,
     TIMES,
-    FleetLimits,
-    limit_fleet_api,
+    LimitedFleet,
 )
+from fedappeal.flower.superlink.guarded_fleet import flower
 from fedappeal.protocol import keys
 from tests.flower.conftest import Server, serve
 from tests.hostile.forged import Forged, Upload, announce, forged, model, npy, reply
@@ -31,10 +31,13 @@ MIB = 1 << 20
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A Fleet API with the bounds, made by Flower's own function."""
-    for name in ("_run_fleet_api_grpc_rere", "GRPC_MAX_MESSAGE_LENGTH"):
-        monkeypatch.setattr(fleet_limits.flower, name, getattr(fleet_limits.flower, name))  # put back after the test
-    limit_fleet_api()
-    yield from serve(run=fleet_limits.flower._run_fleet_api_grpc_rere)
+    monkeypatch.setattr(flower, "FleetServicer", LimitedFleet)
+    monkeypatch.setattr(flower, "GRPC_MAX_MESSAGE_LENGTH", LARGEST_REQUEST)
+    yield from serve(run=flower._run_fleet_api_grpc_rere)
+
+
+def limited(store: dict[str, bytes]) -> LimitedFleet:
+    return LimitedFleet(None, SimpleNamespace(store=lambda: store), False)  # type: ignore[arg-type]
 
 
 class Sender:
@@ -162,7 +165,7 @@ def test_a_node_sends_no_instructions_and_nothing_in_anothers_name(bounded: Serv
 def test_nodes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_limits, "MOST_NODES", 3)
     assert MOST_NODES > 3
-    limits = FleetLimits(lambda: {"kept": b""})  # type: ignore[arg-type, return-value]
+    limits = limited({"kept": b""})
     limits._node(1).stored = {"kept": 1, "deleted": 1}
     limits._node(2).stored = {"deleted": 1}
     for node_id in (3, 4, 5, 3, 6):
@@ -175,23 +178,8 @@ def test_the_latest_node_is_remembered_though_all_others_have_something_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fleet_limits, "MOST_NODES", 2)
-    limits = FleetLimits(lambda: {"kept": b""})  # type: ignore[arg-type, return-value]
+    limits = limited({"kept": b""})
     for node_id in (1, 2):
         limits._node(node_id).stored = {"kept": 1}
     assert limits._node(3) is limits._node(3)
     assert sorted(limits._nodes) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("before", [None, ["signatures"]])
-def test_what_stands_before_the_bounds_stays_there(monkeypatch: pytest.MonkeyPatch, before: list[str] | None) -> None:
-    started: list[list[object]] = []
-    monkeypatch.setattr(
-        fleet_limits.flower, "_run_fleet_api_grpc_rere", lambda *, interceptors, **named: started.append(interceptors)
-    )
-    monkeypatch.setattr(fleet_limits.flower, "GRPC_MAX_MESSAGE_LENGTH", 0)
-    limit_fleet_api()
-    fleet_limits.flower._run_fleet_api_grpc_rere(interceptors=before, objectstore_factory=SimpleNamespace(store=dict))
-    ((*first, last),) = started
-    assert first == (before or [])
-    assert isinstance(last, FleetLimits)
-    assert fleet_limits.flower.GRPC_MAX_MESSAGE_LENGTH == 24 * MIB

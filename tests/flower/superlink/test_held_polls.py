@@ -15,12 +15,12 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node
 
 from fedappeal.flower.messages import be_client, be_server, error_reply
-from fedappeal.flower.node.fleet import HOLD_HEADER, Announcement, FleetApi, MessageDropped, NodeForgotten
+from fedappeal.flower.node.fleet import HOLD_HEADER, Announcement, MessageDropped, NodeForgotten
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.objects import Parcel
-from fedappeal.flower.superlink import held_polls
-from fedappeal.flower.superlink.handed_out import HandedOut
-from fedappeal.flower.superlink.held_polls import HeldPolls, hold_polls
+from fedappeal.flower.superlink import guarded_fleet, held_polls
+from fedappeal.flower.superlink.guarded_fleet import flower, guard_fleet_api
+from fedappeal.flower.superlink.held_polls import HeldPolls
 from tests.flower.conftest import Server, serve
 
 HOLD = 20.0
@@ -28,19 +28,19 @@ HOLD = 20.0
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[HeldPolls]:
-    """What `hold_polls` makes, with two places; what it replaces is put back after the test."""
+    """What `guard_fleet_api` makes, with two places; what it replaces is put back after the test."""
     found: list[HeldPolls] = []
-    for name in ("_run_fleet_api_grpc_rere", "generic_create_grpc_server"):
-        monkeypatch.setattr(held_polls.flower, name, getattr(held_polls.flower, name))
-    monkeypatch.setattr(held_polls, "HeldPolls", lambda: found.append(HeldPolls(most=2)) or found[0])
+    for name in ("FleetServicer", "generic_create_grpc_server", "GRPC_MAX_MESSAGE_LENGTH"):
+        monkeypatch.setattr(flower, name, getattr(flower, name))
+    monkeypatch.setattr(guarded_fleet, "HeldPolls", lambda: found.append(HeldPolls(most=2)) or found[0])
     return found
 
 
 @pytest.fixture
 def holding(made: list[HeldPolls]) -> Iterator[Server]:
     """A Fleet API that holds polls, made by Flower's own function."""
-    hold_polls()
-    yield from serve(run=held_polls.flower._run_fleet_api_grpc_rere)
+    guard_fleet_api()
+    yield from serve(run=flower._run_fleet_api_grpc_rere)
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def polls(holding: Server, made: list[HeldPolls]) -> HeldPolls:
 class Poll:
     """A poll in a thread of its own."""
 
-    def __init__(self, fleet: FleetApi, node: int, hold: float = HOLD) -> None:
+    def __init__(self, fleet: GrpcFleet, node: int, hold: float = HOLD) -> None:
         self.result: Announcement | Exception | None = None
         self.waits, self.seconds = True, 0.0
         self._thread = threading.Thread(target=self._run, args=(fleet, node, hold))
         self._thread.start()
 
-    def _run(self, fleet: FleetApi, node: int, hold: float) -> None:
+    def _run(self, fleet: GrpcFleet, node: int, hold: float) -> None:
         began = time.monotonic()
         try:
             self.result = fleet.pull(node, hold, lambda: self.waits)
@@ -354,26 +354,3 @@ def test_what_comes_while_a_node_asks_is_asked_for_again() -> None:
     polls._held[1] = place
     polls._wake(1)
     assert [one.again for one in (starting, others, waiting, place)] == [True, False, False, True]
-
-
-@pytest.mark.parametrize("before", [None, ["limits"]])
-def test_polls_are_held_before_all_and_handed_out_behind_all(
-    monkeypatch: pytest.MonkeyPatch, before: list[object] | None
-) -> None:
-    started: list[list[object]] = []
-
-    def note(*, interceptors: list[object], **named: object) -> None:
-        started.append(interceptors)
-
-    monkeypatch.setattr(held_polls.flower, "_run_fleet_api_grpc_rere", note)
-    monkeypatch.setattr(held_polls.flower, "generic_create_grpc_server", note)
-    hold_polls()
-    names = ("store_message_and_object_tree", "store_object", "cleanup_run")
-    state = SimpleNamespace(**dict.fromkeys(names, lambda *_: None))
-    state_factory = SimpleNamespace(state=lambda: state)
-    held_polls.flower._run_fleet_api_grpc_rere(state_factory=state_factory, interceptors=before)
-    held_polls.flower.generic_create_grpc_server(interceptors=before)
-    (*first, last), (outermost, *rest) = started
-    assert first == rest == (before or [])
-    assert isinstance(last, HandedOut)
-    assert isinstance(outermost, HeldPolls)

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from fedappeal.simulation.forms.batched import NotBatchable
 from fedappeal.simulation.forms.dry_run import check_form
 from fedappeal.simulation.forms.layered import BatchedModel, LayeredForm
-from fedappeal.simulation.forms.layers import ReLU
-from fedappeal.simulation.forms.pooling import MaxPool2d
+from fedappeal.simulation.forms.layers import MaxPool2d, ReLU
 from fedappeal.tasks.examples import Split
 from tests.problems import Classification
 

@@ -10,8 +10,7 @@ from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.forms import choice
-from fedappeal.simulation.forms.choice import Problem, choose
-from fedappeal.simulation.forms.measurement import TooSlow
+from fedappeal.simulation.forms.choice import Problem, TooSlow, choose
 from fedappeal.simulation.pool import Pool
 from strategies.perfedavg import PerFedAvg
 from tests.simulation.structures import EXAMPLES, Classes, Images
@@ -50,7 +49,7 @@ def gain(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What a measurement finds, in place of one."""
     found = {"gain": 1.7, "clients": 0}
 
-    def measured(form: Any, config: Any, task: Any, module: Any, pool: Any, clients: int, clock: Any) -> float:
+    def measured(form: Any, problem: Problem, clients: int, clock: Any) -> float:
         found["clients"] = clients
         if not found["gain"]:
             raise TooSlow("a step takes 0.30 s")

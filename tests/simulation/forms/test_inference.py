@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedappeal.simulation.forms.inference import for_inference
+from fedappeal.simulation.evaluation import for_inference
 
 
 def assert_same(model: nn.Module, inputs: int) -> nn.Module:

@@ -6,15 +6,21 @@ import pytest
 import torch
 
 from client.training.requests import Arithmetic
+from client.training.sgd import SGD
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.forms.measurement import REPETITIONS, TooSlow, measured_gain, median_gain
-from fedappeal.simulation.forms.scheduler import BatchScheduler
-from fedappeal.simulation.forms.threaded import ThreadedScheduler
+from fedappeal.simulation.forms.choice import REPETITIONS, Problem, TooSlow, measured_gain, median_gain
+from fedappeal.simulation.forms.scheduler import BatchScheduler, ThreadedScheduler
 from fedappeal.simulation.forms.vectorised import VmapForm
 from fedappeal.simulation.pool import Pool
 from tests.simulation.structures import EXAMPLES, Images
 
 CLIENTS = len(EXAMPLES)
+
+
+def problem_of(config: RunConfig) -> Problem:
+    task = Images(config.task_settings())
+    pool = Pool(task, CLIENTS, torch.device("cpu"))
+    return Problem(config, task, task.initial_model(0), SGD, lambda: pool)
 
 
 class Clock:
@@ -62,11 +68,8 @@ def test_clients_side_by_side_are_compared_with_the_same_clients_one_after_anoth
     monkeypatch.setattr(Arithmetic, "train", alone)
     monkeypatch.setattr(BatchScheduler, "_train", together)
     config = RunConfig.parse({"clients": CLIENTS, "batch-size": 5, "local-steps": 3})
-    task = Images(config.task_settings())
-    module = task.initial_model(0)
-    pool = Pool(task, CLIENTS, torch.device("cpu"))
-    form = VmapForm(task, module)
-    found = measured_gain(form, config, task, module, pool, CLIENTS, clock)
+    problem = problem_of(config)
+    found = measured_gain(VmapForm(problem.task, problem.module), problem, CLIENTS, clock)
     assert found == pytest.approx(gain)
     pairs = REPETITIONS[1]
     assert trained == {"alone": CLIENTS * pairs + 1 + REPETITIONS[0], "together": CLIENTS * (pairs + 1)}
@@ -86,12 +89,11 @@ def test_on_several_threads_clients_are_compared_with_as_many_at_a_time(monkeypa
     monkeypatch.setattr(ThreadedScheduler, "train", on_threads)
     monkeypatch.setattr(BatchScheduler, "_train", together)
     config = RunConfig.parse({"clients": CLIENTS, "batch-size": 5, "local-steps": 3})
-    task = Images(config.task_settings())
-    module, pool = task.initial_model(0), Pool(task, CLIENTS, torch.device("cpu"))
+    problem = problem_of(config)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        found = measured_gain(VmapForm(task, module), config, task, module, pool, CLIENTS, clock)
+        found = measured_gain(VmapForm(problem.task, problem.module), problem, CLIENTS, clock)
     finally:
         torch.set_num_threads(before)
     assert found == pytest.approx(0.5)
@@ -105,10 +107,7 @@ def test_a_step_that_takes_too_long_is_not_compared(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Arithmetic, "train", alone)
     config = RunConfig.parse({"clients": CLIENTS})
-    task = Images(config.task_settings())
-    module = task.initial_model(0)
+    problem = problem_of(config)
     with pytest.raises(TooSlow, match=r"a step takes 0\.50 s"):
-        measured_gain(
-            VmapForm(task, module), config, task, module, Pool(task, CLIENTS, torch.device("cpu")), CLIENTS, clock
-        )
+        measured_gain(VmapForm(problem.task, problem.module), problem, CLIENTS, clock)
     assert clock.now == pytest.approx(2 * 0.5)  # once to warm up, once to see

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedappeal.simulation.forms.pooling import max_pool2d
+from fedappeal.simulation.forms.layers import max_pool2d
 
 
 @pytest.mark.parametrize("kernel", [2, 3, (1, 2), (3, 2), [2]])

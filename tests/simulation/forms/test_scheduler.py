@@ -10,8 +10,8 @@ from greenlet import getcurrent
 from torch import nn
 
 from client.training.requests import EvaluateRequest
+from fedappeal.simulation.evaluation import for_inference
 from fedappeal.simulation.forms import scheduler
-from fedappeal.simulation.forms.inference import for_inference
 from fedappeal.simulation.forms.scheduler import BatchScheduler
 
 

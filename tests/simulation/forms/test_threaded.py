@@ -20,7 +20,7 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
-from fedappeal.simulation.forms.threaded import ThreadedScheduler, may_share
+from fedappeal.simulation.forms.scheduler import ThreadedScheduler, may_share
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task

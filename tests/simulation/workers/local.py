@@ -10,15 +10,14 @@ import pytest
 
 from fedappeal.record.folder import RunFolder
 from fedappeal.simulation.clients import Contexts
-from fedappeal.simulation.workers.cluster import RayOptions
-from fedappeal.simulation.workers.crew import Crew, Remote, WorkerLost
-from fedappeal.simulation.workers.grid import WorkersGrid
-from fedappeal.simulation.workers.start import sums_suffice
+from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.workers.cluster import WorkerLost
+from fedappeal.simulation.workers.grid import Crew, Remote, WorkersGrid, sums_suffice
 from fedappeal.simulation.workers.worker import EngineWorker, WorkerJob
 
 
 class LocalWorker:
-    """A worker in this process; see `fedappeal.simulation.workers.crew.Remote`.
+    """A worker in this process; see `fedappeal.simulation.workers.grid.Remote`.
 
     Attributes:
         calls: methods that were called, in order.
@@ -66,23 +65,15 @@ class Workers:
         self.keeps: bool | None = None
 
     @contextmanager
-    def clients(
-        self,
-        contexts: Contexts,
-        mode: str,
-        threads: int,
-        workers: int,
-        options: RayOptions,
-        folder: RunFolder,
-    ) -> Iterator[WorkersGrid]:
+    def clients(self, contexts: Contexts, simulation: Simulation, folder: RunFolder) -> Iterator[WorkersGrid]:
         plugins = contexts.plugins
         keeps = sums_suffice(plugins) if self.keeps is None else self.keeps
-        job = WorkerJob(plugins.config, plugins.given, mode, "cpu", contexts.data_dir, 1, keeps)
+        job = WorkerJob(plugins.config, plugins.given, simulation.mode, "cpu", contexts.data_dir, 1, keeps)
 
         def dies(k: int) -> Callable[[str, int], str]:
             return lambda method, count: self.dies(k, method, count)
 
-        self.made = [LocalWorker(job, dies(k)) for k in range(workers)]
+        self.made = [LocalWorker(job, dies(k)) for k in range(simulation.workers)]
         remote: dict[int, Remote] = dict(enumerate(self.made))
 
         def told(worker: int, clients: int, reason: str) -> None:
@@ -100,5 +91,5 @@ class Workers:
 def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workers:
     """Let simulations with workers have these."""
     made = Workers()
-    monkeypatch.setattr("fedappeal.simulation.workers.start.clients_on_workers", made.clients)
+    monkeypatch.setattr("fedappeal.simulation.workers.grid.clients_on_workers", made.clients)
     return made
