@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from server.new_run import new_run
 from torch import nn
 
 from client.training.models import BFLOAT16
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation import precision
 from fedappeal.simulation.engine import simulate
@@ -51,7 +51,7 @@ def history(
             **settings,
         }
     )
-    run = new_run(folder, config)
+    run = RunPlan.of(config, folder).folder({})
     task = OneFeature(TaskSettings.parse({"clients": 3}))
     simulate(config, run, Simulation(mode, threads=threads, evaluation_precision=how), task=task)
     return Record(folder).history

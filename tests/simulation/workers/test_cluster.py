@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.new_run import new_run
 
 from fedappeal.record.reader import Record
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_on_ray
@@ -25,11 +25,11 @@ WATCHED = """
 import json, os, sys
 from pathlib import Path
 import psutil
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import OWN
-from server.new_run import new_run
 
 seen = {}
 os.environ.update(OWN)
@@ -46,7 +46,7 @@ def look(record):
 
 config = RunConfig.parse(json.loads(sys.argv[2]))
 path = Path(sys.argv[1])
-simulate(config, new_run(path, config), Simulation(threads=1, workers=2), look)
+simulate(config, RunPlan.of(config, path).folder({}), Simulation(threads=1, workers=2), look)
 print(json.dumps(seen))
 """
 
@@ -107,7 +107,9 @@ def test_a_node_that_dies_is_noticed(cluster: Any, tmp_path: Path) -> None:
             assert not psutil.wait_procs(its_own, timeout=60)[1]
 
     # All CPUs of a node for each worker: else Ray may put both on one node.
-    simulate(config, new_run(path, config), Simulation(threads=1, ray=cluster.address, ray_cpus=2.0), kill)
+    simulate(
+        config, RunPlan.of(config, path).folder({}), Simulation(threads=1, ray=cluster.address, ray_cpus=2.0), kill
+    )
     assert_same(one, path)
     lost = [event["clients"] for event in Record(path).events if event["event"] == "worker-lost"]
     assert lost in ([3], [4])  # Ray chooses which node has which worker
