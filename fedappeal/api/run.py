@@ -36,7 +36,7 @@ from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.views.comparison.export import pandas
 from fedappeal.views.tracking.following import tracked
-from fedappeal.views.tracking.registry import MakeTracker
+from fedappeal.views.tracking.tracker import MakeTracker
 from server.build import Given, chosen
 from server.checkpoints import Checkpoint
 from server.continuation import settings_to_resume

@@ -18,7 +18,7 @@ from fedappeal.record.reader import Record
 from fedappeal.record.resumption import KIND, SIMULATION
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.options import Simulation
-from fedappeal.views.tracking.registry import chosen_trackers, several
+from fedappeal.views.tracking.tracker import chosen_trackers
 from server.build import Given
 
 
@@ -79,7 +79,7 @@ def simulate(
     Raises:
         ConfigError: one line for what is not allowed, before anything is written.
     """
-    trackers, plugin_settings = chosen_trackers(several(track), set or {})
+    trackers, plugin_settings = chosen_trackers(track, set or {})
     plan = planned(strategy, task, Own.of(locals()), settings, plugin_settings, data_dir)
     how = Simulation(mode, device, data_dir, threads, evaluation_precision=evaluation_precision)
     watching = Watching(evaluate, on_round, quiet, trackers)
@@ -122,7 +122,7 @@ def load(
     Raises:
         ConfigError: no run is there, or what is given is not what the run began with.
     """
-    trackers, others = chosen_trackers(several(track), set or {})
+    trackers, others = chosen_trackers(track, set or {})
     if others:
         raise ConfigError(f"set = '{next(iter(others))}' is not allowed: settings of the trackers in track alone")
     folder = Path(path).absolute()

@@ -18,7 +18,7 @@ from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks import TASKS
 from fedappeal.tasks.task import Task
-from fedappeal.views.tracking.registry import TRACKERS
+from fedappeal.views.tracking.tracker import TRACKERS
 from strategies.rounds.algorithm import Algorithm
 
 KINDS: tuple[tuple[str, str, Registry[Any]], ...] = (

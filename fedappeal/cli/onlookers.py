@@ -21,9 +21,8 @@ from fedappeal.views.metrics.serving import NOWHERE, MetricsPort
 from fedappeal.views.terminal.progress import described, one_run, several_runs
 from fedappeal.views.terminal.shown import as_json, complain, say
 from fedappeal.views.terminal.view import RunView
-from fedappeal.views.tracking.following import tracked
-from fedappeal.views.tracking.registry import MakeTracker, chosen_trackers
-from fedappeal.views.tracking.sweep import all_tracked
+from fedappeal.views.tracking.following import all_tracked, tracked
+from fedappeal.views.tracking.tracker import MakeTracker, chosen_trackers
 
 if TYPE_CHECKING:
     from fedappeal.federation.remote import RemoteSuperLink
@@ -90,7 +89,7 @@ class CommandOnlookers:
         connected = ConnectedClients(superlink)
 
         def registry() -> Any:
-            from fedappeal.views.metrics.folder import FolderMetrics
+            from fedappeal.views.metrics.run_metrics import FolderMetrics
 
             return FolderMetrics(folder, connected.count if connects else None)
 

@@ -29,7 +29,7 @@ def names(tmp_path: Path) -> set[str]:
     from fedappeal.record.files import CONFIG, HISTORY
     from fedappeal.record.lines import append_lines
     from fedappeal.views.metrics.client_metrics import ClientMetrics
-    from fedappeal.views.metrics.folder import FolderMetrics
+    from fedappeal.views.metrics.run_metrics import FolderMetrics
 
     settings = {"task": "digits", "seed": 3, "strategy": "maxfl", "rounds": 9}
     (tmp_path / CONFIG).write_text(json.dumps({"settings": settings}))

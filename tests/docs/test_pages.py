@@ -24,7 +24,7 @@ from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEG
 from fedappeal.flower.superlink.superlink_process import Ports
 from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import TASKS
-from fedappeal.views.tracking.registry import chosen_trackers
+from fedappeal.views.tracking.tracker import chosen_trackers
 from server.build import check_settings
 from tests.docs.pages import DOCS, ROOT, pages
 from tests.test_imports import RANKS

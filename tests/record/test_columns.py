@@ -77,7 +77,7 @@ def test_a_new_number_stands_in_reports_and_on_the_live_page(run: Path) -> None:
 def test_a_new_number_stands_in_prometheus_and_trackers(run: Path) -> None:
     assert numbers(Record(run).history[1])["jain_index"] == 0.875
     exposition = pytest.importorskip("prometheus_client.exposition", reason="the extra metrics is not installed")
-    from fedappeal.views.metrics.folder import FolderMetrics
+    from fedappeal.views.metrics.run_metrics import FolderMetrics
 
     text = exposition.generate_latest(FolderMetrics(run)).decode()
     assert "# HELP fedappeal_model_jain_index How alike the clients are served, 1: all alike" in text

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -28,22 +29,20 @@ class ClientMetrics(CollectorRegistry):
         self._activity = Activity(state)
         self._clock = clock
         self._alone = threading.Lock()
+        gauge = partial(Gauge, registry=self)
         self._events = Counter("fedappeal_client_events", "What happened, by kind", ["event"], registry=self)
-        self._connected = Gauge("fedappeal_client_connected", "1 while the SuperLink answers", registry=self)
-        self._paused = Gauge("fedappeal_client_paused", "1 while its owner has it rest", registry=self)
-        self._polled = Gauge(
-            "fedappeal_client_last_alive_seconds", "When it last polled or began to work, since 1970", registry=self
-        )
-        self._runs = Gauge("fedappeal_client_runs", "Runs that it remembers", registry=self)
-        self._done = Gauge(
-            "fedappeal_client_answers", "Answers in these runs, by what was done", ["done"], registry=self
-        )
-        self._seconds = Gauge("fedappeal_client_work_seconds", "Time that these answers took", registry=self)
-        self._bytes = Gauge("fedappeal_client_bytes", "Bytes of contents in these runs", ["direction"], registry=self)
-        self._round = Gauge("fedappeal_client_round", "The latest round in which it judged a model", registry=self)
-        self._figure = Gauge("fedappeal_client_model_figure", "What it measured of that model", registry=self)
-        self._requirement = Gauge("fedappeal_client_requirement", "What it requires of a model", registry=self)
-        self._met = Gauge("fedappeal_client_requirement_met", "1 where that model meets it", registry=self)
+        self._connected = gauge("fedappeal_client_connected", "1 while the SuperLink answers")
+        self._paused = gauge("fedappeal_client_paused", "1 while its owner has it rest")
+        alive = "When it last polled or began to work, since 1970"
+        self._polled = gauge("fedappeal_client_last_alive_seconds", alive)
+        self._runs = gauge("fedappeal_client_runs", "Runs that it remembers")
+        self._done = gauge("fedappeal_client_answers", "Answers in these runs, by what was done", ["done"])
+        self._seconds = gauge("fedappeal_client_work_seconds", "Time that these answers took")
+        self._bytes = gauge("fedappeal_client_bytes", "Bytes of contents in these runs", ["direction"])
+        self._round = gauge("fedappeal_client_round", "The latest round in which it judged a model")
+        self._figure = gauge("fedappeal_client_model_figure", "What it measured of that model")
+        self._requirement = gauge("fedappeal_client_requirement", "What it requires of a model")
+        self._met = gauge("fedappeal_client_requirement_met", "1 where that model meets it")
         for event in EVENTS:
             self._events.labels(event)
 

@@ -1,18 +1,82 @@
-"""The metrics of one run, from the lines of its history and of its events."""
+"""A run's metrics, read from its folder each time that they are asked for: a run never waits for them."""
 
 import math
-from collections.abc import Mapping
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric as MetricFamily
 
-from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.columns import GAUGE, Column, templates
+from fedappeal.record.follower import Follower
+from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import FAILED, RUNNING, WAITING, Snapshot
-from fedappeal.views.metrics.reasons import KINDS, kind_of
+from fedappeal.settings.config import ConfigError
+from fedappeal.views.metrics.serving import CountConnected
 
+OTHER = "other"
+_KINDS = {
+    "no-answer": r"^no answer|^slow alone",
+    "not-finite": r"is not a finite number|not finite",
+    "data": r"data is refused|OwnDataError",
+    "influence": r"\(influence-norm\)",
+    "client-id": r"client-id|another key|max-clients",
+    "malformed": r"^reply |is not allowed|^array |^model has arrays|cannot be (used|read)|its reply |its answer ",
+    "client-error": r"^[A-Za-z_]*(Error|Exception|Refused)\b",
+}
+KINDS = (*_KINDS, OTHER)
+"""Kinds of reasons for which a reply is left out or a client refused: few, whatever other parties write."""
 DECISIONS = ("joined", "sat_out", "left", "failed", "surplus")
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+class FolderMetrics(CollectorRegistry):
+    """All metrics of the run in a folder; nothing, while there is none.
+
+    Args:
+        folder: the run's.
+        connected: counts the connected clients; None: the run has no connections.
+    """
+
+    def __init__(self, folder: Path, connected: CountConnected | None = None) -> None:
+        super().__init__()
+        self._folder = folder
+        self._connected = connected
+        self._clients: Gauge | None = None
+        if connected is not None:
+            self._clients = Gauge("fedappeal_clients_connected", "Clients connected to the SuperLink", registry=self)
+        self._follower = Follower(folder)
+        self._run: RunMetrics | None = None
+        self._alone = threading.Lock()
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """Read what is new in the folder, and yield all metrics."""
+        with self._alone:
+            if self._clients is not None and self._connected is not None:
+                count = self._connected()
+                self._clients.set(float("nan") if count is None else count)
+            with suppress(OSError, ConfigError):  # the folder may not be there yet, or be seen no more
+                self._read()
+            families: list[MetricFamily] = [*super().collect()]
+            families += self._run.registry.collect() if self._run else []
+        yield from families
+
+    def _read(self) -> None:
+        news = self._follower.read()
+        if self._run is None or news.anew:  # a run that continues dropped rounds: count anew
+            self._run = RunMetrics(Record(self._folder).settings)
+        if news.rounds:
+            self._run.metric = Record(self._folder).metric  # a run records it with its first round
+        for line in news.rounds:
+            self._run.round(line)
+        for line in news.events:
+            self._run.event(line)
 
 
 class RunMetrics:
@@ -23,36 +87,32 @@ class RunMetrics:
         metric: the task's primary metric.
     """
 
-    def __init__(self, settings: Mapping[str, Any], metric: Metric = ACCURACY) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.metric = metric
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.registry = CollectorRegistry()
+        self.metric = ACCURACY
         self._snapshot = Snapshot()
+        gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
         named = {key: str(settings.get(key, ""))[:200] for key in ("strategy", "task", "seed")}
-        info = Gauge("fedappeal_run_info", "1; which run this is", list(named), registry=registry)
-        info.labels(**named).set(1)
-        planned = Gauge("fedappeal_rounds_planned", "Rounds that the run is to have", registry=registry)
+        gauge("fedappeal_run_info", "1; which run this is", list(named)).labels(**named).set(1)
+        planned = gauge("fedappeal_rounds_planned", "Rounds that the run is to have")
         planned.set(int(settings.get("rounds", 0)))
-        self._round = Gauge("fedappeal_round", "The latest finished round", registry=registry)
-        self._rounds = Counter("fedappeal_rounds", "Finished rounds", registry=registry)
+        self._round = gauge("fedappeal_round", "The latest finished round")
+        self._rounds = counter("fedappeal_rounds", "Finished rounds")
         self._seconds = Histogram(
-            "fedappeal_round_seconds", "Wall time of rounds", buckets=_SECONDS, registry=registry
+            "fedappeal_round_seconds", "Wall time of rounds", buckets=_SECONDS, registry=self.registry
         )
-        self._bytes = Counter("fedappeal_bytes", "Bytes of messages' contents", ["direction"], registry=registry)
-        self._asked = Counter("fedappeal_asked", "Requests to train", registry=registry)
-        self._decisions = Counter(
-            "fedappeal_decisions", "What became of requests to train", ["decision"], registry=registry
-        )
-        self._latest = Gauge(
-            "fedappeal_round_decisions", "The same, of the latest round", ["decision"], registry=registry
-        )
-        self._failures = Counter("fedappeal_failures", "Replies left out, by kind", ["reason"], registry=registry)
-        self._refused = Counter("fedappeal_refusals", "Clients refused, by kind", ["reason"], registry=registry)
-        self._unavailable = Counter("fedappeal_unavailable", "Nodes that were called in vain", registry=registry)
-        self._enrolled = Gauge("fedappeal_clients_enrolled", "Clients that answered the roll call", registry=registry)
+        self._bytes = counter("fedappeal_bytes", "Bytes of messages' contents", ["direction"])
+        self._asked = counter("fedappeal_asked", "Requests to train")
+        self._decisions = counter("fedappeal_decisions", "What became of requests to train", ["decision"])
+        self._latest = gauge("fedappeal_round_decisions", "The same, of the latest round", ["decision"])
+        self._failures = counter("fedappeal_failures", "Replies left out, by kind", ["reason"])
+        self._refused = counter("fedappeal_refusals", "Clients refused, by kind", ["reason"])
+        self._unavailable = counter("fedappeal_unavailable", "Nodes that were called in vain")
+        self._enrolled = gauge("fedappeal_clients_enrolled", "Clients that answered the roll call")
         self._figures = {column: self._gauge(column) for column in templates(GAUGE)}
-        self._rollbacks = Counter("fedappeal_rollbacks", "Useless models that were taken back", registry=registry)
-        self._running = Gauge("fedappeal_run_running", "1 from the first event to the run's end", registry=registry)
-        self._failed = Gauge("fedappeal_run_failed", "1 where the run has failed", registry=registry)
+        self._rollbacks = counter("fedappeal_rollbacks", "Useless models that were taken back")
+        self._running = gauge("fedappeal_run_running", "1 from the first event to the run's end")
+        self._failed = gauge("fedappeal_run_failed", "1 where the run has failed")
         for direction in ("up", "down"):
             self._bytes.labels(direction)
         for decision in DECISIONS:
@@ -103,6 +163,12 @@ class RunMetrics:
         self._snapshot.event(line)
         self._running.set(self._snapshot.state in (WAITING, RUNNING))
         self._failed.set(self._snapshot.state == FAILED)
+
+
+def kind_of(reason: object) -> str:
+    """Return the kind of a reason; the first that fits, else ``other``."""
+    text = str(reason)
+    return next((kind for kind, pattern in _KINDS.items() if re.search(pattern, text)), OTHER)
 
 
 def _number(value: Any) -> float:

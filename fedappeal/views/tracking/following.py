@@ -1,4 +1,4 @@
-"""A tracker at work: one thread that reads a run's folder and hands the tracker what is new.
+"""Trackers at work: one thread each, which reads a run's folder and hands the tracker what is new.
 
 The run never waits for it: a tracker that is slow lags behind, one that raises or hangs is dropped with one line.
 What it had recorded is in ``tracker-NAME.json`` in the run's folder, so that a continued run continues there.
@@ -7,7 +7,7 @@ What it had recorded is in ``tracker-NAME.json`` in the run's folder, so that a 
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
-from fedappeal.views.tracking.registry import MakeTracker
-from fedappeal.views.tracking.tracker import TrackedRun, Tracker
+from fedappeal.views.tracking.tracker import MakeTracker, TrackedRun, Tracker
 
 Say = Callable[[str], None]
 """Shows one line to the user."""
@@ -158,30 +157,80 @@ def numbers(line: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-@contextmanager
-def tracked(folder: Path, makers: Iterable[MakeTracker], say: Say) -> Iterator[None]:
-    """Track a run while the block runs it.
+class Tracking:
+    """Trackers of several runs, each followed from when its folder is there until it has ended.
 
     Args:
-        folder: the run's; it may not be there yet.
-        makers: make the trackers.
+        folders: the runs'.
+        makers: make the trackers of each.
         say: told of a tracker that is dropped.
     """
-    following = [Following(make, folder, say) for make in makers]
-    for each in following:
-        each.start()
-    failed = False
+
+    def __init__(self, folders: Sequence[Path], makers: Sequence[MakeTracker], say: Say) -> None:
+        self._makers, self._say = makers, say
+        self._folders = tuple(folders)
+        self._waiting = set(range(len(folders))) if makers else set()
+        self._running: dict[int, list[Following]] = {}
+        self._ended: list[Following] = []
+
+    def update(self) -> None:
+        """Begin with the runs that have begun; called a few times a second."""
+        for number in [number for number in self._waiting if (self._folders[number] / CONFIG).is_file()]:
+            self.begin(number)
+
+    def begin(self, number: int) -> None:
+        """Follow the run of that number, unless it is followed."""
+        if number in self._waiting:
+            self._waiting.remove(number)
+            self._running[number] = [Following(make, self._folders[number], self._say) for make in self._makers]
+            for following in self._running[number]:
+                following.start()
+
+    def ended(self, number: int, reason: str) -> None:
+        """The run of that number is over; ``reason``: why it failed, or empty."""
+        self.begin(number)
+        self._end(number, FAILED if reason else "")
+
+    def wait(self) -> None:
+        """Wait for the trackers of all runs; those that are not over were interrupted."""
+        for number in list(self._running):
+            self._end(number)
+        for following in self._ended:
+            following.wait()
+
+    def _end(self, number: int, how: str = "") -> None:
+        self._ended = [following for following in self._ended if following.is_alive()]
+        for following in self._running.pop(number, ()):
+            following.over(how or _process_end(self._folders[number]))
+            self._ended.append(following)
+
+
+def _process_end(folder: Path) -> str:
+    try:
+        return Record(folder).standing.process_end
+    except ConfigError:  # a damaged folder is said by what needs it
+        return INTERRUPTED
+
+
+@contextmanager
+def tracked(folder: Path, makers: Sequence[MakeTracker], say: Say) -> Iterator[None]:
+    """Track a run while the block runs it; its folder may not be there yet. Arguments as of `Tracking`."""
+    tracking = Tracking([folder], makers, say)
+    tracking.begin(0)
     try:
         yield
-    except Exception:
-        failed = True
+    except Exception as error:
+        tracking.ended(0, str(error) or FAILED)
         raise
     finally:
-        try:
-            how = FAILED if failed else Record(folder).standing.process_end
-        except ConfigError:  # a damaged folder is said by what needs it
-            how = INTERRUPTED
-        for each in following:
-            each.over(how)
-        for each in following:
-            each.wait()
+        tracking.wait()
+
+
+@contextmanager
+def all_tracked(folders: Sequence[Path], makers: Sequence[MakeTracker], say: Say) -> Iterator[Tracking]:
+    """Track several runs while the block runs them; arguments as of `Tracking`."""
+    tracking = Tracking(folders, makers, say)
+    try:
+        yield tracking
+    finally:
+        tracking.wait()

@@ -1,13 +1,15 @@
-"""What a tracker is: the interface that TensorBoard, MLflow, W&B and trackers of others implement."""
+"""What a tracker is, for TensorBoard, MLflow, W&B and trackers of others, and which of them a run's user chose."""
 
 import importlib.util
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from fedappeal.core.plugins import Plugin
-from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.core.plugins import Plugin, Registry, parse_section
+from fedappeal.settings.config import ConfigError, Scalar, section
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,11 @@ class Tracker(Plugin):
             ConfigError: it is not; says how to install it.
         """
         for module in cls.needs:
-            if not _is_installed(module):
+            try:
+                installed = importlib.util.find_spec(module) is not None
+            except ModuleNotFoundError:  # the package that it is in
+                installed = False
+            if not installed:
                 raise ConfigError(
                     f"track = '{cls.name}' is not allowed: it needs '{module}', which is not installed: "
                     f"pip install 'fedappeal[{cls.extra}]'"
@@ -77,8 +83,71 @@ class Tracker(Plugin):
         """End: the run is ``finished``, ``interrupted`` (it can be continued) or ``failed``."""
 
 
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it is in
-        return False
+TRACKERS = Registry(
+    "track",
+    "fedappeal.trackers",
+    Tracker,
+    {
+        "tensorboard": "fedappeal.views.tracking.tensorboard:TensorBoard",
+        "mlflow": "fedappeal.views.tracking.mlflow:MLflow",
+        "wandb": "fedappeal.views.tracking.wandb:WandB",
+    },
+)
+
+
+@dataclass(frozen=True)
+class MakeTracker:
+    """A tracker that a user chose: its name, and what makes it."""
+
+    name: str
+    make: Callable[[], Tracker]
+
+    def __call__(self) -> Tracker:
+        """Return the tracker."""
+        return self.make()
+
+
+def chosen_trackers(choices: Any, settings: Mapping[str, Any]) -> tuple[tuple[MakeTracker, ...], dict[str, Any]]:
+    """Return what makes each tracker, and the settings without those of trackers.
+
+    Args:
+        choices: a name, a class or an object, or several.
+        settings: of the run, by key; those of plug-ins under ``NAME.KEY``.
+
+    Raises:
+        ConfigError: an unknown name or setting, a tracker given twice, or one whose package is not installed.
+    """
+    makers: dict[str, MakeTracker] = {}
+    for choice in choices if isinstance(choices, list | tuple) else [choices]:
+        kind = _kind(choice)
+        if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", kind.name):
+            raise ConfigError(
+                f"tracker {kind.__name__} is called '{kind.name}': small letters, digits and '-' are allowed"
+            )
+        if kind.name in makers:
+            raise ConfigError(f"track = '{kind.name}' is given twice")
+        kind.check_installed()
+        tracker_settings = {key.replace("_", "-"): v for key, v in section(settings, kind.name).items()}
+        if not isinstance(choice, Tracker):
+            makers[kind.name] = MakeTracker(kind.name, partial(kind, parse_section(kind, tracker_settings)))
+        elif tracker_settings:
+            setting = f"{kind.name}.{next(iter(tracker_settings))}"
+            raise ConfigError(f"set = '{setting}' is not allowed: the tracker is an object")
+        else:
+            makers[kind.name] = MakeTracker(kind.name, partial(_itself, choice))
+    others = {k: v for k, v in settings.items() if k.partition(".")[0] not in makers or "." not in k}
+    return tuple(makers.values()), others
+
+
+def _kind(choice: Any) -> type[Tracker]:
+    if isinstance(choice, str):
+        return TRACKERS.load(choice)
+    if isinstance(choice, type) and issubclass(choice, Tracker):
+        return choice
+    if isinstance(choice, Tracker):
+        return type(choice)
+    raise ConfigError(f"track = {choice!r} is not allowed: a name, or a fedappeal.views.tracking.tracker.Tracker")
+
+
+def _itself(tracker: Tracker) -> Tracker:
+    return tracker

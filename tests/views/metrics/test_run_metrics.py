@@ -25,7 +25,7 @@ from fedappeal.runs.launch.remote import Submission
 from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
-from fedappeal.views.metrics.reasons import KINDS, OTHER, kind_of
+from fedappeal.views.metrics.run_metrics import KINDS, OTHER, kind_of
 from fedappeal.views.metrics.serving import MetricsPort
 from fedappeal.views.terminal.view import RunView
 
@@ -71,7 +71,7 @@ def line(number: int, **more: Any) -> dict[str, Any]:
 
 
 def metrics_of(folder: Path, count: int | None = None) -> Any:
-    from fedappeal.views.metrics.folder import FolderMetrics
+    from fedappeal.views.metrics.run_metrics import FolderMetrics
 
     return FolderMetrics(folder, (lambda: count) if count is not None else None)
 

@@ -17,7 +17,7 @@ from fedappeal.runs.launch.local import LocalProcesses
 from fedappeal.runs.launch.remote import Submission
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.metrics.serving import NOWHERE
-from fedappeal.views.tracking.registry import TRACKERS, chosen_trackers
+from fedappeal.views.tracking.tracker import TRACKERS, chosen_trackers
 from tests.views.tracking.recorder import Kept
 
 OWN = '''
