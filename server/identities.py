@@ -14,7 +14,7 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.keys import is_client_id
-from fedappeal.record.resumption import is_local
+from fedappeal.record.folder import is_local
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.system.locks import InUse, only_process

@@ -12,9 +12,8 @@ from fedappeal.protocol.keys import DataProblem
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.decisions import packed
 from fedappeal.record.files import HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
-from fedappeal.record.folder import RunFolder
+from fedappeal.record.folder import RunFolder, is_local
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import is_local
 from server.build import Chosen
 from server.checkpoints import Checkpoint, write_checkpoint
 from strategies.rounds.exchange.members import Member

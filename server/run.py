@@ -18,9 +18,8 @@ from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.record.columns import CARD as CARD_COLUMNS
 from fedappeal.record.columns import shown_in
 from fedappeal.record.files import MODEL
-from fedappeal.record.folder import RunFolder, new_path, without_memory
+from fedappeal.record.folder import KIND, SUBMITTED, RunFolder, new_path, schedule_rounds, without_memory
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import KIND, SUBMITTED, schedule_rounds
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.participation import AUTO
 from fedappeal.system.files import CARD, read_safetensors, write_safetensors

@@ -13,9 +13,8 @@ from fedappeal.api.own import Own
 from fedappeal.api.plan import facts_of, given_again, planned
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
-from fedappeal.record.folder import GIVEN, check_new
+from fedappeal.record.folder import GIVEN, KIND, SIMULATION, check_new
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import KIND, SIMULATION
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.options import Simulation
 from fedappeal.views.tracking.tracker import chosen_trackers

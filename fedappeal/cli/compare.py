@@ -11,11 +11,11 @@ from fedappeal.cli.checks import check_file
 from fedappeal.cli.option_groups import CompareOptions
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
+from fedappeal.views.comparison.curves import check_picture, draw_comparison, picture_bytes
 from fedappeal.views.comparison.export import FORMATS, Format, left_out, text_of
-from fedappeal.views.comparison.picture import check_picture, draw_comparison, picture_bytes
 from fedappeal.views.comparison.result import compare_runs
-from fedappeal.views.comparison.result_tables import comparison_tables
 from fedappeal.views.comparison.runs import read_runs
+from fedappeal.views.comparison.table import comparison_tables
 from fedappeal.views.terminal.shown import say
 
 

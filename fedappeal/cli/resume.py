@@ -11,9 +11,19 @@ from fedappeal.cli.onlookers import CommandOnlookers, ends
 from fedappeal.cli.submit import launch_submission
 from fedappeal.core.plugins import HERE, current_folder_unsearched
 from fedappeal.record.files import CONFIG
-from fedappeal.record.folder import COMMAND_LOCK, GIVEN, RunFolder, Usable, without_memory
+from fedappeal.record.folder import (
+    COMMAND_LOCK,
+    GIVEN,
+    KIND,
+    LOCAL,
+    SIMULATION,
+    SUBMITTED,
+    RunFolder,
+    Usable,
+    runtime_of,
+    without_memory,
+)
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import KIND, LOCAL, SIMULATION, SUBMITTED, runtime_of
 from fedappeal.runs.allowed import check_allowed
 from fedappeal.runs.checks import check_trains_here
 from fedappeal.runs.launch.in_process import InProcess, memory_of

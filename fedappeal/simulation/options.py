@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fedappeal.record.resumption import KIND, SIMULATION
+from fedappeal.record.folder import KIND, SIMULATION
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.simulation.workers.cluster import RayOptions
 

@@ -18,8 +18,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedappeal.web.token import new_token
-
 log = logging.getLogger(__name__)
 
 TOKEN = "token"  # nosec B105 # the parameter's name
@@ -183,6 +181,11 @@ class Guarded:
         except TimeoutError:
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not arrive in time") from None
         return bytes(body)
+
+
+def new_token() -> str:
+    """Return a secret of 256 random bits, fit for an address."""
+    return secrets.token_urlsafe(32)
 
 
 def _equal(shown: str, secret: str) -> bool:

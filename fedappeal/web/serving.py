@@ -14,9 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.web.access import POLICY, TOKEN, Guarded
+from fedappeal.web.access import POLICY, TOKEN, Guarded, new_token
 from fedappeal.web.header_wait import HeaderWait
-from fedappeal.web.token import new_token
 
 LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):([0-9]{1,5})")

@@ -23,9 +23,9 @@ from fedappeal.flower.node.fleet import MessageDropped, NotConnected
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.protocol import keys, proof
 from fedappeal.record.files import INITIAL
+from fedappeal.record.folder import KIND, LOCAL
 from fedappeal.record.follower import WatchedRun
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import KIND, LOCAL
 from fedappeal.runs.launch.clients import ClientProcesses
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig

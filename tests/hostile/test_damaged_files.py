@@ -24,10 +24,9 @@ from fedappeal.core.requirement import Requirement
 from fedappeal.core.store import Record
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.files import CHECKPOINT, EVENTS, HISTORY, PARTICIPATION, POLICIES
-from fedappeal.record.folder import RunFolder
+from fedappeal.record.folder import RunFolder, rounds_done
 from fedappeal.record.reader import Record as RunRecord
 from fedappeal.record.reader import usable_lines
-from fedappeal.record.resumption import rounds_done
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from fedappeal.record.folder import KIND, SIMULATION
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import KIND, SIMULATION
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate

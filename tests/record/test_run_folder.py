@@ -8,9 +8,8 @@ import pytest
 
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
-from fedappeal.record.folder import RunFolder, check_new
+from fedappeal.record.folder import RunFolder, check_new, runtime_of
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import runtime_of
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_values

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.resumption import KIND, LOCAL, SUBMITTED
+from fedappeal.record.folder import KIND, LOCAL, SUBMITTED
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.locks import only_process

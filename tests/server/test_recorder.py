@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord
 
 import server.recorder
 from fedappeal.record.files import CHECKPOINT
+from fedappeal.record.folder import KIND, LOCAL, SUBMITTED, rounds_done
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import KIND, LOCAL, SUBMITTED, rounds_done
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from server.build import check_settings, chosen

@@ -6,7 +6,7 @@ import pytest
 
 from fedappeal.system.socket_owner import NotTold
 from fedappeal.web import slots
-from fedappeal.web.slots import has_slot, visitor
+from fedappeal.web.header_wait import has_slot, visitor
 
 OWNER = os.geteuid()
 ONE, OTHER = OWNER + 1, OWNER + 2

@@ -1,6 +1,6 @@
 """The secret of a page is long, and another each time."""
 
-from fedappeal.web.token import new_token
+from fedappeal.web.access import new_token
 
 
 def test_tokens_are_long_and_differ() -> None:

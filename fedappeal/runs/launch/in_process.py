@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedappeal.record.folder import RunFolder, Usable
+from fedappeal.record.folder import RunFolder, Usable, rounds_done
 from fedappeal.record.reader import Record
-from fedappeal.record.resumption import rounds_done
 from fedappeal.runs.allowed import resume_command
 from fedappeal.runs.checks import check_learns_here, check_out
 from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded

@@ -10,9 +10,8 @@ from fedappeal.federation.address import check_port
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
 from fedappeal.record.files import INITIAL
-from fedappeal.record.folder import COMMAND_LOCK, RunFolder
+from fedappeal.record.folder import COMMAND_LOCK, KIND, LOCAL, RunFolder
 from fedappeal.record.follower import Watch, WatchedRun
-from fedappeal.record.resumption import KIND, LOCAL
 from fedappeal.runs.allowed import resume_command
 from fedappeal.runs.checks import check_guarded, check_trains_here
 from fedappeal.runs.influence import check_bounded

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.result import Comparison, compare_runs
-from fedappeal.views.comparison.result_tables import comparison_tables
 from fedappeal.views.comparison.runs import RunLike, read_runs
-from fedappeal.views.comparison.table import Table
+from fedappeal.views.comparison.table import Table, comparison_tables
 
 if TYPE_CHECKING:
     import pandas as pd

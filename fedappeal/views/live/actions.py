@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.federation.submit import stop_run
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.record.resumption import SUBMITTED
+from fedappeal.record.folder import SUBMITTED
 from fedappeal.record.snapshot import FAILED, INTERRUPTED, RUNNING, WAITING
 
 STOPPED = "stopped"

@@ -1,12 +1,15 @@
 """The live page as an app: its files, the stream of what changes, the charts, stop and resume."""
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -17,14 +20,98 @@ from starlette.staticfiles import StaticFiles
 
 from fedappeal.flower.control import ControlError
 from fedappeal.protocol.foreign_text import parse_json, printable
+from fedappeal.record.files import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.actions import NotDone
-from fedappeal.views.live.charts import Charts, plotly_script
 from fedappeal.views.live.view import SHARE, View
+from fedappeal.views.report.charts import check_plotly
 from fedappeal.views.report.page import DRAWING
+from fedappeal.views.report.report import run_charts
 from fedappeal.web.access import CHART_POLICY
 from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, ServedPage, served
+
+SHORTEST = 5.0
+"""Seconds, at least, until charts are made again."""
+
+
+class Charts:
+    """Charts of the run that is shown; one making of them at a time, which all pages share.
+
+    Args:
+        path: returns the run's folder.
+        over: returns whether the run has ended: its last charts are made at once.
+        clock: returns seconds that only grow.
+        spent: returns the CPU seconds of this thread.
+    """
+
+    def __init__(
+        self,
+        path: Callable[[], Path | None],
+        over: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+        spent: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._path, self._over, self._clock, self._spent = path, over, clock, spent
+        self._lock = threading.Lock()
+        self._made_of: tuple[Path | None, int] = (None, -1)
+        self._text, self._due, self._drawn = "", 0.0, False
+
+    def text(self) -> str:
+        """Return the charts as JSON: ``charts``, the ``verdict`` in words, ``again`` (seconds), or a ``note``."""
+        with self._lock:
+            path, began = self._path(), self._spent()
+            made_of = (path, _size(path))
+            wanted = self._clock() >= self._due or self._over() or path != self._made_of[0]
+            if made_of != self._made_of and wanted:
+                self._text, drawn = _made(path)
+                self._made_of = made_of
+                # The first time pays for loading Plotly, which says nothing of the next.
+                cost = self._spent() - began if self._drawn else 0.0
+                self._drawn = self._drawn or drawn
+                self._due = self._clock() + max(SHORTEST, cost / SHARE)
+            return f'{{"again":{max(0.0, self._due - self._clock()):.1f},{self._text[1:]}'
+
+
+def _size(path: Path | None) -> int:
+    try:
+        return (path / HISTORY).stat().st_size if path is not None else 0
+    except OSError:
+        return 0
+
+
+def _made(path: Path | None) -> tuple[str, bool]:
+    """Return the charts as JSON, and whether there are any."""
+    try:
+        check_plotly()
+        if path is None or not _size(path):
+            return _note("charts come with the first finished round"), False
+        verdict, charts = run_charts(path)
+    except ConfigError as error:
+        return _note(str(error)), False
+    from plotly.utils import PlotlyJSONEncoder
+
+    shown: list[dict[str, Any]] = [
+        {"title": chart.title, "alt": chart.alt, "tall": chart.tall, "figure": chart.figure} for chart in charts
+    ]
+    return json.dumps({"note": "", "verdict": verdict, "charts": shown}, cls=PlotlyJSONEncoder), True
+
+
+def _note(text: str) -> str:
+    return json.dumps({"note": text, "verdict": "", "charts": []})
+
+
+@lru_cache(maxsize=1)
+def plotly_script() -> str:
+    """Return Plotly's script, from its package; empty where that is not installed."""
+    try:
+        check_plotly()
+    except ConfigError:
+        return ""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"

@@ -8,7 +8,7 @@ from importlib.resources import files
 from urllib.parse import quote
 
 from fedappeal.views.comparison.table import Table
-from fedappeal.views.report.chart import Chart
+from fedappeal.views.report.charts import Chart
 
 _FIGURES = "figures"
 """Id of the element that holds the charts' data."""

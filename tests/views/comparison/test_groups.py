@@ -12,8 +12,8 @@ from fedappeal.runs.launch.in_process import simulate_quietly
 from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import Simulation
-from fedappeal.views.comparison.groups import Group, choose_baseline, group_runs, text_of, used_settings
 from fedappeal.views.comparison.measures import Measure, last
+from fedappeal.views.comparison.result import Group, choose_baseline, group_runs, text_of, used_settings
 from fedappeal.views.comparison.runs import RecordedRun, read_runs
 from server.build import chosen
 from tests.views.comparison.recorded import a_run, a_sweep

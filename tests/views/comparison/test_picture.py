@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.views.comparison.curves import by_round
+from fedappeal.views.comparison.curves import BAND, by_round, draw_comparison, picture_bytes
 from fedappeal.views.comparison.figures import COLOURS, DASHES
-from fedappeal.views.comparison.picture import BAND, draw_comparison, picture_bytes
 from fedappeal.views.comparison.result import compare_runs
 from fedappeal.views.comparison.runs import read_runs
 from tests.views.comparison.recorded import a_run

@@ -15,7 +15,7 @@ from fedappeal.record.decisions import packed
 from fedappeal.record.files import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.report.chart import Chart
+from fedappeal.views.report.charts import Chart
 from fedappeal.views.report.page import Script, Section, page
 from fedappeal.views.report.report import ReportOptions, write_report
 from tests.views.comparison.recorded import a_run, a_sweep

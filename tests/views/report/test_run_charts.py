@@ -6,9 +6,8 @@ import pytest
 
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.decisions import packed
-from fedappeal.views.report.participation import Participation, participation_of
-from fedappeal.views.report.recorded import MOST_CLIENTS, MeasuredClient
-from fedappeal.views.report.run_charts import LONGEST_NAME, MOST_BARS, clients_chart, decisions_chart, heat_map
+from fedappeal.views.report.charts import LONGEST_NAME, MOST_BARS, clients_chart, decisions_chart, heat_map
+from fedappeal.views.report.recorded import MOST_CLIENTS, MeasuredClient, Participation, participation_of
 
 
 def decided(rounds: int, clients: int = 2) -> Participation:
