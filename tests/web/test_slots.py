@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fedappeal.system.socket_owner import NotTold
-from fedappeal.web import slots
+from fedappeal.web import header_wait as slots
 from fedappeal.web.header_wait import has_slot, visitor
 
 OWNER = os.geteuid()

@@ -9,7 +9,7 @@ import pytest
 from fedappeal.record.files import HISTORY
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.live import charts as module
+from fedappeal.views.live import page as module
 from fedappeal.views.live.page import Charts, plotly_script
 from fedappeal.views.report.report import run_charts
 from tests.views.comparison.recorded import a_run

@@ -19,7 +19,7 @@ from fedappeal.record.files import HISTORY, PARTICIPATION
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.live import charts
+from fedappeal.views.live import page as charts
 from fedappeal.views.live.actions import ForeignRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View

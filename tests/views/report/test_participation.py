@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedappeal.record.decisions import packed
-from fedappeal.views.report import participation
+from fedappeal.views.report import recorded
 from fedappeal.views.report.recorded import MOST, participation_of
 
 SMALL = [
@@ -80,8 +80,8 @@ def test_a_damaged_line_is_said(line: dict[str, object]) -> None:
 
 
 def test_what_no_run_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (participation.MOST_DECIDED, participation.MOST_WORDS) == (1_000_000, 32)
-    monkeypatch.setattr(participation, "MOST_DECIDED", 4)
+    assert (recorded.MOST_DECIDED, recorded.MOST_WORDS) == (1_000_000, 32)
+    monkeypatch.setattr(recorded, "MOST_DECIDED", 4)
     lines = [packed(1, {"client-2": "joined", "client-10": "joined"}), packed(2, {"a": "joined", "b": "joined"})]
     assert participation_of(lines) is not None
     with pytest.raises(ValueError, match=r"^more than 4 clients or 32 decisions$"):
