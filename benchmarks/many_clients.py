@@ -59,7 +59,7 @@ def simulated(settings: Mapping[str, Any], clients: int, rounds: int) -> Figures
     from fedappeal.simulation.engine import simulate
     from fedappeal.simulation.forms.scheduler import BatchScheduler
     from fedappeal.simulation.options import Simulation
-    from fedappeal.tasks import partitioned
+    from fedappeal.tasks import labelled
     from fedappeal.tasks.datasets.synth import Synth
     from strategies.rounds.sums.weighted_sum import WeightedSum
 
@@ -77,7 +77,7 @@ def simulated(settings: Mapping[str, Any], clients: int, rounds: int) -> Figures
         with (
             spent(BatchScheduler, "_batch", batches),
             spent(WeightedSum, "add", sums),
-            spent(partitioned, "assign", drawn),
+            spent(labelled, "assign", drawn),
             spent(Synth, "read", generated),
             spent(Synth, "read_client", generated),
         ):

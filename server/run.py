@@ -57,7 +57,7 @@ def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arra
     whole = share_of(task) == ALL
     if config.initial_model and whole:
         return read_safetensors(Path(config.initial_model))[0]
-    from fedappeal.tasks import initial
+    from fedappeal.tasks.share import initial_arrays
 
     if not whole and not rule.keeps_personal:
         own = parts_of(task.initial_model(config.seed), share_of(task)).personal_trained
@@ -66,7 +66,7 @@ def initial_arrays(config: RunConfig, task: Task, rule: type[LocalRule]) -> Arra
                 f"share = '{share_of(task)}' is not allowed with local-rule = '{rule.name}': all trained parameters "
                 f"have to travel, and '{own[0]}' would stay with the clients"
             )
-    return initial.initial_arrays(task, config.seed, config.initial_model)
+    return initial_arrays(task, config.seed, config.initial_model)
 
 
 def run(

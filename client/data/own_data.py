@@ -26,8 +26,7 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Split, only_tensor
-from fedappeal.tasks.partitions.checks import check_enough
-from fedappeal.tasks.partitions.split import split
+from fedappeal.tasks.partitions.checks import check_enough, split
 from fedappeal.tasks.task import Task
 
 _LONGEST = 1000

@@ -35,7 +35,7 @@ def main() -> int:
     from client.settings import Connection, NodeSettings
     from fedappeal.settings.config import ConfigError, TaskSettings
     from fedappeal.system.files import write_safetensors
-    from fedappeal.tasks.initial import initial_arrays
+    from fedappeal.tasks.share import initial_arrays
 
     nodes = [NodeSettings.parse(node) for node in plan["clients"]]
     try:

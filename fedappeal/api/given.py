@@ -21,8 +21,7 @@ from fedappeal.api.measures import Measures
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.examples import ClientData, Split, Structure, only_tensor
 from fedappeal.tasks.models import MODELS, build, seeded
-from fedappeal.tasks.normalisation import Normalisation
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import Normalisation, Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

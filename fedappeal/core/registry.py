@@ -58,8 +58,8 @@ POLICIES: Registry[Policy] = Registry(
     {
         "always": "client.participation.policies:Always",
         "appeal": "client.participation.policies:Appeal",
-        "match": "strategies.fedalign.match:Match",
-        "defect": "strategies.adagd.defect:Defect",
+        "match": "strategies.fedalign.alignment:Match",
+        "defect": "strategies.adagd.strategy:Defect",
         "anticipate": "client.participation.policies:Anticipate",
         "inertia": "client.participation.habits:Inertia",
         "costly": "client.participation.habits:Costly",

@@ -9,7 +9,7 @@ from fedappeal.hf.causal_lm import CausalLM
 from fedappeal.hf.classification import TextClassification
 
 if TYPE_CHECKING:
-    from fedappeal.hf.logits import Logits
+    from fedappeal.hf.models import Logits
 
 __all__ = ["CausalLM", "Logits", "TextClassification"]
 
@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     """Import `Logits` when it is asked for: it is a torch module."""
     if name != "Logits":
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from fedappeal.hf.logits import Logits
+    from fedappeal.hf.models import Logits
 
     return Logits

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from fedappeal.hf.settings import TextSettings
-from fedappeal.hf.task import TextTask
+from fedappeal.hf.task import TextSettings, TextTask
 from fedappeal.hf.texts import Table, read_table
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.arrays import Labels
@@ -63,7 +62,7 @@ class TextClassification(TextTask):
             "id2label": dict(enumerate(names)),
             "label2id": {name: number for number, name in enumerate(names)},
         }
-        padding = {"pad_token_id": self.tokenizer.pad_token_id}
+        padding = {"pad_token_id": self.folder.tokenizer.pad_token_id}
         return models.build(self.folder, self.own, models.CLASSIFIER, seed, self.name, **labels, **padding)
 
     def examples(self, texts: Sequence[str], labels: Labels) -> Split:

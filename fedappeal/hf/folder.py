@@ -129,3 +129,26 @@ class ModelFolder:
                 while piece := file.read(_PIECE):
                     digest.update(piece)
         return digest.hexdigest()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The folder's tokenizer, which pads on the right.
+
+        Raises:
+            ConfigError: it cannot be loaded, or has no token to pad with.
+        """
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.path, local_files_only=True)  # nosec B615 # no download
+        except Exception as error:  # each kind of tokenizer fails in ways of its own
+            raise self.refused(f"transformers cannot load its tokenizer: {error}") from None
+        tokenizer.padding_side = tokenizer.truncation_side = "right"
+        if tokenizer.pad_token is None:
+            if tokenizer.eos_token is None:
+                raise self.refused("its tokenizer has no token to pad with (pad_token, eos_token)")
+            tokenizer.pad_token = tokenizer.eos_token
+        vocabulary = self.config.get("vocab_size")
+        if vocabulary and len(tokenizer) > vocabulary:
+            raise self.refused(f"its tokenizer has {len(tokenizer)} tokens, its model {vocabulary}")
+        return tokenizer

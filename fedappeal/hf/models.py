@@ -10,12 +10,32 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedappeal.hf.folder import ModelFolder
-from fedappeal.hf.settings import TextSettings
+from fedappeal.hf.task import TextSettings
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.models import seeded
+
+
+class Logits(nn.Module):
+    """A model of transformers or PEFT as a module that returns its logits alone.
+
+    The wrapped model stays an attribute: ``wrapped.model.save_pretrained(folder)`` writes it as Hugging Face does.
+
+    Args:
+        model: returns an object with ``logits``; it gets the arguments as they are given.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **inputs: Any) -> Tensor:
+        """Return the logits, in the form that the model gives them."""
+        logits: Tensor = self.model(*args, **inputs).logits
+        return logits
+
 
 CLASSIFIER, CAUSAL_LM = "SEQ_CLS", "CAUSAL_LM"
 """PEFT's names of the kinds of task."""

@@ -10,22 +10,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import Field
 
+from fedappeal.core.plugins import PluginSettings
 from fedappeal.hf.folder import ModelFolder, inside, require
-from fedappeal.hf.settings import TextSettings
 from fedappeal.hf.texts import Table, read_table
-from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.settings.config import ConfigError, Count, CountOrZero, TaskSettings
 from fedappeal.tasks.arrays import Labels, Rows
 from fedappeal.tasks.examples import ClientData, Split, Structure
-from fedappeal.tasks.partitions.assign import assign
-from fedappeal.tasks.partitions.cache import kept_rows
-from fedappeal.tasks.partitions.checks import check_client
-from fedappeal.tasks.partitions.split import flipped, split
-from fedappeal.tasks.partitions.users import draw_users
+from fedappeal.tasks.partitions.assign import assign, kept_rows
+from fedappeal.tasks.partitions.checks import check_client, draw_users, flipped, split
 from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+class TextSettings(PluginSettings):
+    """Settings that all tasks on texts share.
+
+    Paths are relative to each machine's own ``data-dir``, and stay inside it: a run names files of a client's machine
+    only where its owner keeps what is for such runs.
+    """
+
+    model_dir: str = Field(
+        "", description="folder under data-dir with a model and its tokenizer, as transformers saves"
+    )
+    random_weights: bool = Field(
+        False, description="draw all weights from the seed: of the folder, config.json and tokenizer alone are read"
+    )
+    data: str = Field(
+        "", description="texts under data-dir: .csv, .jsonl, .parquet, or a folder that datasets saved (one split)"
+    )
+    text_column: str = Field("text", min_length=1, description="column of the texts")
+    client_column: str = Field(
+        "", description="column that says whose row it is, for partition = natural; empty: the rows are shared out"
+    )
+    max_length: Count = Field(128, description="tokens of each text: longer texts are cut, shorter ones padded")
+    lora_rank: CountOrZero = Field(
+        8, description="rank of the LoRA adapters; 0: none, all weights are trained and sent"
+    )
+    lora_alpha: Count = Field(16, description="scale of the adapters: they count alpha / rank times")
+    lora_targets: str = Field(
+        "",
+        description="layers with adapters, names by commas; empty: PEFT's for the model; all-linear: each linear one",
+    )
+    evaluation_batch: Count = Field(
+        64, description="texts a forward pass of an evaluation: bounds the memory it takes"
+    )
 
 
 class TextTask(Task):
@@ -81,13 +113,6 @@ class TextTask(Task):
                 f"{self.name}.max-length = {self.own.max_length} is not allowed: its model takes {most} at most"
             )
         return found
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """The folder's tokenizer."""
-        from fedappeal.hf.tokens import tokenizer_of
-
-        return tokenizer_of(self.folder)
 
     @property
     def fingerprint(self) -> str:
@@ -173,10 +198,12 @@ class TextTask(Task):
         """
 
     def encoded(self, texts: Sequence[str]) -> "dict[str, Tensor]":
-        """Return texts as the model takes them: token ids and which of them are no padding."""
-        from fedappeal.hf.tokens import encode
+        """Return ``input_ids`` and ``attention_mask`` of texts, int64, shape ``(n, max_length)``."""
+        import torch
 
-        return encode(self.tokenizer, texts, self.own.max_length)
+        length = self.own.max_length
+        encoded = self.folder.tokenizer(list(texts), truncation=True, max_length=length, padding="max_length")
+        return {key: torch.tensor(encoded[key], dtype=torch.int64) for key in ("input_ids", "attention_mask")}
 
     def _read(self, path: Path, owners: bool) -> Table:
         return read_table(path, self.own.text_column, owner_column=self.own.client_column if owners else "")

@@ -65,7 +65,7 @@ def check_initial_model(plan: RunPlan) -> None:
     path = Path(plan.config.initial_model)
     if not path.is_file():
         raise ConfigError(f"initial-model = '{path}' is not allowed: no such file")
-    from fedappeal.tasks.initial import initial_arrays
+    from fedappeal.tasks.share import initial_arrays
 
     initial_arrays(plan.task, plan.config.seed, str(path))
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from fedappeal.protocol.keys import HELD_OUT_SPLIT, TRAIN_SPLIT
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.forms.batched import Examples
-from fedappeal.tasks.examples import ClientData, OneClientsData, Split, map_parts, tensors_of
-from fedappeal.tasks.held_out import with_held_out
+from fedappeal.tasks.examples import ClientData, OneClientsData, Split, map_parts, tensors_of, with_held_out
 from fedappeal.tasks.task import Task
 
 KEPT = 4096

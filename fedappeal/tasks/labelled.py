@@ -1,18 +1,21 @@
-"""A task on labelled rows: each client splits its own into train and test, and some clients' labels are flipped."""
+"""Tasks on labelled rows: images that clients share out, or data that comes client by client."""
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.tasks.arrays import Labels, Rows
+from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.arrays import Features, Labels, Pixels, Rows
 from fedappeal.tasks.examples import ClientData, Split
-from fedappeal.tasks.partitions.checks import check_client
-from fedappeal.tasks.partitions.split import flipped, split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.partitions.assign import assign, kept_rows
+from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check, check_client, draw_users, flipped, sizes, split
+from fedappeal.tasks.task import Normalisation, Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -75,3 +78,186 @@ class LabelledTask(Task):
 
         labels = torch.from_numpy(y[rows])
         return Split(self.scaled(x[rows]), self.num_classes - 1 - labels if flip else labels)
+
+
+class PartitionedTask(LabelledTask):
+    """A labelled data set of images, dealt out to ``clients + unseen-clients`` clients.
+
+    Nothing is read or partitioned before the first `load`. So a client with data of its own needs neither the data
+    set nor the partitioner, and a federation of such clients may be of any size.
+
+    The pixels stay uint8, one copy a process (processes forked after the first `load` share it); a client's
+    float32 tensors are made when they are asked for and are not kept here.
+
+    Attributes:
+        input_shape: shape of one example, ``(channels, height, width)``.
+        num_examples: number of examples.
+        scale: the pixels' largest value; pixels are divided by it, then normalised.
+        mean: mean of the scaled pixels, a fixed constant.
+        std: their standard deviation, a fixed constant.
+    """
+
+    num_examples: int
+    scale: float
+    mean: float
+    std: float
+    auto_partition = AUTO_PARTITION
+
+    @abstractmethod
+    def check_data(self) -> None:
+        """Check that `read` finds its files; imports no torch unless it has to download them.
+
+        Raises:
+            ConfigError: one line: a missing data set or package.
+        """
+
+    @abstractmethod
+    def read(self) -> tuple[Pixels, Labels]:
+        """Return pixels ``(num_examples, *input_shape)`` and labels ``(num_examples,)``; not to be changed.
+
+        Raises:
+            ConfigError: the data set cannot be read.
+        """
+
+    def check(self) -> None:
+        """Check the partition and the data set.
+
+        Raises:
+            ConfigError: one line: as `check_data`, or a data set too small for the clients.
+        """
+        check(self.settings, self.num_examples, self.num_classes)
+        self.check_data()
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """How pixels are scaled and normalised."""
+        return Normalisation(self.scale, self.mean, self.std)
+
+    @cached_property
+    def rows(self) -> list[Rows]:
+        """The data set's rows that each client holds, seen clients first."""
+        _, labels = self.read()
+        return kept_rows(self.fingerprint, labels, lambda: assign(self.settings, labels, self.num_classes))
+
+    def held_by(self, client: int) -> tuple[Pixels, Labels, Rows]:
+        """Return all pixels and labels, and which of their rows a client holds."""
+        return *self.read(), self.rows[client]
+
+    def scaled(self, x: NDArray[np.generic]) -> "Tensor":
+        """Return pixels scaled and normalised."""
+        return self.normalisation.apply(x)
+
+    def counts(self, client: int) -> tuple[int, int]:
+        """Return how many training and test examples a client has."""
+        check_client(self.settings, client)
+        return sizes(self.settings, len(self.rows[client]))
+
+    def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
+        """Return a client's own pixels as `load` gives the data set's, scaled and normalised alike.
+
+        Args:
+            raw: shape ``(n, *input_shape)``; integers from 0 to the data set's largest pixel, or floats in [0, 1].
+
+        Raises:
+            ValueError: pixels out of range.
+        """
+        return self.normalisation.inputs(raw, self.settings.task)
+
+
+class NaturalTask(LabelledTask):
+    """Data that comes client by client; each client splits its own into train and test."""
+
+    auto_partition = "natural"
+
+    def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
+        """Take the settings; nothing is read yet.
+
+        Raises:
+            ConfigError: another partition than natural, or own settings that do not fit.
+        """
+        super().__init__(settings, data_dir)
+        if self.partition != "natural":
+            raise ConfigError(
+                f"partition = {settings.partition!r} is not allowed for task = {settings.task!r}: "
+                f"its data comes client by client (natural, auto)"
+            )
+
+    @abstractmethod
+    def read(self) -> list[tuple[Features, Labels]]:
+        """Return each client's inputs, float32 ``(n, *input_shape)``, and labels ``(n,)``, seen clients first.
+
+        Raises:
+            ConfigError: the data cannot be read, or is not enough.
+        """
+
+    def size_of(self, client: int) -> int | None:
+        """Return how many examples a client has, where `read_client` reads its own alone; None: it reads all."""
+        return None
+
+    def read_client(self, client: int) -> tuple[Features, Labels]:
+        """Return one client's inputs and labels, as `read` does."""
+        return self.clients[client]
+
+    @cached_property
+    def clients(self) -> list[tuple[Features, Labels]]:
+        """Inputs and labels of each client, as `read` returned them."""
+        return self.read()
+
+    def held_by(self, client: int) -> tuple[Features, Labels, Rows]:
+        """Return one client's inputs and labels, and all their rows."""
+        x, y = self.read_client(client)
+        return x, y, np.arange(len(y))
+
+    def scaled(self, x: NDArray[np.generic]) -> "Tensor":
+        """Return inputs unchanged: word vectors' means, or features."""
+        return self.inputs(x)
+
+    def counts(self, client: int) -> tuple[int, int] | None:
+        """Return how many training and test examples a client has; None: only reading all clients' tells."""
+        check_client(self.settings, client)
+        size = self.size_of(client)
+        return None if size is None else sizes(self.settings, size)
+
+    def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
+        """Return a client's own inputs unchanged: word vectors' means, or features."""
+        import torch
+
+        return torch.from_numpy(raw.astype(np.float32))
+
+
+class ByPerson(NaturalTask):
+    """Data that says whose each example is; clients are drawn among the people with ``min-examples`` of them.
+
+    Attributes:
+        people: what clients are called, for messages.
+        things: what their examples are called.
+    """
+
+    people: str
+    things: str
+    default_model = "logistic"
+
+    @abstractmethod
+    def held(self) -> Mapping[str, tuple[Features, Labels]]:
+        """Return each person's inputs, float32 ``(n, *input_shape)``, and labels ``(n,)``; read once a process.
+
+        Raises:
+            ConfigError: the data cannot be read.
+        """
+
+    def check(self) -> None:
+        """Read the data, and draw the clients.
+
+        Raises:
+            ConfigError: the data cannot be read, or too few people have enough examples.
+        """
+        self._drawn()
+
+    def read(self) -> list[tuple[Features, Labels]]:
+        """Return the drawn clients' inputs and labels."""
+        held = self.held()
+        return [held[person] for person in self._drawn()]
+
+    def _drawn(self) -> list[str]:
+        counts = {person: len(labels) for person, (_, labels) in self.held().items()}
+        return draw_users(self.settings, counts, self.things, self.people)

@@ -1,16 +1,21 @@
-"""What of a model travels: all, what is trained, or what patterns name."""
+"""What of a model travels: all, what is trained, or what patterns name; and what travels of w_0."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import read_safetensors
+from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
     from torch import nn
 
     from fedappeal.tasks.task import Task
+
 
 AUTO, ALL, TRAINABLE = "auto", "all", "trainable"
 _SHOWN = 6
@@ -103,3 +108,31 @@ def _matched(share: str, names: Iterable[str]) -> set[str]:
             )
         chosen = chosen - matches if pattern.startswith("!") else chosen | matches
     return chosen
+
+
+def initial_arrays(task: Task, seed: int, file: str = "") -> Arrays:
+    """Return what travels of w_0, by name: of a file, or of the task's model.
+
+    Args:
+        task: the run's task; says what travels.
+        seed: the run's.
+        file: holds the whole model, or what travels of it; empty: none.
+
+    Raises:
+        ConfigError: if the file does not hold this task's model.
+    """
+    model = task.initial_model(seed)
+    shared = parts_of(model, share_of(task)).shared
+    held = model.state_dict()
+    whole = {name: held[name].detach().cpu().numpy() for name in names_of(model)}
+    if not file:
+        return {name: whole[name] for name in shared}
+    arrays, _ = read_safetensors(Path(file))
+    matching = {name: arrays[name] for name in shared if name in arrays}
+    fits = Layout.of(matching) == Layout.of({name: whole[name] for name in shared})
+    if not fits or len(arrays) not in (len(whole), len(shared)):
+        raise ConfigError(
+            f"initial-model = '{file}' is not allowed: it does not hold the model of task "
+            f"'{task.name}' (model = {task.settings.model})"
+        )
+    return matching

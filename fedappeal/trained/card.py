@@ -18,8 +18,7 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings
 from fedappeal.system.files import CARD, read_values
 from fedappeal.system.versions import version_of
-from fedappeal.tasks.normalisation import Normalisation
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import Normalisation, Task
 
 
 class ModelCard(Settings):

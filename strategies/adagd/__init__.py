@@ -1,7 +1,7 @@
 """ADA-GD: gradient descent that keeps clients from leaving.
 
-`algorithm` is the mathematics, `projection` the orthogonal projection, `strategy` the server's side and what clients
-report, `gradient` their local rule, `defect` the policy of its rational agents.
+`algorithm` is the mathematics (with `strategies.projection`), `strategy` the server's side, what clients report and
+the policy of rational agents, `gradient` the clients' local rule.
 """
 
 from strategies.adagd.algorithm import AdaGDStep, Gathered, step, theorem_step_size

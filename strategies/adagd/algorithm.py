@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedappeal.settings.config import ConfigError
-from strategies.adagd.projection import norm, orthogonal_component
-from strategies.adagd.vectors import Vector
+from strategies.projection import Vector, norm, orthogonal_component
 
 
 def theorem_step_size(precision: float, lipschitz: float, smoothness: float, agents: int) -> float:

@@ -10,21 +10,87 @@ leaves (Theorem 1) holds as it stands: it needs a step of at most eta, and right
 descent is that of the bounded sum. The bounds say nothing of D: a client that claims to be in it has its way.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedappeal.core.measured import Measured
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.policy import Policy, Situation
 from fedappeal.protocol import keys
+from fedappeal.protocol.keys import Decision
+from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, Positive
 from strategies.adagd.algorithm import Gathered
 from strategies.adagd.gradient import Gradient
-from strategies.adagd.projection import norm
-from strategies.adagd.vectors import check_floats, flat, moved
+from strategies.projection import Vector, norm
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.round import Model, Reply, Round
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
+
+
+def check_floats(arrays: Model, strategy: str) -> None:
+    """Check that a step can be taken on all arrays of a model.
+
+    Raises:
+        ConfigError: for an array of whole numbers (a counter of batch normalisation).
+    """
+    for name, array in arrays.items():
+        if not np.issubdtype(dtype := view(array).dtype, np.floating):
+            raise ConfigError(f"array '{name}' of dtype {dtype} is not allowed with {strategy}: floating point")
+
+
+def flat(arrays: Model, names: Sequence[str]) -> Vector:
+    """Return the named arrays' values in one vector; one array is not copied."""
+    parts: list[NDArray[Any]] = [view(arrays[name]).reshape(-1) for name in names]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def moved(arrays: Model, step_size: float, direction: NDArray[np.float64]) -> Model:
+    """Return ``arrays + step_size * direction``, summed in float64, in the layout of ``arrays``.
+
+    Args:
+        arrays: the model.
+        step_size: factor.
+        direction: one value for each value of the model, in its order.
+    """
+    out, start = {}, 0
+    for name, array in arrays.items():
+        values = view(array)
+        part = direction[start : start + values.size] * step_size
+        np.add(part, values.reshape(-1), out=part)
+        out[name] = part.astype(values.dtype, copy=False).reshape(values.shape)
+        start += values.size
+    return array_record(out)
+
+
+DEFAULT = 0.3
+"""The loss at which a client leaves where neither its owner nor the run's strategy names one."""
+
+
+class Defect(Policy):
+    """Leave for good, satisfied, once the loss is at most ``leave-below``: the paper's rational agent (section 2)."""
+
+    name = "defect"
+    can_leave = True
+
+    class Settings(PluginSettings):
+        """The policy's settings."""
+
+        leave_below: Positive | None = Field(
+            None, description="the loss at which the client leaves; not set: the strategy's precision, else 0.3"
+        )
+
+    def decide(self, situation: Situation) -> Decision:
+        """Return that the client leaves where its loss is low enough, else that it joins."""
+        leave_below = self.settings.leave_below
+        limit = float(situation.told.get("precision", DEFAULT)) if leave_below is None else leave_below
+        return Decision.LEFT if situation.loss <= limit else Decision.JOINED
+
 
 CASE_3 = "every client is predicted to leave (case 3)"
 STALLED = "nothing is left of the step (stalled)"

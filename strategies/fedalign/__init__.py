@@ -1,6 +1,6 @@
 """FedALIGN: train for the priority clients; others help while their losses match.
 
-`alignment` is the mathematics, `strategy` the server's side and what clients report, `match` the clients' policy.
+`alignment` is the mathematics and the clients' policy, `strategy` the server's side and what clients report.
 """
 
 from strategies.fedalign.alignment import (

@@ -1,4 +1,4 @@
-"""FedALIGN's mathematics: alignment with the priority clients, weights, one round's sum.
+"""FedALIGN's mathematics: alignment with the priority clients, weights, one round's sum, and the clients' policy.
 
 "Prioritized Federated Learning: Leveraging Non-Priority Clients for Targeted Model Improvement". Anonymous
 authors, under double-blind review. Equation numbers are the paper's; P is the set of priority clients.
@@ -12,11 +12,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedappeal.settings.config import ConfigError
+from fedappeal.core.measured import Evaluation
+from fedappeal.core.policy import Policy, Situation
+from fedappeal.protocol.keys import Decision
+from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.settings.rounds import share_of_rounds
 from strategies.rounds.round import Model
 from strategies.rounds.sums.influence import capped
 from strategies.rounds.sums.weighted_sum import WeightedSum
+
+EPSILON = "epsilon-now"
+"""Key in TRAIN: epsilon_t."""
+GLOBAL_LOSS = "global-loss-now"
+"""Key in TRAIN: F(w) of the model that is sent, as ``match-on`` says."""
+MATCH_ON = "match-on"
 
 
 def joins(local_loss: float, global_loss: float, epsilon: float) -> bool:
@@ -220,3 +229,22 @@ class AlignedSum:
             return None, 0.0
         self.total.merge(self.limited, factor=examples)
         return self.total.combine(keep=0.0, scale=1.0 / self.total.weight), self.total.weight / examples - 1.0
+
+
+def matched(evaluation: Evaluation, told: Mapping[str, Scalar]) -> float:
+    """Return what ``match-on`` compares: the loss, or the metric's error ``1 - accuracy`` (section 3.1)."""
+    return evaluation.error if told.get(MATCH_ON) == "error" else evaluation.loss
+
+
+class Match(Policy):
+    """Join with priority, or while ``F_k(w) <= F(w) + epsilon``; without a known F(w), join."""
+
+    name = "match"
+
+    def decide(self, situation: Situation) -> Decision:
+        """Return that the client joins where it has priority or the model suits it."""
+        values = situation.told
+        if situation.priority or GLOBAL_LOSS not in values:
+            return Decision.JOINED
+        suits = joins(matched(situation.evaluation, values), float(values[GLOBAL_LOSS]), float(values[EPSILON]))
+        return Decision.JOINED if suits else Decision.SAT_OUT

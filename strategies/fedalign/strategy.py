@@ -24,11 +24,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.measured import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
 from fedappeal.settings.rounds import share_of_rounds
-from strategies.fedalign.alignment import AlignedSum, Statement, epsilon_schedule, rho, theta
+from strategies.fedalign.alignment import (
+    EPSILON,
+    GLOBAL_LOSS,
+    AlignedSum,
+    Statement,
+    epsilon_schedule,
+    matched,
+    rho,
+    theta,
+)
 from strategies.rounds.evaluation import pooled
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.round import Instructions, Model, Reply, Round, claim
@@ -38,11 +47,6 @@ from strategies.rounds.sums.weighted_sum import WeightedSum
 
 log = logging.getLogger("fedappeal")
 
-EPSILON = "epsilon-now"
-"""Key in TRAIN: epsilon_t."""
-GLOBAL_LOSS = "global-loss-now"
-"""Key in TRAIN: F(w) of the model that is sent, as ``match-on`` says."""
-MATCH_ON = "match-on"
 PRIORITY = "priority"
 """TRAIN: whether the server grants priority to this client; a joined reply: as granted."""
 _CARRIED = "fedalign"
@@ -54,11 +58,6 @@ _CLAIMS_DO_NOT_COUNT = (
 def warmup_rounds(share: float, rounds: int) -> int:
     """Return the number of warm-up rounds: a share of the rounds, rounded up."""
     return math.ceil(share_of_rounds(share, rounds))
-
-
-def matched(evaluation: Evaluation, told: Mapping[str, Scalar]) -> float:
-    """Return what ``match-on`` compares: the loss, or the metric's error ``1 - accuracy`` (section 3.1)."""
-    return evaluation.error if told.get(MATCH_ON) == "error" else evaluation.loss
 
 
 def _joined(ids: str | Iterable[str]) -> str:

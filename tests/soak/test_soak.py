@@ -19,7 +19,7 @@ from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
-from fedappeal.tasks.initial import initial_arrays
+from fedappeal.tasks.share import initial_arrays
 from tests.soak.faults import drawn
 from tests.soak.lines import Lines
 from tests.soak.replay import joined_by_round, replay

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.tasks.datasets.cifar10 import BATCHES, CIFAR10
-from fedappeal.tasks.datasets.emnist import EMNIST, parts_of
+from fedappeal.tasks.datasets.idx_images import EMNIST, parts_of
 from tests.tasks.image_files import batch_bytes, write_idx
 
 

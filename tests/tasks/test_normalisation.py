@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedappeal.tasks.normalisation import Normalisation
+from fedappeal.tasks.task import Normalisation
 
 
 def test_integers_are_divided_by_the_scale_and_floats_are_not() -> None:

@@ -11,7 +11,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
-from fedappeal.tasks.datasets import cifar10, emnist, sent140
+from fedappeal.tasks.datasets import cifar10, idx_images, sent140
 from tests.tasks.small_data import (
     SmallCIFAR10,
     SmallEMNIST,
@@ -30,7 +30,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_cifar10(tmp_path)
     write_tweets(tmp_path, {f"user{k}": 20 for k in range(6)})
     write_vectors(tmp_path)
-    monkeypatch.setattr(emnist, "EMNIST", SmallEMNIST)
+    monkeypatch.setattr(idx_images, "EMNIST", SmallEMNIST)
     monkeypatch.setattr(cifar10, "CIFAR10", SmallCIFAR10)
     sent140._read.cache_clear()
     return tmp_path

@@ -13,7 +13,7 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import CARD, read_safetensors, write_safetensors
 from fedappeal.tasks import load_task
-from fedappeal.tasks.normalisation import Normalisation
+from fedappeal.tasks.task import Normalisation
 from fedappeal.trained.card import ModelCard, read_card
 from tests.trained.models import write_model
 

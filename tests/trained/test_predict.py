@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.normalisation import Normalisation
+from fedappeal.tasks.task import Normalisation
 from fedappeal.trained import open_model
 from fedappeal.trained.model import TrainedModel
 from fedappeal.trained.predict import predict

@@ -5,16 +5,67 @@ The layout is that of torchvision's ``CIFAR10``. The six pickled batches of 10,0
 test batches are pooled, in this order.
 """
 
+import pickle
 from functools import cache
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.arrays import Labels, Pixels
-from fedappeal.tasks.files import cifar_batch
 from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
-from fedappeal.tasks.partitioned import PartitionedTask
+from fedappeal.tasks.labelled import PartitionedTask
+
+SHAPE = (3, 32, 32)
+NUM_CLASSES = 10
+
+_MULTIARRAY = "numpy._core.multiarray" if hasattr(np, "_core") else "numpy.core.multiarray"
+"""NumPy 2 renamed the module; files name the old one."""
+
+
+def read_batch(path: Path, count: int) -> tuple[Pixels, Labels]:
+    """Return one batch's images ``(count, 3, 32, 32)`` and labels ``(count,)``.
+
+    Raises:
+        ValueError: not such a batch; one line that names the file.
+    """
+    try:
+        with path.open("rb") as file:
+            batch = _Plain(file).load()
+        pixels, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
+    except Exception as error:  # a damaged file can raise any exception in unpickling
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{path} is no batch of images ({reason})") from None
+    # A row is an image: the red plane, the green, the blue.
+    if pixels.dtype != np.uint8 or pixels.shape != (count, 3072) or labels.shape != (count,):
+        raise ValueError(
+            f"{path} holds {pixels.dtype} of {pixels.shape} with labels of {labels.shape}, "
+            f"not uint8 of ({count}, 3072) with {count} labels"
+        )
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= NUM_CLASSES:
+        raise ValueError(f"the labels in {path} are not all 0 to 9")
+    return pixels.reshape(count, *SHAPE), labels.astype(np.int64)
+
+
+class _Plain(pickle.Unpickler):
+    """Unpickler for arrays, lists and text only: any pickle may hold a program."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file, encoding="latin1")
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return one of the few names that an array's pickle needs.
+
+        Raises:
+            pickle.UnpicklingError: for any other name.
+        """
+        if (module, name) in {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}:
+            return super().find_class(module, name)
+        if module in {"numpy.core.multiarray", "numpy._core.multiarray"} and name in {"_reconstruct", "_frombuffer"}:
+            return super().find_class(_MULTIARRAY, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in a batch of images")
+
 
 BATCHES = (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
 
@@ -31,8 +82,8 @@ FILES = DataFiles(
 class CIFAR10(PartitionedTask):
     """Ten kinds of things: 60,000 colour images of 32x32."""
 
-    input_shape = cifar_batch.SHAPE
-    num_classes = cifar_batch.NUM_CLASSES
+    input_shape = SHAPE
+    num_classes = NUM_CLASSES
     num_examples = 60_000
     scale = 255.0
     mean = 0.4734
@@ -52,13 +103,13 @@ class CIFAR10(PartitionedTask):
 @cache
 def _pooled(folder: Path, batch: int) -> tuple[Pixels, Labels]:
     """Return all images and labels of batches that hold ``batch`` images each."""
-    pixels = np.empty((len(BATCHES) * batch, *cifar_batch.SHAPE), dtype=np.uint8)
+    pixels = np.empty((len(BATCHES) * batch, *SHAPE), dtype=np.uint8)
     labels = np.empty(len(pixels), dtype=np.int64)
     for k, name in enumerate(BATCHES):
         rows = slice(k * batch, (k + 1) * batch)
         path = FILES.path(folder, name)
         try:
-            pixels[rows], labels[rows] = cifar_batch.read(path, batch)
+            pixels[rows], labels[rows] = read_batch(path, batch)
         except ValueError as error:
             raise ConfigError(f"task = {FILES.task!r} cannot read its data: {error}") from None
     return pixels, labels

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.arrays import Labels, Pixels
-from fedappeal.tasks.partitioned import PartitionedTask
+from fedappeal.tasks.labelled import PartitionedTask
 
 _MISSING = "task = 'digits' needs scikit-learn: pip install 'fedappeal[data]'"
 _FILE = Path("datasets", "data", "digits.csv.gz")

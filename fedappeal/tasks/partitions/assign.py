@@ -16,13 +16,22 @@ unseen clients together, so that both come from the same distribution. Flower's 
 """
 
 import contextlib
+import fcntl
+import hashlib
+import os
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.system.files import read_safetensors, write_safetensors
+from fedappeal.system.versions import FEDAPPEAL, version_of
 from fedappeal.tasks.arrays import Labels, Rows
 from fedappeal.tasks.partitions.checks import (
     MISSING_PACKAGE,
@@ -56,10 +65,8 @@ def assign(settings: TaskSettings, labels: Labels, num_classes: int) -> list[Row
     check(settings, len(labels), num_classes)
     how, total, seed = partition_of(settings), total_clients(settings), settings.seed
     order = generator(seed, "partition-order").permutation(len(labels))
-    if how == "clusters":
+    if how in ("clusters", "dirichlet-clusters"):
         dealt = _clusters(settings, order, labels, num_classes)
-    elif how == "dirichlet-clusters":
-        dealt = _dirichlet_clusters(settings, order, labels)
     elif how == "dirichlet":
         dealt = _dirichlet(settings, order, labels, total, settings.dirichlet_alpha, "partition")
     elif how == "shards":
@@ -78,53 +85,35 @@ def assign(settings: TaskSettings, labels: Labels, num_classes: int) -> list[Row
 
 
 def _clusters(settings: TaskSettings, order: Rows, labels: Labels, num_classes: int) -> list[Rows]:
-    total, width = total_clients(settings), num_classes // settings.clusters
-    cluster_of = _cluster_of_clients(settings)
+    """Deal the data to clusters, by groups of labels or by Dirichlet draws, then to each cluster's clients."""
+    total, fewest, by_labels = (
+        total_clients(settings),
+        fewest_examples(settings),
+        partition_of(settings) == "clusters",
+    )
+    cluster_of = generator(settings.seed, "cluster-of-client").permutation(np.arange(total) % settings.clusters)
+    if by_labels:
+        width = num_classes // settings.clusters
+        rows_of = [order[labels[order] // width == cluster] for cluster in range(settings.clusters)]
+    else:
+        alpha, least = settings.dirichlet_alpha, int(np.bincount(cluster_of).max()) * fewest
+        rows_of = _dirichlet(settings, order, labels, settings.clusters, alpha, "partition", least)
     dealt: list[Rows] = [np.empty(0, dtype=np.int64)] * total
-    for cluster in range(settings.clusters):
-        members = np.flatnonzero(cluster_of == cluster)
-        rows = order[labels[order] // width == cluster]
-        if len(members) * fewest_examples(settings) > len(rows):
+    for cluster, rows in enumerate(rows_of):
+        members, purpose = np.flatnonzero(cluster_of == cluster), f"partition-cluster-{cluster}"
+        if len(members) * fewest > len(rows):
             raise ConfigError(
                 f"{clients_setting(settings)} is not allowed: {len(members)} of them share a cluster of "
-                f"{len(rows)} examples, enough for "
-                f"{len(rows) // fewest_examples(settings)} at {fewest_setting(settings)}"
+                f"{len(rows)} examples, enough for {len(rows) // fewest} at {fewest_setting(settings)}"
             )
-        if settings.cluster_alpha > 0:
-            alpha, purpose = settings.cluster_alpha, f"partition-cluster-{cluster}"
-            parts = _dirichlet(settings, rows, labels, len(members), alpha, purpose)
+        if not by_labels:
+            parts = _iid(generator(settings.seed, purpose).permutation(rows), len(members))
+        elif settings.cluster_alpha > 0:
+            parts = _dirichlet(settings, rows, labels, len(members), settings.cluster_alpha, purpose)
         else:
             parts = _iid(rows, len(members))
         for member, part in zip(members, parts, strict=True):
             dealt[member] = part
-    return dealt
-
-
-def _cluster_of_clients(settings: TaskSettings) -> Rows:
-    return generator(settings.seed, "cluster-of-client").permutation(
-        np.arange(total_clients(settings)) % settings.clusters
-    )
-
-
-def _dirichlet_clusters(settings: TaskSettings, order: Rows, labels: Labels) -> list[Rows]:
-    """Deal the data to clusters by Dirichlet draws, then evenly to each cluster's clients."""
-    cluster_of = _cluster_of_clients(settings)
-    most = int(np.bincount(cluster_of).max())
-    parts = _dirichlet(
-        settings,
-        order,
-        labels,
-        settings.clusters,
-        settings.dirichlet_alpha,
-        "partition",
-        most * fewest_examples(settings),
-    )
-    dealt: list[Rows] = [np.empty(0, dtype=np.int64)] * len(cluster_of)
-    for cluster, part in enumerate(parts):
-        members = np.flatnonzero(cluster_of == cluster)
-        mixed = generator(settings.seed, f"partition-cluster-{cluster}").permutation(part)
-        for member, rows in zip(members, _iid(mixed, len(members)), strict=True):
-            dealt[member] = rows
     return dealt
 
 
@@ -180,3 +169,76 @@ def _deal(partitioner: Any, rows: Rows, labels: Labels) -> list[Rows]:
         warnings.simplefilter("ignore")
         count = partitioner.num_partitions
         return [partitioner.load_partition(k)[:]["row"].to_numpy().astype(np.int64) for k in range(count)]
+
+
+def kept_rows(fingerprint: str, labels: Labels, draw: Callable[[], list[Rows]]) -> list[Rows]:
+    """Return each client's rows, from an earlier draw or drawn and kept now.
+
+    The library that draws them takes seconds to import. Rows are kept in ``$XDG_CACHE_HOME/fedappeal``
+    (``~/.cache/fedappeal``). A partition is a pure function, and its file's name is a hash of all that it depends on,
+    so it is never out of date; the folder can be deleted at any time.
+
+    Args:
+        fingerprint: the task's, which covers its partition settings.
+        labels: the data set's labels, which a partition depends on too.
+        draw: draws the partition; its exceptions are passed on.
+    """
+    path = _path(fingerprint, labels)
+    if (present := _read(path)) is not None:
+        return present
+    with _waiting_for_others(path):
+        if (present := _read(path)) is not None:
+            return present
+        rows = draw()
+        flat, sizes = np.concatenate(rows), np.array([len(r) for r in rows], dtype=np.int64)
+        # A device without a writable home draws again at its next start.
+        with contextlib.suppress(OSError):
+            write_safetensors(path, {"rows": flat, "sizes": sizes}, {"digest": _digest(flat, sizes)})
+        return rows
+
+
+def _read(path: Path) -> list[Rows] | None:
+    """Return the kept rows, or None where the file is missing or damaged."""
+    try:
+        arrays, values = read_safetensors(path)
+        flat, sizes = arrays["rows"], arrays["sizes"]
+        if values["digest"] == _digest(flat, sizes):
+            return list(np.split(flat, np.cumsum(sizes)[:-1]))
+    except (KeyError, TypeError, ValueError):
+        pass
+    return None
+
+
+@contextmanager
+def _waiting_for_others(path: Path) -> Iterator[None]:
+    """Lock the cache's folder where its file system can.
+
+    So one of the clients that start together draws, and the others wait.
+    """
+    lock = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path.parent, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _digest(*arrays: NDArray[np.generic]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _path(fingerprint: str, labels: Labels) -> Path:
+    digest = hashlib.blake2b(labels.tobytes(), digest_size=8)
+    digest.update(f"{fingerprint} {FEDAPPEAL} {version_of('flwr-datasets')}".encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "fedappeal" / f"partition-{digest.hexdigest()}.safetensors"

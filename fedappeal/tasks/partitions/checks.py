@@ -1,8 +1,11 @@
-"""Checks before a partition is drawn: enough examples for the clients, a client's number."""
+"""Who holds what: checks before a partition is drawn, a client's split, flipped labels (y -> C-1-y), and users."""
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 
+from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.arrays import Rows
 
 AUTO_PARTITION = "dirichlet"
 """What ``partition = auto`` stands for."""
@@ -103,3 +106,58 @@ def clients_setting(settings: TaskSettings) -> str:
     """Return the settings behind `total_clients`, for messages."""
     unseen = f" + unseen-clients = {settings.unseen_clients}" if settings.unseen_clients else ""
     return f"clients = {settings.clients}{unseen}"
+
+
+def split(settings: TaskSettings, client: int | str, rows: Rows) -> tuple[Rows, Rows]:
+    """Split a client's rows at random into train and test rows, at least one each.
+
+    The share ``train-share`` goes to train. Of these rows the first ``max-train-examples`` are kept; the test rows
+    are the same with that limit and without.
+
+    Args:
+        settings: the partition's settings; their seed, ``train-share`` and ``max-train-examples`` count.
+        client: the client's number in its task; of a client with data of its own the client-id.
+        rows: the client's rows, at least two.
+    """
+    shuffled = generator(settings.seed, "split", client=str(client)).permutation(rows)
+    train, test = sizes(settings, len(rows))
+    return shuffled[:train], shuffled[len(rows) - test :]
+
+
+def sizes(settings: TaskSettings, rows: int) -> tuple[int, int]:
+    """Return how many of a client's rows `split` gives to train and test."""
+    cut = min(max(round(settings.train_share * rows), 1), rows - 1)
+    return min(cut, settings.max_train_examples or cut), rows - cut
+
+
+def flipped(settings: TaskSettings) -> frozenset[int]:
+    """Return the clients with flipped labels: ``flip-share`` of the seen and of the unseen."""
+    chosen: set[int] = set()
+    groups = (("flip-seen", 0, settings.clients), ("flip-unseen", settings.clients, settings.unseen_clients))
+    for purpose, first, count in groups:
+        draw = generator(settings.seed, purpose).choice(count, size=round(settings.flip_share * count), replace=False)
+        chosen.update(first + int(k) for k in draw)
+    return frozenset(chosen)
+
+
+def draw_users(settings: TaskSettings, held: Mapping[str, int], what: str, who: str = "users") -> list[str]:
+    """Return one user a client, drawn from the seed among the users with enough examples.
+
+    Args:
+        settings: how many clients there are, and how many examples are enough.
+        held: number of examples by user.
+        what: what the examples are called, for messages.
+        who: what the users are called.
+
+    Raises:
+        ConfigError: too few users have enough.
+    """
+    least, total = fewest_examples(settings), total_clients(settings)
+    enough = sorted(user for user, count in held.items() if count >= least)
+    if len(enough) < total:
+        raise ConfigError(
+            f"{clients_setting(settings)} is not allowed: "
+            f"{len(enough)} {who} have min-examples = {least} {what} or more"
+        )
+    order = generator(settings.seed, "partition-users").permutation(len(enough))
+    return [enough[k] for k in order[:total]]

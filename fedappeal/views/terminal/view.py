@@ -17,8 +17,7 @@ from fedappeal.runs.influence import influence_line
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.participation import AUTO
 from fedappeal.system.plural import counted
-from fedappeal.tasks.natural import NaturalTask
-from fedappeal.tasks.partitioned import PartitionedTask
+from fedappeal.tasks.labelled import NaturalTask, PartitionedTask
 from fedappeal.tasks.task import Task
 from fedappeal.views.terminal.shown import Part, as_json, line_of, say
 

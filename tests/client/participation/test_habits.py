@@ -18,7 +18,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError
-from strategies.adagd.defect import Defect
+from strategies.adagd.strategy import Defect
 from tests.node import RUN_KEY, Node, run_config
 
 J, S, L = Decision.JOINED, Decision.SAT_OUT, Decision.LEFT

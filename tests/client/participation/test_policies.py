@@ -13,8 +13,8 @@ from fedappeal.core.policy import Policy, Situation
 from fedappeal.core.registry import POLICIES
 from fedappeal.core.requirement import Requirement
 from fedappeal.protocol.keys import Decision
-from strategies.adagd.defect import Defect
-from strategies.fedalign.match import Match
+from strategies.adagd.strategy import Defect
+from strategies.fedalign.alignment import Match
 
 numbers = st.floats(allow_nan=True)
 

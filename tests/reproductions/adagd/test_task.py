@@ -11,7 +11,7 @@ from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
 from fedappeal.tasks.arrays import Labels, Pixels
 from fedappeal.tasks.datasets.cifar10 import CIFAR10
-from fedappeal.tasks.datasets.fmnist import FashionMNIST
+from fedappeal.tasks.datasets.idx_images import FashionMNIST
 
 A_CLASS = 40
 

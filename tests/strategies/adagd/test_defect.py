@@ -10,7 +10,7 @@ from fedappeal.core.policy import Situation
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError, Scalar
-from strategies.adagd.defect import Defect
+from strategies.adagd.strategy import Defect
 from tests.node import Node, run_config
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import strategies.adagd.projection
-from strategies.adagd.projection import norm, orthogonal_component
+import strategies.projection
+from strategies.projection import norm, orthogonal_component
 
 Matrix = NDArray[np.float64]
 
@@ -192,7 +192,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, count: int) -> N
     rng = np.random.default_rng(4)
     basis, vector = rng.normal(size=(count, 3001)), rng.normal(size=3001)
     whole, length = orthogonal_component(vector, basis), norm(vector)
-    monkeypatch.setattr(strategies.adagd.projection, "_SCRATCH", 512)
+    monkeypatch.setattr(strategies.projection, "_SCRATCH", 512)
     np.testing.assert_allclose(orthogonal_component(vector, basis), whole, atol=1e-13)
     assert norm(vector) == pytest.approx(length, rel=1e-14) == pytest.approx(np.linalg.norm(vector), rel=1e-14)
 

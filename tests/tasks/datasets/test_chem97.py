@@ -9,17 +9,17 @@ import pytest
 
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
-from fedappeal.tasks.datasets import chem97
-from fedappeal.tasks.datasets.chem97 import Chem97
+from fedappeal.tasks.datasets import rdatasets
+from fedappeal.tasks.datasets.rdatasets import Chem97
 from tests.tasks.people import pupils, put_rdatasets
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Nothing is kept from one data set to the next."""
-    chem97._held.cache_clear()
+    rdatasets._pupils.cache_clear()
     yield
-    chem97._held.cache_clear()
+    rdatasets._pupils.cache_clear()
 
 
 def task_of(**values: object) -> Chem97:

@@ -11,10 +11,7 @@ import pytest
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
 from fedappeal.tasks.datasets import debian
-from fedappeal.tasks.datasets.debian import FEATURES, SECTIONS, Debian
-from fedappeal.tasks.files import debian_packages
-from fedappeal.tasks.files.debian_packages import Package
-from fedappeal.tasks.files.hashed_words import hashed, words
+from fedappeal.tasks.datasets.debian import FEATURES, SECTIONS, Debian, Package, hashed, words
 from tests.tasks.people import stanza, write_available
 
 ANN, TEAM = "Ann Ex <Ann@example.org>", "The Team <team@example.org>"
@@ -46,7 +43,7 @@ def task_of(root: Path | None, **values: object) -> Debian:
 
 def test_one_package_of_each_source_is_read(tmp_path: Path) -> None:
     write_available(tmp_path, LISTED)
-    assert debian_packages.read(tmp_path) == [
+    assert debian.read_packages(tmp_path) == [
         Package("ann@example.org", "libs", "a library"),
         Package("team@example.org", "games", "shoot-em-up in C++"),
         Package("ann@example.org", "no-such-section", "unknown"),
@@ -111,21 +108,21 @@ def test_sections_are_told_apart() -> None:
 
 def test_a_list_is_read_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_available(tmp_path, LISTED)
-    monkeypatch.setattr(debian_packages, "MAX_PACKAGES", 5)
+    monkeypatch.setattr(debian, "MAX_PACKAGES", 5)
     with pytest.raises(ConfigError, match=f"^task = 'debian': {path} has more than 5 packages$"):
         task_of(tmp_path)
     monkeypatch.undo()
-    monkeypatch.setattr(debian_packages, "MAX_BYTES", len(LISTED) - 1)
+    monkeypatch.setattr(debian, "MAX_BYTES", len(LISTED) - 1)
     with pytest.raises(ConfigError, match=f"^task = 'debian': {path} is longer than {len(LISTED) - 1:,} bytes$"):
         task_of(tmp_path)
     monkeypatch.undo()
-    monkeypatch.setattr(debian_packages, "MAX_LINE", 64)
+    monkeypatch.setattr(debian, "MAX_LINE", 64)
     long = stanza("f", "F <f@example.org>", "net", "x" * 100 + "\nSection: games")
     write_available(tmp_path, long.replace("Description: ", "Other: "))
     with pytest.raises(ConfigError, match="lists no package"):
         task_of(tmp_path)
     write_available(tmp_path, long)
-    assert debian_packages.read(tmp_path) == [Package("f@example.org", "games", "x" * (64 - len("Description: ")))]
+    assert debian.read_packages(tmp_path) == [Package("f@example.org", "games", "x" * (64 - len("Description: ")))]
 
 
 def test_no_list_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +139,7 @@ def test_no_list_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(shutil.which("apt-cache") is None, reason="needs apt-cache, which Debian and Ubuntu have")
 def test_this_machines_own_list() -> None:
     try:
-        packages = debian_packages.read(None)
+        packages = debian.read_packages(None)
     except ConfigError as error:
         pytest.skip(f"apt has no lists here: {error}")
     maintainers = {package.maintainer for package in packages}

@@ -9,7 +9,7 @@ from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import digits
 from fedappeal.tasks.examples import ClientData
-from fedappeal.tasks.partitioned import PartitionedTask
+from fedappeal.tasks.labelled import PartitionedTask
 
 
 def digits_task(**values: object) -> PartitionedTask:

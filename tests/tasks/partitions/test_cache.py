@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 import fedappeal.system.files
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.system.files import write_safetensors
-from fedappeal.tasks import load_task, partitioned
+from fedappeal.tasks import labelled, load_task
 from fedappeal.tasks.arrays import Rows
 from fedappeal.tasks.datasets.digits import Digits
-from fedappeal.tasks.partitions.assign import assign
-from fedappeal.tasks.partitions.cache import kept_rows
+from fedappeal.tasks.partitions.assign import assign, kept_rows
 
 ROOT = Path(__file__).parents[3]
 LABELS = np.arange(20, dtype=np.int64) % 4
@@ -76,7 +75,7 @@ def test_a_tasks_cached_partition_equals_the_computed_one(how: str, monkeypatch:
     computed = assign(chosen, labels, 10)
     first = load_task(chosen)
     prints = [first.load(k).fingerprint for k in range(7)]
-    monkeypatch.setattr(partitioned, "assign", lambda *arguments: never())
+    monkeypatch.setattr(labelled, "assign", lambda *arguments: never())
     again = load_task(chosen)
     assert same(again.rows, computed)  # type: ignore[attr-defined]
     assert [again.load(k).fingerprint for k in range(7)] == prints
@@ -213,7 +212,7 @@ import errno
 import fcntl
 import os
 import numpy as np
-from fedappeal.tasks.partitions.cache import kept_rows
+from fedappeal.tasks.partitions.assign import kept_rows
 
 labels, drawn = np.arange(20) % 4, [np.array(rows) for rows in ROWS]
 wrong = 0
@@ -248,7 +247,7 @@ def test_processes_that_write_damage_and_delete_at_once_do_no_harm(cache: Path) 
 WAITING = """
 import sys, time
 import numpy as np
-from fedappeal.tasks.partitions.cache import kept_rows
+from fedappeal.tasks.partitions.assign import kept_rows
 
 def draw():
     print("draws", flush=True)
