@@ -8,10 +8,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Scalar
 from strategies import RoundRecord
-from strategies.fedalign import strategy
+from strategies.fedalign import alignment, strategy
 
 MATCH_ON, GLOBAL_LOSS, EPSILON, PRIORITY = (
-    f"fedalign.{key}" for key in (strategy.MATCH_ON, strategy.GLOBAL_LOSS, strategy.EPSILON, strategy.PRIORITY)
+    f"fedalign.{key}" for key in (alignment.MATCH_ON, alignment.GLOBAL_LOSS, alignment.EPSILON, strategy.PRIORITY)
 )
 """What TRAIN tells a client, by the keys of its config."""
 

@@ -17,8 +17,8 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Layout, content_size
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
-from strategies.fedalign.alignment import Match, joins
-from strategies.fedalign.strategy import EPSILON, GLOBAL_LOSS, MATCH_ON, PRIORITY
+from strategies.fedalign.alignment import EPSILON, GLOBAL_LOSS, MATCH_ON, Match, joins
+from strategies.fedalign.strategy import PRIORITY
 from tests import node as one_client
 from tests.node import changed, metrics_of, run_config
 
