@@ -2,7 +2,8 @@
 
 A name that ends before a slash stands for all rows that begin so: ``simulation`` for ``simulation/mlp`` and others.
 ``--before CHECKOUT`` measures every arm with the code of another checkout, too, in turn with ours, such as one that
-``git worktree add CHECKOUT COMMIT`` made.
+``git worktree add CHECKOUT COMMIT`` made. ``--small`` tries a row: its figures say
+nothing.
 """
 
 import argparse
@@ -11,24 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    aggregation,
-    big_model,
-    commands,
-    connections,
-    containers,
-    deployment,
-    many_clients,
-    natural,
-    pages,
-    side_by_side,
-    simulation,
-)
-from benchmarks.run import PEERS, ROOT, Row, described, measure, table
+from benchmarks import commands, connections, containers, deployment, influence, natural, pages, simulation, staying
+from benchmarks.run import ROOT, SMALL, Row, described, measure, table
 
-_MODULES = (commands, simulation, side_by_side, many_clients, aggregation, deployment, connections, big_model)
 ROWS: dict[str, Row] = {}
-for module in (*_MODULES, containers, pages, natural):
+for module in (commands, simulation, deployment, connections, containers, pages, natural, staying, influence):
     ROWS |= module.ROWS
 
 
@@ -37,11 +25,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW")
     parser.add_argument("--json", type=Path, help="file for the figures; written after each repetition")
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=0, help="of each arm; 0: the row's own")
     parser.add_argument("--rounds", type=int, default=0, help="of each run; 0: the row's own")
+    parser.add_argument("--small", action="store_true", help="one repetition of few rounds, with sizes a fiftieth")
     parser.add_argument("--arms", default="", help="which, by semicolons; empty: all")
     parser.add_argument("--before", type=Path, help="a checkout of other code, measured in turn with this one")
-    parser.add_argument("--peers", type=Path, help="folder of the peers' Python environment; made where missing")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.arm:
@@ -50,14 +38,16 @@ def main() -> None:
     names = [name for name in ROWS if any(name == row or name.startswith(f"{row}/") for row in chosen.rows)]
     if not names:
         parser.exit(2 if chosen.rows else 0, "\n".join(["rows:", *ROWS]) + "\n")
-    if chosen.peers:
-        os.environ[PEERS] = str(chosen.peers.resolve())
+    if chosen.small:
+        os.environ[SMALL] = "1"
+        chosen.repetitions, chosen.rounds = 1, chosen.rounds or 3
     trees = {"": ROOT, **({", before": chosen.before.resolve()} if chosen.before else {})}
     report: dict[str, Any] = {}
     for name in names:
         row = ROWS[name]
         arms = [arm for arm in row.arms if not chosen.arms or arm in chosen.arms.split(";")]
-        for runs in measure(name, row, arms, trees, chosen.repetitions, chosen.rounds or row.rounds):
+        repetitions, rounds = chosen.repetitions or row.repetitions, chosen.rounds or row.rounds
+        for runs in measure(name, row, arms, trees, repetitions, rounds):
             report[name] = runs
             if chosen.json:
                 chosen.json.write_text(json.dumps({**described(), "rows": report}, indent=2) + "\n")

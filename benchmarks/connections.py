@@ -13,20 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from benchmarks.deployment import Deployed, rounds_of
-from benchmarks.run import Figures, Row, peak_mib
-
-CONNECTING = 50
-"""Clients that connect at the same time."""
-WITHIN = 1e-3
-"""How far the final model may be from the replayed one."""
+from benchmarks.commands import command, cpu
+from benchmarks.run import Figures, Row, peak_mib, scaled
 
 
 def change(number: int) -> float:
@@ -43,11 +38,10 @@ class Seen:
     """What all clients of the process did, and the lock under which they make messages: Flower's are a process's."""
 
     def __init__(self) -> None:
-        self.making, self.online = threading.Lock(), threading.Semaphore(CONNECTING)
+        self.making, self.online = threading.Lock(), threading.Semaphore(50)
         self.trained: list[tuple[int, int]] = []
         self.models: dict[str, Any] = {}
-        self.errors: list[str] = []
-        self.evaluated = self.connected = 0
+        self.connected = 0
 
     def reply(self, number: int, node_id: int, message: Any) -> Any:
         """Return client ``number``'s answer, by formula."""
@@ -58,8 +52,7 @@ class Seen:
 
         about = message.metadata
         model = {name: array.numpy() for name, array in message.content[keys.ARRAYS].items()}
-        metrics: dict[str, Any] = {keys.NUM_EXAMPLES: examples(number)}
-        content = RecordDict()
+        metrics, content = {keys.NUM_EXAMPLES: examples(number)}, RecordDict()
         if about.message_type == "query":
             self.models.setdefault("w_0", {name: values.tolist() for name, values in model.items()})
             info = {keys.CLIENT_ID: f"light-{number}", keys.ROLE: keys.SEEN, keys.PRIORITY: 0, keys.LEFT_RUN: 0}
@@ -70,7 +63,6 @@ class Seen:
             content[keys.ARRAYS] = ArrayRecord(moved)
             self.trained.append((int(about.group_id), number))
         else:
-            self.evaluated += 1
             self.models["final"] = {name: values.tolist() for name, values in model.items()}
             metrics |= {keys.LOSS: 1.0, "accuracy": 0.5}
         content[keys.METRICS] = MetricRecord(metrics)
@@ -93,8 +85,7 @@ class Seen:
                     with self.making:
                         reply = self.reply(number, fleet.node_id, message)
                     fleet.reply(reply, 0.0)
-            except NotConnected as error:
-                self.errors.append(f"{number}: {error}")
+            except NotConnected:
                 time.sleep(1.0)
 
 
@@ -108,11 +99,11 @@ def be_clients(address: str, count: int, file: Path) -> None:
         time.sleep(0.1)
     print("online", flush=True)
     ended.wait()
-    file.write_text(json.dumps({key: getattr(seen, key) for key in ("trained", "models", "errors", "evaluated")}))
+    file.write_text(json.dumps({key: getattr(seen, key) for key in ("trained", "models")}))
     os._exit(0)  # the clients' threads end here
 
 
-def checked(federation: Deployed, seen: dict[str, Any]) -> dict[str, float]:
+def checked(folder: Path, seen: dict[str, Any]) -> dict[str, float]:
     """Compare who trained, whom the server counted, and the final model; return the counts.
 
     Raises:
@@ -120,55 +111,48 @@ def checked(federation: Deployed, seen: dict[str, Any]) -> dict[str, float]:
     """
     import fedappeal
 
-    config, total = federation.config, 0.0
-    decisions = fedappeal.load(federation.folder).clients
-    for server_round in range(1, config.rounds + 1):
+    run, total = fedappeal.load(folder), 0.0
+    decisions = run.clients
+    for server_round in range(1, run.config.rounds + 1):
         joined = decisions[(decisions["round"] == server_round) & (decisions["decision"] == "joined")]
         counted = sorted(int(client.removeprefix("light-")) for client in joined["client"])
         trained = sorted(number for at, number in seen["trained"] if at == server_round)
-        if trained != counted or len(set(trained)) != config.clients_per_round:
+        if trained != counted or len(set(trained)) != run.config.clients_per_round:
             raise RuntimeError(f"round {server_round}: {trained} trained, {counted} were counted")
         total += sum(examples(k) * change(k) for k in trained) / sum(map(examples, trained))
     start, end = (seen["models"][name] for name in ("w_0", "final"))
     far = max(float(np.abs(np.asarray(end[name]) - np.asarray(start[name]) - total).max()) for name in start)
-    if far > WITHIN:
+    if far > 1e-3:
         raise RuntimeError(f"the final model is {far:g} from the replayed one")
-    return {"trained": len(seen["trained"]), "evaluated": seen["evaluated"], "model off by": far}
+    return {"trained": len(seen["trained"]), "model off by": far}
 
 
 def connections(clients: int, rounds: int) -> Figures:
     """Run once; return the figures."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    from fedappeal.federation.superlink import SuperLink
+
+    clients, (_, hard) = scaled(clients), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    settings = {"task": "digits", "strategy": "fedavg", "influence": "off", "clients": clients, "rounds": rounds}
-    settings |= {"clients-per-round": clients // 20, "evaluate-every": rounds, "mandatory-rounds": rounds}
-    processes: list[subprocess.Popen[str]] = []
-    connected = list[float]()
-
-    def connect(stack: ExitStack, address: str) -> int:
-        command = [sys.executable, "-m", "benchmarks.connections", address, str(clients), str(seen_file)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        stack.callback(process.kill)
-        processes.append(process)
-        began = time.monotonic()
-        assert process.stdout is not None
-        process.stdout.readline()
-        connected.append(time.monotonic() - began)
-        return process.pid
-
-    federation = Deployed(settings, connect=connect)
-    seen_file = federation.folder.parent / "seen.json"
-    with federation:
-        lines, used, counts, number = rounds_of(federation)
-        largest = peak_mib(process=federation.superlink.pid)
-        processes[0].terminate()
-        processes[0].wait()
-        found = checked(federation, json.loads(seen_file.read_text()))
-    fleet = sum(n for kind, n in counts.items() if kind.startswith("Fleet") or kind == "polls")
-    fleet -= counts["Fleet PullMessages"]  # what a held poll asks again: the polls are counted
-    seconds = [float(line["seconds"]) for line in lines[1:-1]]
-    memory = {"SuperLink MiB": largest, "connected s": connected[0]}
-    return {"s": seconds, **used, "Fleet requests a round": fleet / number, **memory, **found}
+    words = f"--task digits --strategy fedavg --influence off --clients {clients} --min-clients {clients}"
+    words += f" --clients-per-round {max(1, clients // 20)} --evaluate-every {rounds} --mandatory-rounds {rounds}"
+    words += " --start-timeout 600 --round-timeout 600 --no-report"
+    with TemporaryDirectory() as scratch, SuperLink(Path(scratch) / "superlink") as superlink:
+        folder, file, began = Path(scratch) / "run", Path(scratch) / "seen.json", time.monotonic()
+        program = [sys.executable, "-m", "benchmarks.connections", superlink.fleet_address, str(clients), str(file)]
+        process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            connected, before = time.monotonic() - began, cpu([superlink.pid], children=False)
+            figures = command(f"submit --superlink {superlink.control_address} {words}", rounds, folder)
+            used = (cpu([superlink.pid], children=False) - before) / rounds
+            memory = {"SuperLink MiB": peak_mib(superlink.pid), "connected s": connected}
+            process.terminate()
+            process.wait()
+        finally:
+            process.kill()
+        counts = checked(folder, json.loads(file.read_text()))
+    return {"s": figures["s"], "SuperLink CPU s": used, **memory, **counts}
 
 
 ROWS = {

@@ -10,21 +10,12 @@ import tempfile
 from functools import partial
 from typing import Any
 
-from benchmarks.run import Figures, Row
+from benchmarks.run import Figures, Row, scaled
 
 PEOPLE = {"movielens": (671, 0.1), "chem97": (1091, 0.1), "debian": (304, 2.0)}
 """Clients with ten examples or more: all of them (of debian, at Debian 12). Learning rate of FedAvg and alone: words
 are rare, and their weights need longer steps."""
 BATCH, SEED = 32, 0
-
-
-def accuracy(task: Any, model: Any, test: Any) -> float:
-    """Return a model's accuracy on a client's test data."""
-    import torch
-
-    model.eval()
-    with torch.no_grad():
-        return float(task.metrics(task.forward(model, test.x), test.y)["accuracy"])
 
 
 def helped(name: str, steps: int, rounds: int) -> Figures:
@@ -33,6 +24,7 @@ def helped(name: str, steps: int, rounds: int) -> Figures:
     import torch
 
     import fedappeal
+    from client.training.models import evaluate
     from fedappeal.settings.config import TaskSettings
     from fedappeal.tasks import load_task
 
@@ -43,13 +35,12 @@ def helped(name: str, steps: int, rounds: int) -> Figures:
     settings |= {"learning_rate": rate, "batch_size": BATCH, "participation": "always", "requirement": "fixed"}
     settings |= {"evaluate_every": rounds, "evaluate_train": False, "seed": SEED, "quiet": True}
     with tempfile.TemporaryDirectory() as folder:
-        shared = fedappeal.simulate("fedavg", task=name, **settings, out=f"{folder}/run").model()
-    together, alone = list[float](), list[float]()
-    for client in range(clients):
+        shared = fedappeal.simulate("fedavg", name, **settings, out=f"{folder}/run").model()
+    scores = np.empty((2, scaled(clients)))
+    for client in range(scores.shape[1]):
         data, model = task.load(client), task.initial_model(SEED)
         optimiser = torch.optim.SGD(model.parameters(), lr=rate)
-        draws = torch.Generator().manual_seed(1000 * SEED + client)
-        batches = list[Any]()
+        draws, batches = torch.Generator().manual_seed(1000 * SEED + client), list[Any]()
         while len(batches) < steps:
             batches += torch.randperm(len(data.train.y), generator=draws).split(BATCH)
         model.train()
@@ -57,16 +48,17 @@ def helped(name: str, steps: int, rounds: int) -> Figures:
             optimiser.zero_grad()
             task.loss(task.forward(model, data.train.x[rows]), data.train.y[rows]).backward()  # type: ignore[index,no-untyped-call]
             optimiser.step()
-        together.append(accuracy(task, shared, data.test))
-        alone.append(accuracy(task, model, data.test))
-    both, own = np.array(together), np.array(alone)
-    shares = {"better": float((both > own).mean()), "worse": float((both < own).mean())}
-    return {**shares, "together": float(both.mean()), "alone": float(own.mean())}
+        scores[:, client] = [evaluate(task, trained, data.test).score for trained in (shared, model)]
+    together, alone = scores
+    shares = {"better": float((together > alone).mean()), "worse": float((together < alone).mean())}
+    return {**shares, "together": float(together.mean()), "alone": float(alone.mean())}
 
 
 ROWS = {
     f"people/{name}": Row(
-        {f"{steps} steps alone": partial(helped, name, steps) for steps in (30, 100, 300)}, by="better", rounds=200
+        {f"{steps} steps alone": partial(helped, name, steps) for steps in (30, 100, 300)},
+        rounds=200,
+        repetitions=1,
     )
     for name in PEOPLE
 }

@@ -2,14 +2,12 @@
 
 A row compares arms that do the same work. Each repetition starts every arm once, one after the other; the table has
 medians, and each arm's ratio to the row's reference by pairs of repetitions. Absolute figures say little on a shared
-machine: read the ratios.
+machine: read the ratios. Rows about what comes out (`people`, `staying`, `influence`) have no reference.
 """
 
-import contextlib
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = "FEDAPPEAL_BENCHMARK_PEERS"
-"""Environment variable: the folder of the peers' Python environment."""
+SMALL = "FEDAPPEAL_BENCHMARK_SMALL"
+"""Environment variable: set where rows are only tried."""
 
 Figures = Mapping[str, float | list[float] | str]
 """What one start of an arm measured, by name; of a list the median counts."""
@@ -37,7 +35,8 @@ class Row:
         over: the arm that the others are divided by.
         by: the figure that is divided.
         rounds: of each start.
-        threads: PyTorch threads of an arm's process.
+        threads: PyTorch threads of an arm's process; 0: as the machine has it.
+        repetitions: starts of each arm.
     """
 
     arms: Mapping[str, Callable[[int], Figures]]
@@ -45,68 +44,52 @@ class Row:
     by: str = "CPU s"
     rounds: int = 0
     threads: int = 1
+    repetitions: int = 3
 
 
 class Clock:
     """Seconds and CPU seconds of this process between its marks."""
 
     def __init__(self) -> None:
-        self._seconds: list[float] = []
-        self._cpu: list[float] = []
+        self._marks: list[tuple[float, float]] = []
         self.mark()
 
     def mark(self, *_: object) -> None:
         """End one part and begin the next."""
-        self._seconds.append(time.perf_counter())
-        self._cpu.append(time.process_time())
-
-    def parts(self, first: int = 0, last: int | None = None) -> dict[str, float | list[float] | str]:
-        """Return the parts from one place to another."""
-        found = {"s": self._seconds, "CPU s": self._cpu}
-        return {name: [b - a for a, b in pairwise(marks)][first:last] for name, marks in found.items()}
+        self._marks.append((time.perf_counter(), time.process_time()))
 
     def rounds(self) -> dict[str, float | list[float] | str]:
         """Return all parts but the first, which holds the start, and the last, which always evaluates."""
-        return {**self.parts(1, -1), "start s": self._seconds[1] - self._seconds[0]}
+        (start, *parts) = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(self._marks)]
+        seconds, used = zip(*(parts[:-1] or parts), strict=True)
+        return {"s": list(seconds), "CPU s": list(used), "start s": start[0], "start CPU s": start[1]}
 
 
-def timed(work: Callable[[], object], times: int = 5) -> dict[str, float | list[float] | str]:
-    """Return seconds of some work, after once to warm up."""
-    work()
-    clock = Clock()
-    for _ in range(times):
-        work()
-        clock.mark()
-    return clock.parts()
+def small() -> bool:
+    """Return whether rows are only tried."""
+    return SMALL in os.environ
 
 
-def children_cpu() -> float:
-    """Return the CPU seconds of this process's ended children."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def scaled(size: int) -> int:
+    """Return a size, a fiftieth of it where rows are only tried."""
+    return min(size, max(10, size // 50)) if small() else size
 
 
-def peak_mib(field: str = "VmHWM", process: int | str = "self") -> float:
-    """Return the most memory that a process has had resident; ``VmRSS``: what it has now."""
+def peak_mib(process: int | str = "self") -> float:
+    """Return the most memory that a process has had resident."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def described() -> dict[str, Any]:
     """Return the date, the machine, its load and the versions."""
     from fedappeal.system.versions import recorded_versions
 
-    processor = platform.processor()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {processor}"
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": machine,
-        "load": os.getloadavg(),
-        "versions": recorded_versions(),
-    }
+    date, load = time.strftime("%Y-%m-%d"), os.getloadavg()
+    return {"date": date, "machine": machine, "load": load, "versions": recorded_versions()}
 
 
 def start(name: str, arm: str, rounds: int, threads: int, tree: Path) -> Figures:
@@ -114,7 +97,7 @@ def start(name: str, arm: str, rounds: int, threads: int, tree: Path) -> Figures
     command = [sys.executable, "-m", "benchmarks", name, "--arm", arm, "--rounds", str(rounds)]
     path = os.pathsep.join(map(str, dict.fromkeys((tree, ROOT))))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
-    if not threads:  # as the machine has it
+    if not threads:
         del environment["OMP_NUM_THREADS"]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     if done.returncode:

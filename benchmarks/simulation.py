@@ -1,11 +1,9 @@
 """Simulated rounds: ours, a plain PyTorch loop, pfl-research, fluke and Flower's simulation.
 
-Every arm does the same work (the same clients, data, model, local steps and batch size) on one PyTorch thread. The
-rows of ``published`` are benchmarks of others, on generated pixels (`tasks`): FLUTE's logistic regression (1,000
-clients, 10 a round, batches of 10, 1 epoch; https://github.com/microsoft/msrflute, README, "Benchmarking") and
-pfl-research's CIFAR-10, IID (https://github.com/apple/pfl-research,
-benchmarks/image_classification/configs/baseline.yaml), without its central evaluation. ``busy`` has a busy loop a
-core beside it, and compares PyTorch's default threads; ``workers`` compares `fedappeal simulate --workers`.
+Every arm does the same work (the same clients, data, model, local steps and batch size) on one PyTorch thread.
+``many-clients`` is ours alone: ``evaluated`` asks each client of MaxFL each round how the model serves it, in
+``messages`` all clients train, ``start`` and ``huge`` are about what comes before the first round ends. ``busy`` has
+a busy loop a core beside it, and compares PyTorch's default threads; ``workers`` compares ``--workers``.
 """
 
 import json
@@ -21,52 +19,41 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import command
-from benchmarks.run import PEERS, ROOT, Clock, Figures, Row, peak_mib
+from benchmarks.run import ROOT, Clock, Figures, Row, peak_mib, scaled
 
 Settings = Mapping[str, Any]
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parent / "peers"
 PROGRAMS = {"pfl": "pfl_research.py", "fluke": "fluke_fl.py"}
-MODELS = {"benchmarks.tasks:MnistPixels": "logistic", "benchmarks.tasks:CifarPixels": "cifar-pixels"}
-"""The models that are a task's own, by the peers' names."""
-
-_PLAIN = {"strategy": "fedavg", "participation": "always", "requirement": "fixed", "mandatory-rounds": 0}
-_PLAIN |= {"evaluate-train": False}  # the peers evaluate test examples only
-_FMNIST = {**_PLAIN, "task": "fmnist", "clients": 100, "clients-per-round": 5, "evaluate-every": 0}
-_OTHERS = {**_PLAIN, "clients": 1000, "batch-size": 10, "min-examples": 1}  # an epoch in steps: 60 and 50 by 10
-_FEW = {"task": "benchmarks.tasks:MnistPixels", "clients-per-round": 10, "local-steps": 6, "learning-rate": 0.03}
-_MANY = {"task": "benchmarks.tasks:CifarPixels", "clients-per-round": 50, "local-steps": 5, "learning-rate": 0.1}
-_MAXFL = {
-    **_PLAIN,
-    "task": "fmnist",
-    "strategy": "maxfl",
-    "clients": 100,
-    "clients-per-round": 5,
-    "evaluate-every": 1,
-}
-_ALL = ("plain loop", "sequential", "batched", "pfl", "fluke", "Flower")
-_OURS = "batched"
+_PLAIN = {"task": "fmnist", "strategy": "fedavg", "participation": "always", "requirement": "fixed"}
+_PLAIN |= {
+    "mandatory-rounds": 0,
+    "evaluate-every": 0,
+    "evaluate-train": False,
+}  # the peers evaluate test examples only
+_FMNIST = {**_PLAIN, "clients": 100, "clients-per-round": 5}
+_MAXFL = {**_FMNIST, "strategy": "maxfl", "evaluate-every": 1, "evaluate-train": True}
 
 
 def config_of(settings: Settings, rounds: int, **more: Any) -> Any:
     """Return a row's settings as a run's."""
     from fedappeal.settings.config import RunConfig
 
-    return RunConfig.parse({**settings, **more, "rounds": rounds})
+    return RunConfig.parse({**settings, **more, "rounds": rounds, "clients": scaled(settings["clients"])})
 
 
 def ours(settings: Settings, mode: str, rounds: int, threads: int = 1) -> Figures:
-    """Simulate, in batches (``batched``), one client after another (``sequential``) or as chosen (``auto``)."""
+    """Simulate in a form: in batches (``batched``), one client after another (``sequential``) or as chosen."""
     import fedappeal
 
-    given = {key.replace("-", "_"): value for key, value in settings.items()}
+    arguments = {key.replace("-", "_"): value for key, value in settings.items()}
+    arguments |= {"rounds": rounds, "clients": scaled(settings["clients"])}
     with tempfile.TemporaryDirectory() as folder:
-        clock = Clock()
-        out = f"{folder}/run"
-        how: dict[str, Any] = {"mode": mode, "threads": threads, "out": out, "quiet": True, "on_round": clock.mark}
-        fedappeal.simulate(**given, rounds=rounds, **how)
-        (*_, last) = (Path(out) / "history.jsonl").read_text().splitlines()
-    return {**clock.rounds(), "accuracy": json.loads(last)["accuracy"], "MiB": peak_mib("VmRSS")}
+        os.environ["XDG_CACHE_HOME"] = folder  # the partition is drawn
+        clock, out = Clock(), f"{folder}/run"
+        run = fedappeal.simulate(**arguments, mode=mode, threads=threads, out=out, quiet=True, on_round=clock.mark)
+        accuracy = run.summary()["accuracy"]
+    return {**clock.rounds(), "accuracy": accuracy, "MiB": peak_mib()}
 
 
 def plain(settings: Settings, rounds: int) -> Figures:
@@ -92,7 +79,7 @@ def plain(settings: Settings, rounds: int) -> Figures:
     accuracy = 0.0
     for server_round in range(1, rounds + 1):
         chosen = sampling_order(config.seed, server_round, list(names))[: config.clients_per_round or None]
-        total = sum(len(data[names[c]].train) for c in chosen)
+        total = sum(len(data[names[client]].train) for client in chosen)
         average = {name: torch.zeros_like(p) for name, p in model.state_dict().items()}
         for client in chosen:
             local, train = copy.deepcopy(model).train(), data[names[client]].train
@@ -103,9 +90,9 @@ def plain(settings: Settings, rounds: int) -> Figures:
                 average[name] += p * (len(train) / total)
         model.load_state_dict(average)
         if server_round == rounds or (config.evaluate_every and not server_round % config.evaluate_every):
-            accuracy = sum(evaluate(task, model, d.test).score for d in data) / len(data)
-            for d in data if config.evaluate_train else ():
-                evaluate(task, model, d.train)
+            accuracy = sum(evaluate(task, model, of_client.test).score for of_client in data) / len(data)
+            for of_client in data if config.evaluate_train else ():
+                evaluate(task, model, of_client.train)
         clock.mark()
     return {**clock.rounds(), "accuracy": accuracy}
 
@@ -134,25 +121,22 @@ def flower(settings: Settings, rounds: int) -> Figures:
     """Run Flower's simulation runtime (Ray) on all cores, through the same apps: ``flwr run``; at most 6 rounds."""
     from fedappeal.federation.superlink import SuperLink
     from fedappeal.flower.processes import QUIET
+    from fedappeal.record.reader import Record
 
     with tempfile.TemporaryDirectory() as folder:
-        root, rounds = Path(folder), min(rounds, 6)
-        config = config_of(settings, rounds, out=str(root / "run"))
+        root = Path(folder)
+        config = config_of(settings, min(rounds, 6), out=str(root / "run"))
         with SuperLink(root / "superlink", simulation=True, environment={"OMP_NUM_THREADS": "1"}) as superlink:
-            (root / "home").mkdir()
-            (root / "home" / "config.toml").write_text(
-                f'[superlink]\ndefault = "sim"\n[superlink.sim]\naddress = "{superlink.control_address}"\n'
-                "insecure = true\n"
-            )
+            connection = f'[superlink]\ndefault = "sim"\n[superlink.sim]\naddress = "{superlink.control_address}"\n'
+            (root / "config.toml").write_text(f"{connection}insecure = true\n")
             written = (f"{key}={json.dumps(value)}" for key, value in config.as_config().items() if key != "resume")
             flwr = [str(Path(sys.executable).parent / "flwr"), "run", str(ROOT), "sim", "--stream"]
-            federation = f"num-supernodes={config.clients} client-resources-num-cpus=1"
-            environment = {**os.environ, **QUIET, "FLWR_HOME": str(root / "home")}
-            started = time.perf_counter()
-            command = [*flwr, "--federation-config", federation, "-c", " ".join(written)]
-            subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
+            nodes = f"num-supernodes={config.clients} client-resources-num-cpus=1"
+            environment, started = {**os.environ, **QUIET, "FLWR_HOME": folder}, time.perf_counter()
+            words = [*flwr, "--federation-config", nodes, "-c", " ".join(written)]
+            subprocess.run(words, check=True, stdout=sys.stderr, env=environment)
             whole = time.perf_counter() - started
-        lines = [json.loads(line) for line in (root / "run" / "history.jsonl").read_text().splitlines()]
+        lines = Record(root / "run").history
     seconds = [float(line["seconds"]) for line in lines]
     used = seconds if config.evaluate_every else seconds[:-1]
     return {"s": used, "start s": whole - sum(seconds), "accuracy": lines[-1]["accuracy"]}
@@ -160,70 +144,46 @@ def flower(settings: Settings, rounds: int) -> Figures:
 
 def peer(name: str, settings: Settings, rounds: int) -> Figures:
     """Run pfl-research or fluke in their own environment; its program prints what it measured."""
-    import numpy as np
+    import torch
 
     from fedappeal.tasks import load_task
 
     config = config_of(settings, rounds)
     task = load_task(config.task_settings())
-    initial = enumerate(task.initial_model(config.seed).parameters())
-    arrays: dict[str, Any] = {f"p{i}": p.detach().numpy() for i, p in initial}
-    for k in range(config.clients):
-        data = task.load(k)
-        arrays |= {f"x{k}": data.train.x.numpy(), f"y{k}": data.train.y.numpy()}
-        arrays |= {f"tx{k}": data.test.x.numpy(), f"ty{k}": data.test.y.numpy()}
-    options = {
-        "model": MODELS.get(config.task) or ("mlp" if config.model == "auto" else config.model),
-        "clients-per-round": config.clients_per_round or config.clients,
-        "rounds": rounds,
-        "local-steps": config.local_steps,
-        "batch-size": config.batch_size,
-        "learning-rate": config.learning_rate,
-        "evaluate-every": config.evaluate_every,
-        "seed": config.seed,
-    }
+    data = [task.load(k) for k in range(config.clients)]
+    setting = config.model_dump() | {"model": task.initial_model(config.seed)}
+    setting |= {"clients_per_round": config.clients_per_round or config.clients}
+    setting |= {side: [(getattr(d, side).x, getattr(d, side).y) for d in data] for side in ("train", "test")}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "data.npz"
-        np.savez(file, **arrays)
-        words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-        program = [str(peers_python()), str(HERE / "peers" / PROGRAMS[name]), str(file), *words]
+        file = Path(folder) / "setting.pt"
+        torch.save(setting, file)
+        uv = [str(Path(sys.executable).parent / "uv"), "run", "--quiet", "--no-project", "--isolated"]
+        uv += ["--python", sys.executable, "--with-requirements", str(HERE / "requirements.txt")]
+        program = [*uv, "python", str(HERE / PROGRAMS[name]), str(file)]
         done = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=True)
-    found: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return {key: value[1:-1] if isinstance(value, list) else value for key, value in found.items()}
+    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return {key: value[1:-1] if isinstance(value, list) else value for key, value in figures.items()}
 
 
-def peers_python() -> Path:
-    """Set up the peers' environment, once; return its Python."""
-    folder = Path(os.environ.get(PEERS) or Path(tempfile.gettempdir()) / "fedappeal-benchmark-peers")
-    python = folder / "bin" / "python"
-    if not python.exists():
-        uv = [str(Path(sys.executable).parent / "uv")]
-        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
-        needs = ["--quiet", "--python", str(python), "-r", str(HERE / "peers" / "requirements.txt")]
-        subprocess.run([*uv, "pip", "install", *needs], check=True)
-    return python
-
-
-def busy(threads: int, spinning: bool, rounds: int) -> Figures:
-    """Simulate beside a busy loop a core; ``spinning``: without what the command sets before it loads PyTorch."""
+def busy(threads: int, rounds: int) -> Figures:
+    """Simulate beside a busy loop a core, with what the command sets before it loads PyTorch."""
     from fedappeal.system.waiting_threads import sleep_while_waiting
 
-    if not spinning:
-        sleep_while_waiting()
+    sleep_while_waiting()
     loop = [sys.executable, "-c", "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"]
     loops = [subprocess.Popen(loop) for _ in range(os.cpu_count() or 1)]
     try:
-        return ours({**_FMNIST, "evaluate-every": 1}, _OURS, rounds, threads)
+        return ours({**_FMNIST, "evaluate-every": 1}, "batched", rounds, threads)
     finally:
         for process in loops:
             process.kill()
 
 
-def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = _OURS, by: str = "s") -> Row:
+def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = "batched", by: str = "s") -> Row:
     """Return a row of these settings."""
     every = {
         "plain loop": partial(plain, settings),
-        **{mode: partial(ours, settings, mode) for mode in ("sequential", "batched", "auto")},
+        **{mode: partial(ours, settings, mode) for mode in ("sequential", "batched", "vmap", "auto")},
         "floor": floor,
         **{name: partial(peer, name, settings) for name in PROGRAMS},
         "Flower": partial(flower, settings),
@@ -231,38 +191,39 @@ def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = _
     return Row({arm: every[arm] for arm in arms}, over, by, rounds)
 
 
-_PUBLISHED = ("plain loop", "auto", *PROGRAMS)
+_ALL = ("plain loop", "sequential", "batched", *PROGRAMS, "Flower")
 _LOGISTIC = {"model": "logistic", "clients": 60, "clients-per-round": 0, "local-steps": 0, "local-epochs": 5}
+_EVALUATED = {"task": "fmnist", "strategy": "maxfl", "clients-per-round": 5, "set": {"solo.steps": 5}}
+_START = {**_PLAIN, "min-examples": 1, "clients-per-round": 10}
+_MANY = {
+    "evaluated-250": {**_EVALUATED, "clients": 250, "min-examples": 10},
+    "evaluated-1000": {**_EVALUATED, "clients": 1000, "min-examples": 10},
+    "messages-1000": {**_PLAIN, "clients": 1000, "min-examples": 10, "local-steps": 5},
+    "start-10000": {**_START, "clients": 10_000, "partition": "iid"},
+    "start-100000": {
+        **_START,
+        "clients": 100_000,
+        "task": "synth",
+        "model": "logistic",
+        "set": {"synth.examples": 20},
+    },
+}
 _WORKERS = "simulate --task fmnist --strategy maxfl --clients 100 --clients-per-round 5 --requirement fixed"
 
 ROWS = {
-    "simulation/mlp": row(_FMNIST, (*_ALL, "floor")),
+    "simulation/mlp": row(_FMNIST, (*_ALL, "floor", "vmap", "auto")),
     "simulation/mlp-evaluated": row({**_FMNIST, "evaluate-every": 1}, _ALL),
     "simulation/logistic": row({**_FMNIST, **_LOGISTIC}, ("plain loop", "sequential", "batched", "Flower")),
-    "simulation/cnn": row({**_FMNIST, "model": "cnn"}, _ALL),
-    **{
-        f"simulation/growth-{n}": row({**_FMNIST, "clients": n, "clients-per-round": 10, **more}, ("batched",))
-        for n, more in ((100, {}), (1000, {}), (10_000, {"partition": "iid", "min-examples": 1}))
-    },
-    "evaluation": row({**_MAXFL, "evaluate-train": True}, ("plain loop", "batched"), 20, "plain loop", "CPU s"),
-    "published/flute": row({**_OTHERS, **_FEW, "evaluate-every": 20}, _PUBLISHED, 100, "auto", "CPU s"),
-    "published/pfl": row({**_OTHERS, **_MANY, "evaluate-every": 0}, _PUBLISHED, 5, "auto", "CPU s"),
+    "simulation/cnn": row({**_FMNIST, "model": "cnn"}, (*_ALL, "vmap", "auto")),
+    "evaluation": row(_MAXFL, ("plain loop", "batched"), 20, "plain loop", "CPU s"),
+    **{f"many-clients/{name}": row(settings, ("auto",), 6, "auto", "CPU s") for name, settings in _MANY.items()},
     "busy": Row(
-        {
-            "one thread": partial(busy, 1, False),
-            "default threads": partial(busy, 0, False),
-            "default threads, spinning": partial(busy, 0, True),
-        },
-        "one thread",
-        rounds=6,
-        threads=0,
+        {"one thread": partial(busy, 1), "default threads": partial(busy, 0)}, "one thread", rounds=6, threads=0
     ),
     "workers": Row(
         {
-            "plain loop": partial(plain, {**_MAXFL, "evaluate-train": True}),
-            "one process": partial(command, f"{_WORKERS} --mode layers"),
-            "one worker": partial(command, f"{_WORKERS} --mode layers --workers 1"),
-            "two workers": partial(command, f"{_WORKERS} --mode layers --workers 2"),
+            "plain loop": partial(plain, _MAXFL),
+            **{f"{n} workers": partial(command, f"{_WORKERS} --mode layers --workers {n}") for n in (0, 1, 2)},
         },
         "plain loop",
         "s",

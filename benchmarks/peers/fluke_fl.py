@@ -1,11 +1,11 @@
 """FedAvg over virtual clients with fluke: one side of `benchmarks/simulation.py`.
 
 Runs in an environment of its own (`requirements.txt` beside this file) and knows nothing of fedappeal.
-``python fluke_fl.py DATA.npz --model mlp --clients-per-round 5 --rounds 20 ...`` prints one line of JSON.
+``python fluke_fl.py SETTING.pt`` prints one line of JSON.
 
 The setting, in fluke's terms: `FedAVG` with ``weighted`` on, a `DummyDataContainer` for the fixed partition,
 everything in memory, no live display. fluke's clients only know epochs; `Minibatches` is a loader whose one epoch
-is as many random batches as the setting asks for. With ``--evaluate-every`` the server's test set is the list of
+is as many random batches as the setting asks for. With ``evaluate_every`` the server's test set is the list of
 all clients' test sets: fluke's evaluator takes such a list, and evaluates the new global model on each (accuracy
 alone, no loss). A client's own evaluation in fluke covers only the clients of the round, which is why it is not
 used.
@@ -25,8 +25,8 @@ from fluke.algorithms.fedavg import FedAVG  # noqa: E402
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader  # noqa: E402
 from fluke.evaluation import ClassificationEval  # noqa: E402
 from fluke.utils import FederationObserver  # noqa: E402
-from setting import Rounds, asked, drawn, read  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
+from setting import Rounds, asked, drawn  # noqa: E402
+from torch import Tensor  # noqa: E402
 from torchmetrics import Accuracy  # noqa: E402
 
 
@@ -62,34 +62,35 @@ class Clock(FederationObserver):
 
 
 def main() -> None:
-    args, rounds = asked(__doc__), Rounds(STARTED)
+    setting, rounds = asked(), Rounds(STARTED)
     environment = FlukeENV()
-    environment.set_seed(args.seed)
+    environment.set_seed(setting.seed)
     environment.set_device("cpu")
     environment.set_inmemory(True)
-    environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=bool(args.evaluate_every))
+    environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=bool(setting.evaluate_every))
     display = environment.get_live_renderer()
     display.auto_refresh, display.console.quiet = False, True
 
-    model, trained, tested = read(args, nn.Sequential)
-    classes = int(list(model.parameters())[-1].numel())
-    train = [Minibatches(x, y, classes, args.batch_size, args.local_steps) for x, y in trained]
+    classes = int(list(setting.model.parameters())[-1].numel())
+    train = [Minibatches(x, y, classes, setting.batch_size, setting.local_steps) for x, y in setting.train]
     # A batch size of 0 stands for all examples at once.
-    test = [FastDataLoader(x, y, num_labels=classes, batch_size=0, skip_singleton=False) for x, y in tested]
+    test = [FastDataLoader(x, y, num_labels=classes, batch_size=0, skip_singleton=False) for x, y in setting.test]
     accuracy = Accuracy(task="multiclass", num_classes=classes, average="micro", validate_args=False)
     environment.set_evaluator(
-        ClassificationEval(eval_every=args.evaluate_every or 1, n_classes=classes, accuracy=accuracy)
+        ClassificationEval(eval_every=setting.evaluate_every or 1, n_classes=classes, accuracy=accuracy)
     )
     federation = FedAVG(
         n_clients=len(train),
-        data_splitter=DataSplitter(DummyDataContainer(train, test, test if args.evaluate_every else None, classes)),
+        data_splitter=DataSplitter(
+            DummyDataContainer(train, test, test if setting.evaluate_every else None, classes)
+        ),
         hyper_params=DDict(
-            model=model,
+            model=setting.model,
             client=DDict(
-                batch_size=args.batch_size,
+                batch_size=setting.batch_size,
                 local_epochs=1,
                 loss="CrossEntropyLoss",
-                optimizer=DDict(name="SGD", lr=args.learning_rate),
+                optimizer=DDict(name="SGD", lr=setting.learning_rate),
                 scheduler=DDict(name="StepLR", step_size=1, gamma=1),
             ),
             server=DDict(weighted=True),
@@ -97,10 +98,10 @@ def main() -> None:
     )
     federation.set_callbacks(Clock(rounds))
     # fluke rounds the product of this share and the number of clients down.
-    share = 1.0 if args.clients_per_round == len(train) else (args.clients_per_round + 0.5) / len(train)
-    federation.run(n_rounds=args.rounds, eligible_perc=share)
+    share = 1.0 if setting.clients_per_round == len(train) else (setting.clients_per_round + 0.5) / len(train)
+    federation.run(n_rounds=setting.rounds, eligible_perc=share)
 
-    rounds.report("fluke-fl", federation.server.model, tested)
+    rounds.report("fluke-fl", federation.server.model, setting.test)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """FedAvg over virtual clients with pfl-research's SimulatedBackend: one side of `benchmarks/simulation.py`.
 
 Runs in an environment of its own (`requirements.txt` beside this file) and knows nothing of fedappeal.
-``python pfl_research.py DATA.npz --model mlp --clients-per-round 5 --rounds 20 ...`` prints one line of JSON.
+``python pfl_research.py SETTING.pt`` prints one line of JSON.
 
 The setting, in pfl's terms: `FederatedAveraging` weighted by data points, cohorts drawn uniformly without
 replacement, all data in memory as tensors. pfl's own ``local_num_steps`` ends after one pass over a client's
 examples, and its batches are the same slices every time; `Minibatches` lets ``iter`` hand out as many random
-batches as asked for. With ``--evaluate-every`` the val cohort holds every client, each with its test examples. pfl
+batches as asked for. With ``evaluate_every`` the val cohort holds every client, each with its test examples. pfl
 ties this to the training clients' evaluation: these also evaluate on their training examples, before and after
 training. pfl evaluates the model with which an iteration starts. It always evaluates in iteration 0: leave that one
 out of the timing.
@@ -36,7 +36,7 @@ from pfl.data.sampling import get_user_sampler  # noqa: E402
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams  # noqa: E402
 from pfl.metrics import Metrics, Weighted  # noqa: E402
 from pfl.model.pytorch import PyTorchModel  # noqa: E402
-from setting import Rounds, asked, drawn, read  # noqa: E402
+from setting import Rounds, asked, drawn  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 WHOLE = 1 << 30
@@ -111,17 +111,18 @@ class Clock(TrainingProcessCallback[PyTorchModel]):
 
 
 def main() -> None:
-    args, rounds = asked(__doc__), Rounds(STARTED)
+    setting, rounds = asked(), Rounds(STARTED)
     logging.getLogger().setLevel(logging.WARNING)
-    torch.manual_seed(args.seed)
-    np.random.seed(args.seed)
+    torch.manual_seed(setting.seed)
+    np.random.seed(setting.seed)
 
-    module, trained, tested = read(args, Classifier)
-    users = [str(k) for k in range(len(trained))]
-    train = {k: Minibatches(*examples, k, args.local_steps) for k, examples in zip(users, trained, strict=True)}
-    test = {k: PyTorchTensorDataset(examples, user_id=k) for k, examples in zip(users, tested, strict=True)}
+    module, users = Classifier(*setting.model), [str(k) for k in range(len(setting.train))]
+    train = {
+        k: Minibatches(*examples, k, setting.local_steps) for k, examples in zip(users, setting.train, strict=True)
+    }
+    test = {k: PyTorchTensorDataset(examples, user_id=k) for k, examples in zip(users, setting.test, strict=True)}
     backend = SimulatedBackend(
-        training_data=FederatedDataset(train.__getitem__, cohorts(users, args.clients_per_round, args.seed)),
+        training_data=FederatedDataset(train.__getitem__, cohorts(users, setting.clients_per_round, setting.seed)),
         val_data=FederatedDataset(test.__getitem__, get_user_sampler("minimize_reuse", users)),
         postprocessors=[WeightByDatapoints()],
     )
@@ -129,24 +130,24 @@ def main() -> None:
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=args.rounds,
-            evaluation_frequency=args.evaluate_every or args.rounds + 1,
-            train_cohort_size=args.clients_per_round,
-            val_cohort_size=len(users) if args.evaluate_every else 0,
+            central_num_iterations=setting.rounds,
+            evaluation_frequency=setting.evaluate_every or setting.rounds + 1,
+            train_cohort_size=setting.clients_per_round,
+            val_cohort_size=len(users) if setting.evaluate_every else 0,
         ),
         backend=backend,
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_batch_size=args.batch_size,
+            local_batch_size=setting.batch_size,
             local_num_epochs=None,
-            local_num_steps=args.local_steps,
-            local_learning_rate=args.learning_rate,
+            local_num_steps=setting.local_steps,
+            local_learning_rate=setting.learning_rate,
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=WHOLE),
         callbacks=[Clock(rounds)],
         send_metrics_to_platform=False,
     )
-    rounds.report("pfl", module, tested)
+    rounds.report("pfl", module, setting.test)
 
 
 if __name__ == "__main__":

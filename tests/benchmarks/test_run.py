@@ -1,14 +1,15 @@
-"""The benchmarks' runner: medians and ratios by hand, rows that are there already, and the rows that docs name."""
+"""The benchmarks: medians, ratios, parts and attacks by hand, and the rows that docs name."""
 
 import re
+import time
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import ROWS
-from benchmarks.resumed import resumed
-from benchmarks.run import Figures, Row, table, timed
+from benchmarks.influence import attack
+from benchmarks.run import SMALL, Clock, Figures, Row, scaled, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -28,31 +29,38 @@ def test_a_ratio_is_the_median_of_the_pairs(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_some_work_is_timed_after_it_has_warmed_up() -> None:
-    calls = list[int]()
-    found = timed(lambda: calls.append(1), times=3)
-    assert len(calls) == 4
-    assert {key: len(values) for key, values in found.items() if isinstance(values, list)} == {"s": 3, "CPU s": 3}
+def test_the_first_part_is_the_start_and_the_last_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, used = iter([0.0, 5.0, 6.0, 8.0, 20.0]), iter([0.0, 3.0, 3.5, 4.5, 9.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(time, "process_time", lambda: next(used))
+    clock = Clock()
+    for _ in range(4):
+        clock.mark()
+    assert clock.rounds() == {"s": [1.0, 2.0], "CPU s": [0.5, 1.0], "start s": 5.0, "start CPU s": 3.0}
 
 
-def doubled(row: dict[str, Any]) -> dict[str, Any]:
-    return {"double": 2 * row["n"]}
+def test_sizes_are_a_fiftieth_where_rows_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SMALL, raising=False)
+    assert [scaled(size) for size in (5, 100, 1000)] == [5, 100, 1000]
+    monkeypatch.setenv(SMALL, "1")
+    assert [scaled(size) for size in (5, 100, 1000)] == [5, 10, 20]
 
 
-def failing(row: dict[str, Any]) -> dict[str, Any]:
-    raise AssertionError(f"{row} was there")
-
-
-def test_a_row_that_is_there_is_not_run_again(tmp_path: Path) -> None:
-    rows, file = [{"n": n} for n in range(3)], tmp_path / "rows.jsonl"
-    first = resumed(file, rows[:2], doubled)
-    assert first == [{"n": 0, "double": 0}, {"n": 1, "double": 2}]
-    assert resumed(file, rows[:2], failing) == first
-    assert resumed(file, rows, doubled, jobs=2) == [*first, {"n": 2, "double": 4}]
+def test_attackers_send_what_their_formulas_say() -> None:
+    honest, update = np.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]]), np.array([0.0, 2.0])
+    ahead = np.array([0.0, 1.0])
+    assert attack("flip", update, honest, None).tolist() == [0.0, -3.8]
+    assert attack("ipm", update, honest, None) == pytest.approx([-3.8, 0.0])
+    assert attack("alie", update, honest, None) == pytest.approx([2 - 1.5 * (2 / 3) ** 0.5, 0.0])
+    known = attack("known", update, honest, ahead)
+    assert np.linalg.norm(known) == pytest.approx(2.0)
+    assert known @ ahead / np.linalg.norm(known) == pytest.approx(np.cos(np.deg2rad(87)), abs=0.005)
 
 
 def test_docs_name_rows_that_are_there() -> None:
-    commands = re.findall(r"python -m benchmarks (?!ROW\b)([\w/-]+)", (DOCS / "benchmarks.md").read_text())
+    pages = (DOCS / f"{name}.md" for name in ("benchmarks", "influence", "staying"))
+    text = "".join(page.read_text() for page in pages)
+    commands = re.findall(r"python -m benchmarks (?!ROW\b)([\w/-]+)", text)
     assert len(commands) > 10
     for name in commands:
         assert any(row == name or row.startswith(f"{name}/") for row in ROWS), name
