@@ -47,7 +47,7 @@ class Seen:
         """Return client ``number``'s answer, by formula."""
         from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-        from fedappeal.flower.messages import be_client
+        from fedappeal.flower.messages import be_sender
         from fedappeal.protocol import keys
 
         about = message.metadata
@@ -66,7 +66,7 @@ class Seen:
             self.models["final"] = {name: values.tolist() for name, values in model.items()}
             metrics |= {keys.LOSS: 1.0, "accuracy": 0.5}
         content[keys.METRICS] = MetricRecord(metrics)
-        be_client(about.run_id, node_id, about.dst_task_id or 0)
+        be_sender(about.run_id, node_id, about.dst_task_id or 0)
         return Message(content, reply_to=message)
 
     def serve(self, address: str, number: int) -> None:

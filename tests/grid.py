@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedappeal.flower.grid.grid import Run
-from fedappeal.flower.messages import be_server, set_message_id
+from fedappeal.flower.messages import be_sender, set_message_id
 from fedappeal.protocol import keys
 from strategies import Hooks, RoundRecord, Strategy
 from strategies.rounds.exchange.exchange import Channel, Pace
@@ -53,7 +53,7 @@ class MemoryGrid(Grid):
     """
 
     def __init__(self, nodes: dict[int, Handler] | None = None) -> None:
-        be_server(run_id=7, node_id=SERVER_NODE, task_id=9)
+        be_sender(run_id=7, node_id=SERVER_NODE, task_id=9)
         self.nodes: dict[int, Handler] = dict(nodes or {})
         self.clock = Clock()
         self.delay: Callable[[int, Message], float] = lambda node, message: 0.0

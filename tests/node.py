@@ -10,7 +10,7 @@ from client.app import client_app
 from client.roster import Participants
 from client.training.models import arrays_of
 from fedappeal.core.registry import STRATEGIES
-from fedappeal.flower.messages import be_server
+from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import RunConfig, Scalar
@@ -106,7 +106,7 @@ class Node:
         sent = ConfigRecord({key: value for key, value in config.items() if value is not None})
         model = self.initial if arrays is None else arrays
         record = model if isinstance(model, ArrayRecord) else self.layout.pack(model)
-        be_server(run_id=7, node_id=1, task_id=9)  # else no message can be made outside of a Flower process
+        be_sender(run_id=7, node_id=1, task_id=9)  # else no message can be made outside of a Flower process
         content = RecordDict({keys.ARRAYS: record, keys.CONFIG: sent, **(records or {})})
         return self._app(Message(content, NODE, kind), self.context)
 

@@ -34,8 +34,7 @@ from client.settings import Connection
 from fedappeal.core.store import Store
 from fedappeal.flower import bundle
 from fedappeal.flower.bundle import RunSettings
-from fedappeal.flower.grid.inflated_size import inflated_size
-from fedappeal.flower.messages import be_client
+from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node.fleet import (
     Announcement,
     MessageDropped,
@@ -46,7 +45,7 @@ from fedappeal.flower.node.fleet import (
     always,
 )
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
-from fedappeal.flower.node.objects import inflate
+from fedappeal.flower.node.objects import inflate, inflated_size
 from fedappeal.system.clock import CLOCK
 
 _HEARTBEAT_EVERY = 7.0
@@ -175,7 +174,7 @@ class FleetConnection:
                 raise MessageDropped(
                     f"a {message.message_type} message came more than {message.ttl:g} s after it was sent"
                 )
-            be_client(message.run_id, self.node_id, message.task_id)
+            be_sender(message.run_id, self.node_id, message.task_id)
             if len(message.parts) > _MOST_OBJECTS:
                 raise MessageRefused(f"a message of more than {_MOST_OBJECTS} objects is not allowed", message.about)
             root, room = message.object_id, _Room(message, largest)

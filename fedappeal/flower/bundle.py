@@ -60,27 +60,19 @@ def build_fab(
     Raises:
         ValueError: if a key is both a setting and a table, or Flower refuses the settings.
     """
-    pyproject: dict[str, Any] = {
-        "project": {
-            "name": _PROJECT,
-            "version": version,
-            "description": "Settings of one fedappeal run",
-            "license": {"file": "LICENSE"},
-            "dependencies": [FLOWER_DEPENDENCY],
-        },
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": _PROJECT,
-                    "fab-format-version": _FORMAT,
-                    "flwr-version-target": _FLOWER_TARGET,
-                    "components": {"serverapp": serverapp, "clientapp": clientapp},
-                    "config": nested(config),
-                }
-            }
-        },
+    project: dict[str, Any] = {
+        "project.name": _PROJECT,
+        "project.version": version,
+        "project.description": "Settings of one fedappeal run",
+        "project.license.file": "LICENSE",
+        "project.dependencies": [FLOWER_DEPENDENCY],
+        "tool.flwr.app.publisher": _PROJECT,
+        "tool.flwr.app.fab-format-version": _FORMAT,
+        "tool.flwr.app.flwr-version-target": _FLOWER_TARGET,
+        "tool.flwr.app.components": {"serverapp": serverapp, "clientapp": clientapp},
+        "tool.flwr.app.config": nested(config),
     }
-    files = {"pyproject.toml": tomli_w.dumps(pyproject).encode(), "LICENSE": _LICENSE.encode()}
+    files = {"pyproject.toml": tomli_w.dumps(nested(project)).encode(), "LICENSE": _LICENSE.encode()}
     return build_fab_from_files(files)[0]
 
 

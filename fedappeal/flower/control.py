@@ -14,14 +14,7 @@ from flwr.app import UserConfigValue
 from flwr.cli.cli_client_interceptor import CliClientHttpInterceptor
 from flwr.common.constant import HEARTBEAT_PATIENCE, Status, SubStatus
 from flwr.common.serde import fab_to_proto, user_config_from_proto, user_config_to_proto
-from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    ListRunsRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    StopRunRequest,
-    UnregisterNodeRequest,
-)
+from flwr.proto import control_pb2
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run as RunProto
 from flwr.proto.run_pb2 import RunStatus as RunStatusProto
@@ -149,8 +142,7 @@ class Control:
     """The calls of the Control API; see `control`, which makes one. Each raises `ControlError`."""
 
     def __init__(self, client: ControlHttpClient, address: str) -> None:
-        self._client = client
-        self._address = address
+        self._client, self._address = client, address
 
     def start_run(self, fab: bytes, overrides: Mapping[str, UserConfigValue]) -> int:
         """Start a run and return its id.
@@ -159,7 +151,7 @@ class Control:
             fab: the bundle.
             overrides: settings that differ from the bundle's; the keys must exist there.
         """
-        request = StartRunRequest(
+        request = control_pb2.StartRunRequest(
             fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
             override_config=user_config_to_proto(dict(overrides)),
         )
@@ -170,18 +162,18 @@ class Control:
 
     def run_status(self, run_id: int) -> RunStatus:
         """Return how a run is doing."""
-        response = self._client.ListRuns(ListRunsRequest(run_id=run_id))
+        response = self._client.ListRuns(control_pb2.ListRunsRequest(run_id=run_id))
         if run_id not in response.run_dict:
             raise ControlError(f"the SuperLink at {self._address} knows no run {run_id}")
         return _status(response.run_dict[run_id].status)
 
     def stop_run(self, run_id: int) -> bool:
         """Stop a run; False if the SuperLink did not."""
-        return bool(self._client.StopRun(StopRunRequest(run_id=run_id)).success)
+        return bool(self._client.StopRun(control_pb2.StopRunRequest(run_id=run_id)).success)
 
     def nodes(self) -> list[Node]:
         """Return all nodes that the SuperLink knows, unregistered ones too, in the order of registration."""
-        answer = self._client.ListNodes(ListNodesRequest())
+        answer = self._client.ListNodes(control_pb2.ListNodesRequest())
         nodes = []
         for info in sorted(answer.nodes_info, key=lambda node: _moment(node.registered_at)):
             since = {
@@ -196,18 +188,18 @@ class Control:
 
     def runs(self) -> list[Run]:
         """Return all runs that the SuperLink knows, in the order in which they were submitted."""
-        runs = self._client.ListRuns(ListRunsRequest()).run_dict.values()
+        runs = self._client.ListRuns(control_pb2.ListRunsRequest()).run_dict.values()
         return [_listed(run) for run in sorted(runs, key=lambda run: _moment(run.pending_at))]
 
     def register_node(self, public_key: bytes, name: str) -> None:
         """Register a key (PEM); `KeyInUse` where it is known, or was unregistered once."""
-        node_id = self._client.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name)).node_id
+        node_id = self._client.RegisterNode(control_pb2.RegisterNodeRequest(public_key=public_key, name=name)).node_id
         if not node_id:
             raise ControlError(f"the SuperLink at {self._address} did not register {name} (its log says why)")
 
     def unregister_node(self, node_id: int) -> None:
         """Strike a node off: its key can never come back."""
-        self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
+        self._client.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node_id))
 
 
 def _status(status: RunStatusProto) -> RunStatus:

@@ -54,21 +54,12 @@ def set_times(reply: Message, until: float) -> None:
     reply.metadata.ttl = until - now
 
 
-def be_server(run_id: int, node_id: int, task_id: int) -> None:
-    """Let messages made in this process come from a ServerApp; without it, making one outside Flower raises.
+def be_sender(run_id: int, node_id: int, task_id: int) -> None:
+    """Let messages of this process come from a ServerApp or a node; else making one outside Flower raises.
 
     Args:
         run_id: the run of every message made from now on.
         node_id: their source.
         task_id: the task that makes them.
     """
-    _identify(run_id, node_id, task_id)
-
-
-def be_client(run_id: int, node_id: int, task_id: int) -> None:
-    """Let replies made in this process come from a node; arguments as in `be_server`."""
-    _identify(run_id, node_id, task_id)
-
-
-def _identify(run_id: int, node_id: int, task_id: int) -> None:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, node_id, task_id

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import FrameType
 
@@ -60,7 +60,7 @@ def choose_mode(
     cache = cache or Cache()
 
     def some_data() -> ClientsData:
-        return pool or Pool(task, min(problem.at_once, MOST_CLIENTS), device)
+        return pool or Pool(task, range(min(problem.at_once, MOST_CLIENTS)), device)
 
     with torch_threads(simulation.threads):
         module = cache.scratch_model(task, config.seed, device)
@@ -213,42 +213,40 @@ def interrupts() -> Iterator[Interrupts]:
     asked.check()  # asked after the last round: the run is whole, and its caller is told
 
 
+@dataclass
 class _Watch(Hooks):
-    def __init__(
-        self, on_round: Callable[[RoundRecord], None], asked: Interrupts, flips: Flips, clock: VirtualClock | None
-    ) -> None:
-        self._on_round = on_round
-        self._asked = asked
-        self._begun = False
-        self._flips = flips
-        self._clock = clock
+    on_round: Callable[[RoundRecord], None]
+    asked: Interrupts
+    flips: Flips
+    clock: VirtualClock | None
+    begun: bool = False
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
-        if self._clock is not None:
-            self._clock.note(member)
+        if self.clock is not None:
+            self.clock.note(member)
 
     def on_refused(self, node_id: int, reason: str) -> None:
         """All clients are this program: where one does not fit the run, none comes in its place."""
         raise ConfigError(f"client {node_id - FIRST_NODE} declined: {reason}")
 
     def on_round_start(self, server_round: int) -> None:
-        self._asked.check()
-        if not self._begun:  # all clients have answered the roll call: what belongs to them stays
+        self.asked.check()
+        if not self.begun:  # all clients have answered the roll call: what belongs to them stays
             freeze_more()
-        self._begun = True
+        self.begun = True
 
     def on_checkpoint(self, server_round: int) -> None:
-        self._asked.saved = server_round
+        self.asked.saved = server_round
 
     def on_round_over(self, record: RoundRecord) -> None:
-        self._asked.finished = record.server_round  # before its checkpoint: a signal waits for that
-        record.metrics |= self._flips.taken()
-        if self._clock is not None:
-            record.metrics[COLUMN] = self._clock.seconds(record)
+        self.asked.finished = record.server_round  # before its checkpoint: a signal waits for that
+        record.metrics |= self.flips.taken()
+        if self.clock is not None:
+            record.metrics[COLUMN] = self.clock.seconds(record)
 
     def on_round_end(self, record: RoundRecord, arrays: object) -> None:
-        self._on_round(record)
-        self._asked.check()
+        self.on_round(record)
+        self.asked.check()
 
 
 def quiet() -> None:

@@ -1,31 +1,21 @@
 """A Flower `Grid` in this process: a message to a virtual client is a function call."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Protocol
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedappeal.flower.grid.grid import Run
-from fedappeal.flower.messages import be_server, error_reply, set_message_id
+from fedappeal.flower.messages import be_sender, error_reply, set_message_id
+from fedappeal.simulation.forms.scheduler import ClientQueue
 
 SERVER_NODE = 1
 FIRST_NODE = 2
 """Node id of client 0; the others follow."""
 RUN = 1
-
-
-class ClientScheduler(Protocol):
-    """Runs several clients at once."""
-
-    def start(self, name: str, client: Callable[[], Message]) -> None:
-        """Take a client under a name."""
-
-    def results(self, names: Sequence[str]) -> dict[str, Message]:
-        """Return the replies of the named clients that come first, at least one."""
 
 
 class VirtualClients(Grid):
@@ -42,7 +32,7 @@ class VirtualClients(Grid):
             context: makes the context of client 0..clients-1.
         """
         # Flower takes a message's run and source from the process it is made in.
-        be_server(RUN, SERVER_NODE, RUN)
+        be_sender(RUN, SERVER_NODE, RUN)
         self._nodes = range(FIRST_NODE, FIRST_NODE + clients)
         self._make_context = context
         self._contexts: dict[int, Context] = {}
@@ -116,11 +106,7 @@ class InProcessGrid(VirtualClients):
     """
 
     def __init__(
-        self,
-        app: ClientApp,
-        clients: int,
-        context: Callable[[int], Context],
-        scheduler: ClientScheduler | None = None,
+        self, app: ClientApp, clients: int, context: Callable[[int], Context], scheduler: ClientQueue | None = None
     ) -> None:
         """Begin without contexts and messages.
 

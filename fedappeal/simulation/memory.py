@@ -10,7 +10,7 @@ any moment leaves each checkpoint with the memory of the same round.
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,27 +75,24 @@ def read_memory(path: Path, server_round: int) -> _Remembered:
         raise ConfigError(f"file '{file}' cannot be read: {type(error).__name__}: {error}") from None
 
 
+@dataclass
 class SavedMemory:
-    """The clients' memory of one simulated run; see `server.recorder.ClientMemory`."""
+    """The clients' memory of one simulated run; see `server.recorder.ClientMemory`.
 
-    def __init__(
-        self, folder: RunFolder, grid: VirtualClients, participants: Participants | None, evaluate_every: int
-    ) -> None:
-        """Begin.
+    Attributes:
+        folder: the run's.
+        grid: holds the clients' contexts.
+        participants: what the process has of the clients besides; None: workers have it, and what clients had
+            measured is measured again.
+        evaluate_every: the run's setting.
+    """
 
-        Args:
-            folder: the run's.
-            grid: holds the clients' contexts.
-            participants: what the process has of the clients besides; None: workers have it, and what clients had
-                measured is measured again.
-            evaluate_every: the run's setting.
-        """
-        self._folder = folder
-        self._grid = grid
-        self._participants = participants
-        self._every = evaluate_every
-        self._first: dict[int, dict[str, Any]] = {}
-        self._judged: list[Any] = []
+    folder: RunFolder
+    grid: VirtualClients
+    participants: Participants | None
+    evaluate_every: int
+    _first: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _judged: list[Any] = field(default_factory=list)
 
     def restore(self, server_round: int) -> None:
         """Give the clients what they remembered after a round; 0: before the first.
@@ -103,7 +100,7 @@ class SavedMemory:
         Raises:
             ConfigError: if the memory of that round is not there.
         """
-        if server_round or _file(self._folder.path, 0).exists():
+        if server_round or _file(self.folder.path, 0).exists():
             self._restore_first()
         if server_round:
             self._judged = self._read(server_round)
@@ -112,7 +109,7 @@ class SavedMemory:
 
     def check(self, server_round: int) -> None:
         """Check that what clients remembered after a round can be read; see `server.recorder.ClientMemory`."""
-        read_memory(self._folder.path, server_round)
+        read_memory(self.folder.path, server_round)
 
     def _restore_first(self) -> None:
         """Give the clients what they remembered before the first round; where that is damaged, they make it again."""
@@ -121,9 +118,9 @@ class SavedMemory:
             self._read(0)
             self._first = self._states()
         except ConfigError as error:
-            file = _file(self._folder.path, 0)
+            file = _file(self.folder.path, 0)
             aside = set_aside(file).name if file.exists() else ""
-            self._folder.event("damaged", file=file.name, aside=aside, reason=str(error))
+            self.folder.event("damaged", file=file.name, aside=aside, reason=str(error))
             log.warning("%s: the clients make their requirements again", error)
 
     def enrolled(self, server_round: int) -> None:
@@ -134,14 +131,14 @@ class SavedMemory:
             self._first = self._states()
             self._write_requirements()
             return
-        if not _file(self._folder.path, 0).exists():  # it was damaged, and the clients have made it again
+        if not _file(self.folder.path, 0).exists():  # it was damaged, and the clients have made it again
             self.save(0)
             self._first = self._states()
-        if self._participants is None:
+        if self.participants is None:
             return
-        self._participants.clear()
+        self.participants.clear()
         for place, model, noise_round, measured in self._judged:
-            participant = self._participants.of(self._grid.context(FIRST_NODE + place))
+            participant = self.participants.of(self.grid.context(FIRST_NODE + place))
             metric = participant.task.metric
             evaluations = {key: Evaluation(loss, score, metric, o) for key, (loss, score, o) in measured.items()}
             participant.judged = JudgedModel(model, noise_round, evaluations)
@@ -150,7 +147,7 @@ class SavedMemory:
         """Write what the clients remember after a round."""
         held: dict[str, FlowerRecord] = {}
         alike: dict[tuple[str, int], list[int]] = {}
-        for node, context in self._grid.contexts.items():
+        for node, context in self.grid.contexts.items():
             before, place = self._first.get(node, {}), node - FIRST_NODE
             for name, record in context.state.items():
                 if before.get(name) is record:
@@ -163,25 +160,25 @@ class SavedMemory:
         several = {f"{first}/{name}": others for (name, _), (first, *others) in alike.items() if others}
         judged = [
             [one.node.partition_id, one.judged.model, one.judged.server_round, _values(one.judged.evaluations)]
-            for one in (self._participants.kept() if self._participants is not None else ())
+            for one in (self.participants.kept() if self.participants is not None else ())
             if one.judged.evaluations
         ]
         text = json.dumps({"records": records, "alike": several, "judged": judged}).encode()
         arrays[_TEXT] = np.frombuffer(text, np.uint8)
-        write_safetensors(_file(self._folder.path, server_round), arrays, {"round": server_round}, durable=False)
+        write_safetensors(_file(self.folder.path, server_round), arrays, {"round": server_round}, durable=False)
 
     def keep_only(self, rounds: Collection[int]) -> None:
         """Delete the memory of other rounds; what clients remembered before the first stays."""
-        files = {_file(self._folder.path, server_round) for server_round in (0, *rounds)}
-        for file in set(self._folder.path.glob("memory-*.safetensors")) - files:
+        files = {_file(self.folder.path, server_round) for server_round in (0, *rounds)}
+        for file in set(self.folder.path.glob("memory-*.safetensors")) - files:
             file.unlink()
 
     def _states(self) -> dict[int, dict[str, Any]]:
-        return {node: dict(context.state) for node, context in self._grid.contexts.items()}
+        return {node: dict(context.state) for node, context in self.grid.contexts.items()}
 
     def _measured_as_last(self, server_round: int) -> bool:
         """Whether clients measured a round's model only because the run was to end with it."""
-        every, last = self._every, Record(self._folder.path).config["settings"]["rounds"]
+        every, last = self.evaluate_every, Record(self.folder.path).config["settings"]["rounds"]
         return server_round == last and not (every and server_round % every == 0)
 
     def _read(self, server_round: int) -> list[Any]:
@@ -190,7 +187,7 @@ class SavedMemory:
         Raises:
             ConfigError: it is not there, or damaged.
         """
-        remembered = read_memory(self._folder.path, server_round)
+        remembered = read_memory(self.folder.path, server_round)
         try:
             for path, record in remembered.records.items():
                 place, _, name = path.partition("/")
@@ -198,22 +195,22 @@ class SavedMemory:
             for number, *_ in remembered.judged:
                 self._context(number)
         except (KeyError, TypeError, ValueError) as error:
-            file = _file(self._folder.path, server_round)
+            file = _file(self.folder.path, server_round)
             raise ConfigError(f"file '{file}' cannot be read: {type(error).__name__}: {error}") from None
         return remembered.judged
 
     def _context(self, place: int) -> Context:
         node = FIRST_NODE + place
-        if node not in self._grid.get_node_ids():
+        if node not in self.grid.get_node_ids():
             raise ValueError(f"the run has no client {place}")
-        return self._grid.context(node)
+        return self.grid.context(node)
 
     def _write_requirements(self) -> None:
         lines = []
-        for node, context in self._grid.contexts.items():
+        for node, context in self.grid.contexts.items():
             store = ContextStore(context.state)
-            key = RunMemory(store, self._folder.run_key).requirement
+            key = RunMemory(store, self.folder.run_key).requirement
             if key and (requirement := read_requirement(store, key)) is not None:
                 client = client_of_partition(node - FIRST_NODE)
                 lines.append({"client-id": client, "requirement": requirement.rho, "of": requirement.of})
-        rewrite(self._folder.path / REQUIREMENTS, sealed(lines), durable=False)
+        rewrite(self.folder.path / REQUIREMENTS, sealed(lines), durable=False)

@@ -54,7 +54,7 @@ def clients_data(config: RunConfig, task: Task, clients: int, device: torch.devi
     few = 0 < config.clients_per_round * FEW <= config.clients and config.evaluate_every != 1
     if clients > MANY and few and _tells_counts(task) and task.counts(0) is not None:
         return LazyPool(task, device, config.holds_out)
-    return Pool(task, clients, device, config.holds_out)
+    return Pool(task, range(clients), device, config.holds_out)
 
 
 def _tells_counts(task: Task) -> bool:
@@ -74,24 +74,24 @@ class Pool:
         held_out: what they hold out of their training data; None: nothing.
     """
 
-    def __init__(self, task: Task, clients: int, device: torch.device, hold_out: bool = False) -> None:
-        """Load the data of clients 0..clients-1.
+    def __init__(self, task: Task, clients: Sequence[int], device: torch.device, hold_out: bool = False) -> None:
+        """Load the clients' data.
 
         Args:
             task: loads them.
-            clients: how many there are.
+            clients: their numbers; others have no data here.
             device: where they go.
             hold_out: whether clients hold a third of their training data out.
 
         Raises:
             ConfigError: if the data set cannot be had or shared out.
         """
-        loaded = [_loaded(task, k, hold_out) for k in range(clients)]
+        loaded = [_loaded(task, k, hold_out) for k in clients]
         self.device = device
-        self.train = _joined([data.train for data in loaded], device)
-        self.test = _joined([data.test for data in loaded], device)
+        self.train = _joined([data.train for data in loaded], device, clients)
+        self.test = _joined([data.test for data in loaded], device, clients)
         parts = [data.train.take(slice(0, 0)) if data.held_out is None else data.held_out for data in loaded]
-        self.held_out = _joined(parts, device) if hold_out else None
+        self.held_out = _joined(parts, device, clients) if hold_out else None
 
     def client(self, k: int) -> ClientData:
         """Return one client's data, as views of the pool."""
@@ -194,27 +194,26 @@ def _bytes(data: ClientData) -> int:
     return sum(tensor.nbytes for structure in structures for _, tensor in tensors_of(structure))
 
 
-def _joined(splits: list[Split], device: torch.device, clients: Sequence[int] | None = None) -> Examples:
+def _joined(splits: list[Split], device: torch.device, clients: Sequence[int]) -> Examples:
     """Return clients' examples, one client after another.
 
     Args:
         splits: the examples of each.
         device: where they go.
-        clients: whose they are; None: of clients 0, 1, 2 and so on.
+        clients: whose they are; a range is 0, 1, 2 and so on.
 
     Raises:
         ConfigError: clients whose examples differ in form, shape or type.
     """
-    numbers = range(len(splits)) if clients is None else clients
-    places = None if clients is None else {client: place for place, client in enumerate(clients)}
+    places = None if isinstance(clients, range) else {client: place for place, client in enumerate(clients)}
     start = [0, *accumulate(len(split) for split in splits)]
 
     def merged(parts: Sequence[Tensor]) -> Tensor:
         if len({_kind(part) for part in parts}) > 1:
             k, other = next((k, p) for k, p in enumerate(parts) if _kind(p) != _kind(parts[0]))
             raise ValueError(
-                f"client {numbers[0]} has {parts[0].dtype} of shape {tuple(parts[0].shape[1:])} an example, client "
-                f"{numbers[k]} has {other.dtype} of shape {tuple(other.shape[1:])}"
+                f"client {clients[0]} has {parts[0].dtype} of shape {tuple(parts[0].shape[1:])} an example, client "
+                f"{clients[k]} has {other.dtype} of shape {tuple(other.shape[1:])}"
             )
         whole = torch.empty((start[-1], *parts[0].shape[1:]), dtype=parts[0].dtype, device=device)
         for part, first, after in zip(parts, start, start[1:], strict=False):

@@ -20,7 +20,7 @@ def context(k: int) -> Context:
 
 
 def test_a_simulators_participants_all_stay_and_share_all_but_what_is_their_own() -> None:
-    pool = Pool(load_task(CONFIG.task_settings()), CLIENTS, pick_device("cpu"))
+    pool = Pool(load_task(CONFIG.task_settings()), range(CLIENTS), pick_device("cpu"))
     participants = Participants(data=pool.client)
     contexts = [context(k) for k in range(CLIENTS)]
     first = [participants.of(each) for each in contexts]
@@ -34,7 +34,7 @@ def test_a_simulators_participants_all_stay_and_share_all_but_what_is_their_own(
 
 
 def test_one_whose_store_is_another_now_remembers_there() -> None:
-    participants = Participants(data=Pool(load_task(CONFIG.task_settings()), 1, pick_device("cpu")).client)
+    participants = Participants(data=Pool(load_task(CONFIG.task_settings()), range(1), pick_device("cpu")).client)
     one = context(0)
     participant = participants.of(one)
     one.state = RecordDict()
@@ -59,7 +59,7 @@ class Counting(MaxFL):
 
 def test_a_strategy_of_ones_own_is_each_clients_own() -> None:
     config = RunConfig.parse({**TOLD, "strategy": f"{__name__}:Counting"})
-    participants = Participants(data=Pool(load_task(config.task_settings()), 2, pick_device("cpu")).client)
+    participants = Participants(data=Pool(load_task(config.task_settings()), range(2), pick_device("cpu")).client)
     told = config.as_config()
     contexts = [Context(1, 2 + k, {"partition-id": k, "device": "cpu"}, RecordDict(), told) for k in range(2)]
     one, other = (participants.of(each).strategy for each in contexts)
@@ -68,7 +68,7 @@ def test_a_strategy_of_ones_own_is_each_clients_own() -> None:
 
 
 def test_what_clients_of_a_run_have_in_common_is_one_object() -> None:
-    participants = Participants(data=Pool(load_task(CONFIG.task_settings()), 2, pick_device("cpu")).client)
+    participants = Participants(data=Pool(load_task(CONFIG.task_settings()), range(2), pick_device("cpu")).client)
     first, second = (participants.of(context(k)) for k in range(2))
     assert first.equipment is second.equipment
     again = context(0)

@@ -101,10 +101,10 @@ def test_the_example_of_a_layout_hash_is_right() -> None:
 
 
 def test_groups_and_deadlines_are_as_the_page_has_them() -> None:
-    from fedappeal.flower.messages import be_server
+    from fedappeal.flower.messages import be_sender
     from strategies.rounds.round import NOTHING
 
-    be_server(1, 1, 1)
+    be_sender(1, 1, 1)
     member, model = Member("c", 5), ArrayRecord()
     told = {keys.SERVER_ROUND: 3, keys.MANDATORY: 0}
     ((_, train),) = train_messages([member], model, told, NOTHING, 12.5)

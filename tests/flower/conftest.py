@@ -20,7 +20,7 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink.cli.flower_superlink import _run_fleet_api_grpc_rere
 from flwr.superlink.federation import NoOpFederationManager
 
-from fedappeal.flower.messages import be_server
+from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.objects import Parcel, inflate
 
@@ -63,7 +63,7 @@ class Server:
         [task] = self.state.get_tasks(run_ids=[run_id])
         assert self.state.claim_task(task.task_id)
         assert self.state.activate_task(task.task_id)
-        be_server(run_id, SUPERLINK_NODE_ID, task.task_id)
+        be_sender(run_id, SUPERLINK_NODE_ID, task.task_id)
         return run_id
 
     def send(self, message: Message, held_back: int = 0) -> str:

@@ -14,7 +14,7 @@ from flwr.superlink.servicer.runtime import runtime_handlers
 
 from fedappeal.flower.grid.grid import inbox_of
 from fedappeal.flower.grid.http_inbox import HttpInbox
-from fedappeal.flower.messages import be_client, be_server
+from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Allowance
 from tests.flower.conftest import Server
@@ -134,10 +134,10 @@ class World:
 
     def node(self, ttl: float = 60.0) -> Node:
         fleet, node_id = self.server.node()
-        be_server(self.run_id, 1, 1)
+        be_sender(self.run_id, 1, 1)
         message = Message(RecordDict({keys.ARRAYS: SENT}), node_id, "train", ttl=ttl, group_id="1")
         sent = self.server.send(message)
-        be_client(self.run_id, node_id, 1)
+        be_sender(self.run_id, node_id, 1)
         return Node(fleet, node_id, message, sent)
 
     def pull(self, *nodes: Node, unread: tuple[Node, ...] = ()) -> dict[str, Message]:

@@ -17,7 +17,7 @@ from fedappeal.flower import messages
 
 @pytest.fixture(autouse=True)
 def server() -> None:
-    messages.be_server(7, 1, 9)
+    messages.be_sender(7, 1, 9)
 
 
 def ask(message_type: str = "query") -> Message:
@@ -93,7 +93,7 @@ def test_a_message_has_the_id_that_it_was_given_and_comes_from_this_process() ->
     message = ask()
     assert message.metadata.message_id == "m"
     assert (message.metadata.run_id, message.metadata.src_node_id, message.metadata.src_task_id) == (7, 1, 9)
-    messages.be_client(8, 5, 0)
+    messages.be_sender(8, 5, 0)
     assert (TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id) == (8, 5, 0)
 
 

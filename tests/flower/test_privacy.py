@@ -28,7 +28,7 @@ def test_flower_divides_by_the_norm_of_an_update() -> None:
 
 
 def noisy(seed: int) -> np.ndarray:
-    messages.be_server(7, 1, 9)
+    messages.be_sender(7, 1, 9)
     message = Message(RecordDict({"arrays": ArrayRecord({"w": Array(SENT[0])})}), 5, "train", ttl=60.0)
     messages.set_message_id(message, "m")
     reply = Message(RecordDict({"arrays": ArrayRecord({"w": Array(OWN[0])})}), reply_to=message)

@@ -77,7 +77,7 @@ def task_of(settings: dict[str, Any]) -> Task:
 
 @pytest.mark.parametrize("settings", [SYNTH, DIGITS, {**DIGITS, "max-train-examples": 5}])
 def test_counts_are_those_of_the_data(settings: dict[str, Any]) -> None:
-    task, eager = task_of(settings), Pool(task_of(settings), 12, CPU)
+    task, eager = task_of(settings), Pool(task_of(settings), range(12), CPU)
     lazy = LazyPool(task, CPU)
     for k in range(12):
         assert task.counts(k) == lazy.client(k).counts == eager.client(k).counts
@@ -112,7 +112,7 @@ def test_the_clients_used_last_are_kept_and_no_more(monkeypatch: pytest.MonkeyPa
 
 
 def test_examples_are_those_of_the_clients_that_are_asked_for() -> None:
-    lazy, eager = LazyPool(task_of(SYNTH), CPU), Pool(task_of(SYNTH), 12, CPU)
+    lazy, eager = LazyPool(task_of(SYNTH), CPU), Pool(task_of(SYNTH), range(12), CPU)
     found = lazy.examples(TEST_SPLIT, {k: lazy.client(k).test for k in (7, 2)})
     assert [found.span(k) for k in (7, 2)] == [(0, 8), (8, 16)]
     for k in (7, 2):

@@ -8,6 +8,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from fedappeal.flower.processes import replace_name
 from fedappeal.protocol.packing import Allowance
 
 __all__ = ["Inbox", "PlainInbox", "Run", "inbox_of"]
@@ -55,9 +56,8 @@ def inbox_of(grid: Grid) -> Inbox:
     # A simulation never loads Flower's HTTP grid, and a ServerApp that is given one has loaded it.
     deployed = sys.modules.get(_HTTP_GRID)
     if deployed is not None and isinstance(grid, deployed.HttpGrid):
-        from fedappeal.flower.grid.http_inbox import HttpInbox
-        from fedappeal.flower.node.outgoing import push_one_by_one
+        from fedappeal.flower.grid.http_inbox import HttpInbox, push_objects
 
-        push_one_by_one(deployed)
+        replace_name(deployed, "push_objects", push_objects)
         return HttpInbox(grid)
     return PlainInbox(grid)

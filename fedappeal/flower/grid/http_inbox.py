@@ -2,28 +2,95 @@
 
 ``HttpGrid.pull_messages`` waits up to two hours for the objects of one reply, holds whatever its client has sent, and
 raises where one reply cannot be read. Here a reply whose objects are not all there is not there yet: it is kept, and
-looked at again later, while others are read.
+looked at again later, while others are read. Messages go out object by object, each written out when its turn comes.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from logging import WARNING
 
 import httpx
 from flwr.app import Message
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
+from flwr.common import log
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PullObjectResponse
 from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.constant import FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS
+from flwr.supercore.constant import FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS, FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES
+from flwr.supercore.inflatable.inflatable_object import InflatableObject
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.supercore.protobuf.client import ProtobufRequestContext
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from fedappeal.flower.grid.capped_pull import TooLarge, pull_object
 from fedappeal.flower.grid.incoming import Incoming, unavailable
 from fedappeal.flower.messages import is_from_superlink
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Allowance
+
+_PATH = "/v1/runtime/pull-object"
+_METHOD = "/flwr.proto.Runtime/PullObject"
+_FRAMING = 64
+"""Bytes of an answer besides the content."""
+_READ_TIMEOUT = 30.0
+
+
+class TooLarge(Exception):
+    """An object is larger than allowed; the message says how large where that is known."""
+
+
+def pull_object(client: RuntimeHttpClient, request: PullObjectRequest, most: int) -> PullObjectResponse:
+    """Return the SuperLink's answer to a request for an object.
+
+    Args:
+        client: of Flower's grid.
+        request: names the object.
+        most: bytes that its content may have.
+
+    Raises:
+        TooLarge: before more than that is read.
+        httpx.HTTPStatusError: if the SuperLink refuses.
+    """
+    content = request.SerializeToString()
+
+    def send() -> bytes:
+        http_request = client._client.build_request(
+            "POST",
+            f"{client._base_url}{_PATH}",
+            content=content,
+            headers={
+                "content-type": PROTOBUF_MEDIA_TYPE,
+                "accept": PROTOBUF_MEDIA_TYPE,
+                "accept-encoding": "identity",  # a compressed answer says nothing about its size
+            },
+        )
+        response = client._send(ProtobufRequestContext(_METHOD, request, http_request), stream=True)
+        try:
+            response.raise_for_status()
+            http_request.extensions["timeout"]["read"] = _READ_TIMEOUT  # Flower's streams wait for ever
+            return _read(response, most + _FRAMING)
+        finally:
+            response.close()
+
+    body = client._retry_invoker.invoke(send) if client._retry_invoker is not None else send()
+    answer: PullObjectResponse = PullObjectResponse.FromString(body)
+    return answer
+
+
+def _read(response: httpx.Response, most: int) -> bytes:
+    announced = int(response.headers.get("content-length", 0))
+    if announced > most:
+        raise TooLarge(f"{announced} bytes")
+    body = bytearray()
+    for part in response.iter_raw():
+        body += part
+        if len(body) > most:
+            raise TooLarge(f"more than {most} bytes")
+    return bytes(body)
+
 
 _STAGES = 3
 _FORGOTTEN = 600.0
@@ -146,3 +213,37 @@ class HttpInbox:
         run = self._grid._run
         assert run is not None, "Flower gives a ServerApp's grid its run"
         return run.run_id
+
+
+def push_objects(
+    objects: Mapping[str, InflatableObject],
+    push_object_fn: Callable[[str, bytes], None],
+    *,
+    object_ids_to_push: set[str] | None = None,
+) -> None:
+    """Push objects in order, two at a time; Flower's function of this name, which writes all out first.
+
+    An object that the SuperLink does not store ends nothing: its node may have let the message be forgotten before
+    all of it had come. That message stays unanswered, and the others go on.
+
+    Args:
+        objects: by id, each after those that it holds.
+        push_object_fn: pushes one; what it raises ends the pushing, but for Flower's word that it was not stored.
+        object_ids_to_push: those that the SuperLink has not; None: all.
+    """
+
+    def push(object_id: str) -> bool:
+        try:
+            push_object_fn(object_id, objects[object_id].deflate())
+        except ObjectPushError:
+            return False
+        return True
+
+    wanted = [key for key in objects if object_ids_to_push is None or key in object_ids_to_push]
+    threads = ThreadPoolExecutor(FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES, "push-objects")
+    try:
+        refused = sum(not stored for stored in threads.map(push, wanted))
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+    if refused:
+        log(WARNING, "The SuperLink did not store %d of %d objects: their nodes may not answer", refused, len(wanted))

@@ -47,6 +47,11 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 3000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+_REFUSALS: dict[int, type[fleet.Refused]] = {
+    ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE: fleet.AlreadyRegistered,
+    ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED: fleet.KeyRequired,
+    ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED: fleet.NotActivated,
+}
 Answer = TypeVar("Answer")
 
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -268,13 +273,8 @@ class GrpcFleet:
         if _is_about_time(error):
             self._signed_at = -_SIGNATURE_LASTS  # the next call is signed anew
             return fleet.WrongClock(f"this machine's clock is not that of the SuperLink at {self.address}: set it")
-        number = flower_error.code if flower_error else None
-        if number == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
-            return fleet.AlreadyRegistered(text)
-        if number == ApiErrorCode.FLEET_SUPERNODE_REGISTRATION_DISABLED:
-            return fleet.KeyRequired(text)
-        if number == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
-            return fleet.NotActivated(text)
+        if flower_error and flower_error.code in _REFUSALS:
+            return _REFUSALS[flower_error.code](text)
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
             return fleet.ObjectTooLarge(f"an object of more than {LARGEST_OBJECT // 2**20} MiB is not allowed")
         if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAUTHENTICATED):

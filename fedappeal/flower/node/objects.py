@@ -1,10 +1,11 @@
 """A message as the tree of objects that the Fleet API carries, each by its SHA-256."""
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flwr.app import Message
+from flwr.app import Array, Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as MessageProto
@@ -12,6 +13,8 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
     InflatableObject,
     get_all_nested_objects,
+    get_object_body,
+    get_object_head_values_from_object_content,
     get_object_tree,
     iterate_object_tree,
     no_object_id_recompute,
@@ -30,16 +33,8 @@ def announcement(message: MessageProto, tree: ObjectTree) -> Announcement:
     about = bare.metadata
     *parts, root = dict.fromkeys(node.object_id for node in iterate_object_tree(tree))
     set_message_id(bare, root)
-    return Announcement(
-        about.message_type,
-        about.run_id,
-        about.dst_task_id or 0,
-        about.created_at,
-        about.ttl,
-        root,
-        tuple(parts),
-        bare,
-    )
+    said = about.message_type, about.run_id, about.dst_task_id or 0, about.created_at, about.ttl
+    return Announcement(*said, root, tuple(parts), bare)
 
 
 def inflate(object_id: str, contents: dict[str, bytes]) -> Message:
@@ -93,3 +88,26 @@ class Parcel:
     def contents(self, wanted: set[str]) -> dict[str, bytes]:
         """Return the contents of those objects that are wanted."""
         return {object_id: item.deflate() for object_id, item in self.objects.items() if object_id in wanted}
+
+
+_CHUNKS = "arraychunk_ids"
+
+
+def inflated_size(contents: Mapping[str, bytes]) -> int:
+    """Return the bytes of a message's arrays, with each piece as often as it is named, and of all else that it holds.
+
+    Args:
+        contents: of all its objects, by object id.
+
+    Raises:
+        ValueError, KeyError and others: for objects that are not Flower's.
+    """
+    total, pieces = 0, set[str]()
+    for content in contents.values():
+        kind, children, _ = get_object_head_values_from_object_content(content)
+        if kind != Array.__qualname__:
+            continue
+        pieces.update(children)
+        places = json.loads(get_object_body(content, Array))[_CHUNKS]
+        total += sum(len(contents[children[place]]) for place in places)
+    return total + sum(len(content) for object_id, content in contents.items() if object_id not in pieces)

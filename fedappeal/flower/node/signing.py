@@ -4,13 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeGuard
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.common.constant import (
-    PUBLIC_KEY_HEADER,
-    SIGNATURE_HEADER,
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
-)
+from flwr.common import constant
 from flwr.supercore.primitives import asymmetric
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
@@ -18,9 +12,9 @@ from fedappeal.system.clock import CLOCK
 
 Headers = list[tuple[str, str | bytes]]
 
-AHEAD = float(SYSTEM_TIME_TOLERANCE)
+AHEAD = float(constant.SYSTEM_TIME_TOLERANCE)
 """Seconds that a signature's time may be ahead of the SuperLink's."""
-BEHIND = float(TIMESTAMP_TOLERANCE)
+BEHIND = float(constant.TIMESTAMP_TOLERANCE)
 """Seconds that it may be behind; the SuperLink tolerates `AHEAD` more."""
 
 
@@ -52,7 +46,7 @@ class Signer:
         timestamp = (now() + timedelta(seconds=shift)).isoformat()
         return [
             *self._version,
-            (PUBLIC_KEY_HEADER, self.public_key),
-            (TIMESTAMP_HEADER, timestamp),
-            (SIGNATURE_HEADER, asymmetric.sign_message(self._key, timestamp.encode("ascii"))),
+            (constant.PUBLIC_KEY_HEADER, self.public_key),
+            (constant.TIMESTAMP_HEADER, timestamp),
+            (constant.SIGNATURE_HEADER, asymmetric.sign_message(self._key, timestamp.encode("ascii"))),
         ]

@@ -50,21 +50,6 @@ class Seldom:
             FLOWER_LOGGER.warning(text)
 
 
-class Refusals:
-    """Logs Flower's refusals, the same one once a minute."""
-
-    def __init__(
-        self, refuse: Callable[[str], grpc.RpcMethodHandler], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._refuse = refuse
-        self._log = Seldom(clock)
-
-    def __call__(self, reason: str) -> grpc.RpcMethodHandler:
-        """Log the reason, and refuse as Flower does."""
-        self._log.warn(MEANINGS.get(reason, f"a client is refused: {reason}"))
-        return self._refuse(reason)
-
-
 def readable_log(formatter: logging.Formatter = PLAIN) -> None:
     """Make Flower's logger print lines without colours, by default ``HH:MM:SS WARNING text``."""
     FLOWER_LOGGER.addFilter(Unexpected())
@@ -77,6 +62,12 @@ def readable_log(formatter: logging.Formatter = PLAIN) -> None:
     FLOWER_LOGGER.addHandler(plain)
 
 
-def log_refusals() -> None:
-    """Let the SuperLink of this process log the clients that it refuses."""
-    setattr(authentication, _TERMINATOR, Refusals(getattr(authentication, _TERMINATOR)))
+def log_refusals(clock: Callable[[], float] = time.monotonic) -> None:
+    """Let the SuperLink of this process log the clients that it refuses, the same reason once a minute."""
+    refuse, log = getattr(authentication, _TERMINATOR), Seldom(clock)
+
+    def logged(reason: str) -> grpc.RpcMethodHandler:
+        log.warn(MEANINGS.get(reason, f"a client is refused: {reason}"))
+        return refuse(reason)
+
+    setattr(authentication, _TERMINATOR, logged)

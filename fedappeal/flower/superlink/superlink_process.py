@@ -70,16 +70,6 @@ class Ports:
         return bool(self.fleet) and is_loopback(self.fleet.rpartition(":")[0]) and not self.keys_only
 
 
-def fleet_interceptors(ports: Ports, guarded: bool) -> list[grpc.ServerInterceptor]:
-    """Return what stands before each call of the Fleet API, the first to be asked first.
-
-    Args:
-        ports: the SuperLink's.
-        guarded: whether other users of this machine are kept out.
-    """
-    return [OwnUserInterceptor(ports.fleet)] if guarded and ports.fleet_is_own else []
-
-
 def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     """Be the SuperLink.
 
@@ -101,11 +91,13 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, by gRPC
     if guarded:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
-        replace_name(extensions, "get_middleware", _with_door(extensions.get_middleware))
+        middleware = extensions.get_middleware
+        replace_name(extensions, "get_middleware", lambda: (Middleware(OwnUserOnly), *middleware()))
     allow_open_files()
     guard_fleet_api()
     spare_superlink()
-    replace_name(flower, "_run_fleet_api_grpc_rere", _with_interceptors(ports, guarded))
+    if guarded and ports.fleet_is_own:
+        replace_name(flower, "_run_fleet_api_grpc_rere", _behind_door(ports.fleet))
     replace_name(flower, "_get_superexec_command", _with_own_superexec(flower._get_superexec_command))
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink()
@@ -118,15 +110,11 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _with_door(extension: Callable[[], tuple[Middleware, ...]]) -> Callable[[], tuple[Middleware, ...]]:
-    return lambda: (Middleware(OwnUserOnly), *extension())
-
-
-def _with_interceptors(ports: Ports, guarded: bool) -> Callable[..., grpc.Server]:
+def _behind_door(address: str) -> Callable[..., grpc.Server]:
     run = flower._run_fleet_api_grpc_rere
 
     def start(*args: Any, interceptors: Sequence[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        return run(*args, interceptors=[*fleet_interceptors(ports, guarded), *(interceptors or [])], **named)
+        return run(*args, interceptors=[OwnUserInterceptor(address), *(interceptors or [])], **named)
 
     return start
 

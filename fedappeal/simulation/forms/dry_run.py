@@ -6,14 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedappeal.simulation.forms.batched import (
-    BatchedForm,
-    Clients,
-    Examples,
-    NotBatchable,
-    gradients,
-    line_up,
-)
+from fedappeal.simulation.forms import batched
+from fedappeal.simulation.forms.batched import BatchedForm, Clients, Examples, NotBatchable, line_up
 from fedappeal.simulation.forms.vectorised import VmapForm
 from fedappeal.tasks.examples import Split
 from fedappeal.tasks.task import Task
@@ -39,30 +33,19 @@ def check_form(form: BatchedForm, task: Task, module: nn.Module, data: Split) ->
         NotBatchable: says in one line why clients cannot train side by side.
     """
     sizes = [min(SIZES[-1 if form.one_size else k], len(data)) for k in range(len(SIZES))]
-    examples = _two_clients(data, sizes)
+    rows = torch.arange(sum(sizes), device=data.device) % len(data)
+    two = data.take(rows)
+    examples = Examples(two.x, two.y, [0, sizes[0], sum(sizes)])
     models = [copy.deepcopy(module), copy.deepcopy(module)]
     with torch.no_grad():
         for p in models[1].parameters():  # a model that does not take its parameters from outside shows here
             p.mul_(0.9)
-    device = data.device
     for training in (True, False):
-        fixed = True
-        expected = []
-        for k, model in enumerate(models):
-            gradient, drawn = _one_by_one(task, model, examples.of_client(k), training)
-            expected.append(gradient)
-            fixed = fixed and not drawn
-        side_by_side = _side_by_side(form, module, models, examples, device, training)
+        alone = [_one_by_one(task, model, examples.of_client(k), training) for k, model in enumerate(models)]
+        side_by_side = _side_by_side(form, models, examples, training)
         # Where noise is drawn, it is other noise.
-        if fixed and not _equal(expected, side_by_side):
+        if not any(drawn for _, drawn in alone) and not _equal([gradient for gradient, _ in alone], side_by_side):
             raise NotBatchable("side by side the gradients are others than one by one")
-
-
-def _two_clients(data: Split, sizes: Sequence[int]) -> Examples:
-    start = [0, sizes[0], sizes[0] + sizes[1]]
-    rows = torch.arange(start[-1], device=data.device) % len(data)
-    taken = data.take(rows)
-    return Examples(taken.x, taken.y, start)
 
 
 def _one_by_one(task: Task, model: nn.Module, part: Split, training: bool) -> tuple[list[Tensor], bool]:
@@ -92,12 +75,7 @@ def _generator(device: torch.device) -> Tensor:
 
 
 def _side_by_side(
-    form: BatchedForm,
-    module: nn.Module,
-    models: Sequence[nn.Module],
-    examples: Examples,
-    device: torch.device,
-    training: bool,
+    form: BatchedForm, models: Sequence[nn.Module], examples: Examples, training: bool
 ) -> dict[str, Tensor]:
     """Return the clients' gradients by the form.
 
@@ -111,18 +89,18 @@ def _side_by_side(
         {name: tensor for name, tensor in stacked.items() if name not in form.trained},
     )
     rows = [torch.arange(examples.start[k], examples.start[k + 1]).unsqueeze(0) for k in range(len(models))]
-    batches, _ = line_up(rows, device)
+    batches, _ = line_up(rows, examples.device)
     entered: list[str] = []
     hooks = _note_layers(form.objective.model, entered) if isinstance(form, VmapForm) else []
     try:
         with torch.no_grad():
-            return gradients(form, clients, examples, batches, training)
+            return batched.gradients(form, clients, examples, batches, training)
     except NotBatchable:
         raise
     except Exception as error:
         where = "the loss: "
         if entered:
-            kind = type(module.get_submodule(entered[-1])).__name__
+            kind = type(models[0].get_submodule(entered[-1])).__name__
             where = f"layer '{entered[-1] or 'model'}' ({kind}): "
         raise NotBatchable(where + short_reason(str(error) or type(error).__name__)) from None
     finally:

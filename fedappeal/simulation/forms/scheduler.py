@@ -31,15 +31,8 @@ from fedappeal.protocol.draws import TORCH_GENERATOR
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.evaluation import ClientsEvaluation
-from fedappeal.simulation.forms.batched import (
-    BatchedForm,
-    ModelParts,
-    arrays_of_places,
-    gradients,
-    line_up,
-    train,
-    whole,
-)
+from fedappeal.simulation.forms import batched
+from fedappeal.simulation.forms.batched import BatchedForm, ModelParts, arrays_of_places, line_up, whole
 from fedappeal.simulation.pool import ClientsData
 
 Request = TrainRequest | GradientRequest | EvaluateRequest
@@ -239,21 +232,21 @@ class BatchScheduler(ClientQueue):
         # One stream of noise for all clients of a batch, a pure function of who they are.
         who = f"{' '.join(str(r.place) for r in lined_up)}/{first.purpose}"
         with seeded_noise(first.seed, who, first.server_round, device):
-            train(self._form, clients, examples, batches, first.training, terms)
+            batched.train(self._form, clients, examples, batches, first.training, terms)
         return parts.given_back(clients.trained, places, [r.arrays for r in requests])
 
     @torch.no_grad()
     def _gradients(self, requests: Sequence[GradientRequest]) -> list[Arrays]:
         examples = self._pool.examples(TRAIN_SPLIT, {r.place: r.data for r in requests})
         spans = [examples.span(r.place) for r in requests]
-        batched = [
+        minibatches = [
             whole(*span, EVALUATED) if r.batch is None else _one_step(torch.from_numpy(r.batch) + span[0])
             for r, span in zip(requests, spans, strict=True)
         ]
-        batches, places = line_up([rows for rows, _ in batched], examples.device, [w for _, w in batched])
+        batches, places = line_up([rows for rows, _ in minibatches], examples.device, [w for _, w in minibatches])
         models = [requests[k].arrays for k in places]
         clients = self._model_parts(requests[0].model).stacked(models, examples.device)
-        of_places = gradients(self._form, clients, examples, batches)
+        of_places = batched.gradients(self._form, clients, examples, batches)
         by_client = dict(zip(places, arrays_of_places(of_places), strict=True))
         return [by_client[k] for k in range(len(requests))]
 

@@ -17,16 +17,9 @@ from fedappeal.record.folder import RunFolder
 from fedappeal.simulation.clients import Contexts
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.options import Simulation
+from fedappeal.simulation.workers import worker
 from fedappeal.simulation.workers.cluster import RayWorker, WorkerLost, check_workers, ray_cluster, room_for
-from fedappeal.simulation.workers.worker import (
-    Answer,
-    Changes,
-    EngineWorker,
-    Key,
-    WorkerJob,
-    apply_changes,
-    changes_between,
-)
+from fedappeal.simulation.workers.worker import Answer, Changes, Key
 from server.build import Chosen
 
 log = logging.getLogger("fedappeal")
@@ -113,7 +106,7 @@ class Crew:
         clients = [k for k, number in self.of_client.items() if number in lost]
         for number, reason in lost.items():
             self.workers.pop(number).end()
-            count = sum(worker == number for worker in self.of_client.values())
+            count = sum(holder == number for holder in self.of_client.values())
             log.warning("worker %d is lost (%s): its %d clients go to the others", number, reason, count)
             self.on_loss(number, count, reason)
         if not self.workers:
@@ -238,7 +231,7 @@ class WorkersGrid(VirtualClients):
         for _, message in new:
             node = message.metadata.dst_node_id
             state, (has, known) = dict(self.context(node).state), self._states.get(node, (number, {}))
-            if changed := changes_between(known if has == number else {}, state):
+            if changed := worker.changes_between(known if has == number else {}, state):
                 states[node] = changed
             self._states[node] = number, state
         return [new, list(wanted), states, self._forgotten.pop(number, [])]
@@ -249,7 +242,7 @@ class WorkersGrid(VirtualClients):
         del self._sent[answer.message]
         node = message.metadata.dst_node_id
         state = self.context(node).state
-        apply_changes(state, answer.changes)
+        worker.apply_changes(state, answer.changes)
         self._states[node] = number, dict(state)
         self._models |= {(answer.message, name): (number, message) for name in answer.kept}
 
@@ -259,7 +252,7 @@ class WorkersGrid(VirtualClients):
         for name, model in answer.kept.items():
             place = Kept((answer.message, name))
             weakref.finalize(place, self._forget, place.key).atexit = False
-            answer.content[name] = record_elsewhere(Elsewhere(self, place, **vars(model)))
+            answer.content[name] = record_elsewhere(Elsewhere(self, place, *model))
         return Message(answer.content, reply_to=message)
 
 
@@ -284,7 +277,7 @@ def clients_on_workers(contexts: Contexts, simulation: Simulation, folder: RunFo
     check_workers(simulation.workers, plugins.config)
     path = () if options.address else tuple(sys.path)
     threads = simulation.threads or max(1, int(options.cpus))
-    job = WorkerJob(
+    job = worker.WorkerJob(
         *(plugins.config, plugins.given, simulation.mode, contexts.device, contexts.data_dir, threads),
         keeps=sums_suffice(plugins),
         path=path,
@@ -293,15 +286,15 @@ def clients_on_workers(contexts: Contexts, simulation: Simulation, folder: RunFo
         ray = stack.enter_context(ray_cluster(options, simulation.workers))
         number = min(simulation.workers or sum(bool(node["Alive"]) for node in ray.nodes()), contexts.clients)
         room = stack.enter_context(room_for(ray, number, options))
-        actor = ray.remote(num_cpus=options.cpus, num_gpus=options.gpus, max_restarts=0)(EngineWorker)
+        actor = ray.remote(num_cpus=options.cpus, num_gpus=options.gpus, max_restarts=0)(worker.EngineWorker)
         made: dict[int, Remote] = {
             k: RayWorker(ray, actor.options(scheduling_strategy=place).remote(job)) for k, place in enumerate(room)
         }
 
-        def told(worker: int, clients: int, reason: str) -> None:
-            folder.event(LOST_WORKER, worker=worker, clients=clients, reason=reason)
+        def lost(number: int, clients: int, reason: str) -> None:
+            folder.event(LOST_WORKER, worker=number, clients=clients, reason=reason)
 
-        crew = Crew(made, contexts.clients, told)
+        crew = Crew(made, contexts.clients, lost)
         try:
             crew.start()
             yield WorkersGrid(crew, contexts.of)

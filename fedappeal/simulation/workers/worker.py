@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
@@ -17,14 +17,14 @@ from fedappeal.simulation.clients import Contexts, clients_here
 from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import torch_threads
-from fedappeal.tasks.examples import ClientData
-from fedappeal.tasks.task import Task
 from server.build import Given, chosen
 from strategies.rounds.sums.updates import zeros_like
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused, WeightedSum
 
 Key = tuple[str, str]
 """The message that a model answers, and the name of its record."""
+KeptModel = tuple[Form, int, str, bool]
+"""What the server is told of a model that stays: the last fields of `fedappeal.protocol.packing.Elsewhere`."""
 Changes = Mapping[str, Any]
 """Records of a client's state that changed, by name; None: it has gone."""
 
@@ -70,16 +70,6 @@ class WorkerJob:
 
 
 @dataclass(frozen=True)
-class KeptModel:
-    """What the server is told of a model that stays; see `fedappeal.protocol.packing.Elsewhere`."""
-
-    form: Form
-    size: int
-    trouble: str
-    not_finite: bool
-
-
-@dataclass(frozen=True)
 class Answer:
     """What became of one message.
 
@@ -96,23 +86,6 @@ class Answer:
     error: tuple[int, str]
     kept: Mapping[str, KeptModel]
     changes: Changes
-
-
-class Share:
-    """A task whose clients are those of one worker: all others have no examples.
-
-    So each client keeps its number, and its place among the rows follows from it.
-    """
-
-    def __init__(self, task: Task, clients: Sequence[int]) -> None:
-        self._task = task
-        self._clients = frozenset(clients)
-        empty = task.load(min(clients))
-        self._nothing = ClientData(empty.train.take(slice(0, 0)), empty.test.take(slice(0, 0)))
-
-    def load(self, client: int) -> ClientData:
-        """Return one client's data; nothing where it is another worker's."""
-        return self._task.load(client) if client in self._clients else self._nothing
 
 
 @dataclass
@@ -152,7 +125,7 @@ class EngineWorker:
 
     def __init__(self, job: WorkerJob) -> None:
         """Begin without clients."""
-        sys.path += [each for each in job.path if each not in sys.path]
+        sys.path += [folder for folder in job.path if folder not in sys.path]
         self._job = job
         self._stack = ExitStack()
         self._threads = self._stack.enter_context(torch_threads(job.threads))
@@ -168,7 +141,7 @@ class EngineWorker:
         allowed = Allowed.of(self._plugins.packages())
         task = self._cache.task(job.config.task_settings(), job.data_dir, allowed)
         contexts = Contexts(self._plugins, job.data_dir, str(device))
-        pool = Pool(cast(Task, Share(task, clients)), contexts.clients, device, job.config.holds_out)
+        pool = Pool(task, sorted(clients), device, job.config.holds_out)
         here = clients_here(contexts, task, pool, self._cache, job.mode, self._threads)
         placed = _Clients(self._stack.enter_context(here)[0])
         self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)
@@ -200,7 +173,7 @@ class EngineWorker:
         for name, message in messages:
             groups.setdefault(id(self._clients[message.metadata.dst_node_id]), []).append((name, message))
         answers = []
-        for clients in {id(each): each for each in self._clients.values()}.values():
+        for clients in {id(placed): placed for placed in self._clients.values()}.values():
             clients.take(groups.get(id(clients), []))
             answers += self._answers(clients, frozenset(wanted))
         return answers
@@ -234,9 +207,9 @@ class EngineWorker:
         try:
             WeightedSum(sent).check(record)
         except Refused as error:
-            return KeptModel({}, size, str(error), isinstance(error, NotFinite))
+            return {}, size, str(error), isinstance(error, NotFinite)
         form = {key: ((values := view(array)).shape, values.dtype.name) for key, array in sent.items()}
-        return KeptModel(form, size, "", False)
+        return form, size, "", False
 
     def fold(self, parts: Sequence[tuple[Key, float]]) -> Sums:
         """Return the sum of records that stay here: by key, times a weight.

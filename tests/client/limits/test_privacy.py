@@ -17,7 +17,7 @@ from client.training.models import arrays_of
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.store import Record, Store
-from fedappeal.flower.messages import be_server
+from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
@@ -29,7 +29,7 @@ from tests.node import Node, metrics_of, run_config
 
 @pytest.fixture(autouse=True)
 def server() -> None:
-    be_server(run_id=7, node_id=1, task_id=9)  # else no message can be made outside of a Flower process
+    be_sender(run_id=7, node_id=1, task_id=9)  # else no message can be made outside of a Flower process
 
 
 CLIP = RunConfig(judge_on="train", adaptation_steps=0, goodwill=-1, clipping_norm=1.0)

@@ -8,14 +8,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from client.process.answer import Answer
 from client.state.activity import Activity, Judged
-from fedappeal.flower.messages import be_server
+from fedappeal.flower.messages import be_sender
 from fedappeal.protocol.packing import content_size
 
 JUDGED = Judged(0.4121, 0.3879, "loss", "train", False)
 
 
 def message(kind: str = "train", **config: int | str) -> Message:
-    be_server(run_id=7, node_id=1, task_id=9)
+    be_sender(run_id=7, node_id=1, task_id=9)
     model = ArrayRecord({"w": Array(np.zeros(1000, np.float32))})
     told = ConfigRecord({key.replace("_", "-"): value for key, value in config.items()})
     return Message(RecordDict({"arrays": model, "config": told}), 3, kind)

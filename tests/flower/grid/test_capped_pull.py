@@ -1,4 +1,4 @@
-"""What fedappeal.flower.grid.capped_pull relies on: the sending half of Flower's HTTP client."""
+"""What fedappeal.flower.grid.http_inbox relies on: the sending half of Flower's HTTP client."""
 
 import pytest
 

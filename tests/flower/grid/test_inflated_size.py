@@ -1,16 +1,15 @@
-"""What fedappeal.flower.grid.inflated_size relies on: how Flower writes down the pieces of an array."""
+"""What fedappeal.flower.node.objects relies on: how Flower writes down the pieces of an array."""
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedappeal.flower import messages
-from fedappeal.flower.grid.inflated_size import inflated_size
-from fedappeal.flower.node.objects import Parcel, announcement
+from fedappeal.flower.node.objects import Parcel, announcement, inflated_size
 
 
 def contents(values: np.ndarray) -> dict[str, bytes]:
-    messages.be_server(7, 1, 9)
+    messages.be_sender(7, 1, 9)
     parcel = Parcel.of(Message(RecordDict({"arrays": ArrayRecord({"w": Array(values)})}), 5, "train", ttl=60.0))
     announced = announcement(parcel.message, parcel.tree)
     return parcel.contents({announced.object_id, *announced.parts})

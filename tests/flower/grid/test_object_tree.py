@@ -5,13 +5,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedappeal.flower.grid.object_tree import DEEPEST, TreeRefused, levels
-from fedappeal.flower.messages import be_server
+from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node.objects import Parcel
 from tests.hostile.forged import Forged, forged
 
 
 def test_a_message_of_flowers_is_as_deep_as_is_allowed() -> None:
-    be_server(7, 1, 9)
+    be_sender(7, 1, 9)
     content = {"arrays": ArrayRecord({"w": Array(np.arange(5.0))}), "config": ConfigRecord({"server-round": 3})}
     tree = Parcel.of(Message(RecordDict(content), 5, "train", ttl=60.0)).tree
     assert [len(level) for level in levels(tree, most=6)] == [1, 1, 2, 1, 1]

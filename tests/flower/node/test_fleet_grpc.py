@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_object_id
 
-from fedappeal.flower.messages import be_client
+from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node import fleet as api
 from fedappeal.flower.node import signing
 from fedappeal.flower.node.fleet_grpc import GREETING, GrpcFleet, answers_greeting
@@ -53,7 +53,7 @@ def test_a_message_and_its_reply_go_both_ways(server: Server) -> None:
     message = inflate(sent, contents)
     np.testing.assert_array_equal(message.content["arrays"]["w"].numpy(), MODEL)
 
-    be_client(run_id, node, announced.task_id)
+    be_sender(run_id, node, announced.task_id)
     trained = RecordDict({"arrays": ArrayRecord({"w": Array(MODEL + 1)}), "metrics": MetricRecord({"loss": 1.0})})
     upload = fleet.push(node, Message(trained, reply_to=message), 0.5)
     assert upload.objects
@@ -96,7 +96,7 @@ def test_only_objects_that_the_superlink_lacks_are_uploaded(server: Server) -> N
     announced = fleet.pull(node)
     assert announced is not None
     message = inflate(sent, fleet.pull_objects(node, run_id, [*announced.parts, sent]))
-    be_client(run_id, node, announced.task_id)
+    be_sender(run_id, node, announced.task_id)
     unchanged = Message(RecordDict({"arrays": ArrayRecord({"w": Array(MODEL)})}), reply_to=message)
     upload = fleet.push(node, unchanged, 0.0)
     assert 0 < len(upload.objects) < 5

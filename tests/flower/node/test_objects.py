@@ -10,7 +10,7 @@ from fedappeal.flower.node.objects import Parcel, announcement, inflate
 
 
 def message() -> Message:
-    messages.be_server(7, 1, 9)
+    messages.be_sender(7, 1, 9)
     content = {"arrays": ArrayRecord({"w": Array(np.arange(5.0))}), "config": ConfigRecord({"server-round": 3})}
     return Message(RecordDict(content), 5, "train", ttl=60.0, group_id="3")
 

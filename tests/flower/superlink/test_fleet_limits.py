@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import Message as MessageProto
 
-from fedappeal.flower.messages import be_client, be_server, error_reply
+from fedappeal.flower.messages import be_sender, error_reply
 from fedappeal.flower.superlink import fleet_limits
 from fedappeal.flower.superlink.fleet_limits import (
     AT_LEAST,
@@ -50,7 +50,7 @@ class Sender:
         self.floats = floats
 
     def receive(self, pulls: bool = True) -> None:
-        be_server(self.run_id, SUPERLINK_NODE_ID, 1)
+        be_sender(self.run_id, SUPERLINK_NODE_ID, 1)
         arrays = ArrayRecord({"flat": Array(np.zeros(self.floats, np.float32))})
         self.message = Message(RecordDict({keys.ARRAYS: arrays}), self.node_id, "train", ttl=60.0)
         self.server.send(self.message)
@@ -58,7 +58,7 @@ class Sender:
         assert announced is not None
         if pulls:
             self.fleet.pull_objects(self.node_id, self.run_id, [*announced.parts, announced.object_id])
-        be_client(self.run_id, self.node_id, 1)
+        be_sender(self.run_id, self.node_id, 1)
 
     def announce(self, *children: Forged) -> Upload:
         return announce(self.fleet, self.node_id, *reply(self.message, *children))

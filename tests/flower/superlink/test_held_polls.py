@@ -14,7 +14,7 @@ from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node
 
-from fedappeal.flower.messages import be_client, be_server, error_reply
+from fedappeal.flower.messages import be_sender, error_reply
 from fedappeal.flower.node.fleet import HOLD_HEADER, Announcement, MessageDropped, NodeForgotten
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.objects import Parcel
@@ -83,7 +83,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def message(run_id: int, node: int) -> Message:
-    be_server(run_id, SUPERLINK_NODE_ID, 1)
+    be_sender(run_id, SUPERLINK_NODE_ID, 1)
     return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), node, "train", ttl=60.0)
 
 
@@ -174,7 +174,7 @@ def test_a_message_that_was_pulled_or_answered_is_not_handed_out_again(holding: 
     second = message(run_id, node)
     holding.send(second)
     assert fleet.pull(node, HOLD) is not None
-    be_client(run_id, node, 1)
+    be_sender(run_id, node, 1)
     fleet.push(node, error_reply("no memory", second), 0.0)
     assert fleet.pull(node, 0.3) is None
 

@@ -18,7 +18,7 @@ from flwr.superlink import config_loader
 from flwr.superlink.federation import NoOpFederationManager
 from sqlalchemy import event
 
-from fedappeal.flower.messages import be_server
+from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node.objects import Parcel
 from fedappeal.flower.superlink import spared_sql
 from fedappeal.flower.superlink.spared_sql import (
@@ -169,7 +169,7 @@ def test_messages_are_kept_in_memory_and_nodes_outlive_it(state: Any, statements
     run_id, task = run_of(state)
     node = state.create_node("a", "a", b"key", 0)
     assert state.activate_node(node, 30.0)
-    be_server(run_id, SUPERLINK_NODE_ID, task)
+    be_sender(run_id, SUPERLINK_NODE_ID, task)
     message = Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), node, "train", ttl=60.0)
     parcel, session = Parcel.of(message), state.start_session(run_id)
     stored, missing = state.store_message_and_object_tree(message, parcel.tree, session)

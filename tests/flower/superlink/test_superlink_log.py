@@ -15,7 +15,7 @@ from flwr.superlink.cli.flower_superlink import flower_superlink
 from fedappeal.flower.node import fleet as api
 from fedappeal.flower.node import signing
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
-from fedappeal.flower.superlink.superlink_log import MEANINGS, Refusals, Unexpected, log_refusals, readable_log
+from fedappeal.flower.superlink.superlink_log import MEANINGS, Unexpected, log_refusals, readable_log
 from tests.flower.conftest import Server
 
 
@@ -67,10 +67,12 @@ def test_a_client_that_flower_refuses_is_logged_with_what_it_means(
     assert sorted(said) == sorted(MEANINGS.values())
 
 
-def test_a_refusal_is_logged_once_a_minute(logged: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_logged_once_a_minute(logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     refused: list[str] = []
-    refuse = Refusals(refused.append, lambda: now[0])  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(authentication, "_unary_unary_rpc_terminator", refused.append)
+    log_refusals(lambda: now[0])
+    refuse = authentication._unary_unary_rpc_terminator
     refuse("Invalid timestamp")
     now[0] = 159.9
     refuse("Invalid timestamp")

@@ -13,7 +13,7 @@ from flwr.superlink import extensions, main
 
 from fedappeal.flower.superlink import superlink_process
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
-from fedappeal.flower.superlink.superlink_process import Ports, fleet_interceptors, run_superlink
+from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
 from fedappeal.settings.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")
@@ -79,8 +79,6 @@ def test_the_fleet_port_is_guarded_on_loopback_where_no_key_is_asked_for(options
     ports = Ports.of(options.split())
     assert ports.host == "127.0.0.1"
     assert ports.fleet_is_own == own
-    assert [type(each) for each in fleet_interceptors(ports, True)] == [OwnUserInterceptor] * own
-    assert fleet_interceptors(ports, False) == []
 
 
 def test_a_transport_that_cannot_be_guarded_is_refused() -> None:

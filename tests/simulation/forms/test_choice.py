@@ -40,7 +40,7 @@ def problem(kind: type[Classes] | type[Images], rule: type[LocalRule] = SGD, **s
     }
     config = RunConfig.parse(given)
     task = kind(config.task_settings())
-    pool = Pool(task, CLIENTS, torch.device("cpu"))
+    pool = Pool(task, range(CLIENTS), torch.device("cpu"))
     return Problem(config, task, task.initial_model(0), rule, lambda: pool)
 
 

@@ -19,7 +19,7 @@ CLIENTS = len(EXAMPLES)
 
 def problem_of(config: RunConfig) -> Problem:
     task = Images(config.task_settings())
-    pool = Pool(task, CLIENTS, torch.device("cpu"))
+    pool = Pool(task, range(CLIENTS), torch.device("cpu"))
     return Problem(config, task, task.initial_model(0), SGD, lambda: pool)
 
 

@@ -55,7 +55,7 @@ class Setting:
     def __init__(self, kind: type[Structured]) -> None:
         self.task = kind(TaskSettings(clients=CLIENTS))
         self.module = self.task.initial_model(0)
-        self.pool = Pool(self.task, CLIENTS, CPU)
+        self.pool = Pool(self.task, range(CLIENTS), CPU)
         self.form = Watched(self.task, self.module)
         self.scheduler = BatchScheduler(self.pool, self.form)
 

@@ -1,4 +1,4 @@
-"""What fedappeal.flower.node.outgoing relies on: the function of Flower's grid that it stands in for."""
+"""What http_inbox.push_objects relies on: the function of Flower's grid that it stands in for."""
 
 import inspect
 import threading
@@ -11,9 +11,9 @@ from flwr.supercore.inflatable import inflatable_utils
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.superlink.grid import http_grid
 
+from fedappeal.flower.grid import http_inbox as outgoing
 from fedappeal.flower.grid.grid import inbox_of
-from fedappeal.flower.messages import be_server
-from fedappeal.flower.node import outgoing
+from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from tests.flower.runtime_api import SENT
 
@@ -76,7 +76,7 @@ def test_a_message_that_its_node_had_forgotten_while_it_was_sent_costs_no_other_
     world: "World", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (hasty, hasty_id), (other, other_id) = world.server.node(), world.server.node()
-    be_server(world.run_id, SUPERLINK_NODE_ID, 1)
+    be_sender(world.run_id, SUPERLINK_NODE_ID, 1)
     messages = [Message(RecordDict({keys.ARRAYS: SENT}), each, "train", ttl=60.0) for each in (hasty_id, other_id)]
     push, once = world.grid._runtime_client.PushObject, threading.Lock()
 
