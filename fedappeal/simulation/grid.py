@@ -1,7 +1,7 @@
 """A Flower `Grid` in this process: a message to a virtual client is a function call."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from flwr.app import Context, Message, RecordDict
@@ -35,7 +35,8 @@ class VirtualClients(Grid):
         be_sender(RUN, SERVER_NODE, RUN)
         self._nodes = range(FIRST_NODE, FIRST_NODE + clients)
         self._make_context = context
-        self._contexts: dict[int, Context] = {}
+        self.contexts: dict[int, Context] = {}
+        """The contexts that there are, by node."""
         self._pushed = 0
 
     def set_run(self, run: Run) -> None:
@@ -70,16 +71,11 @@ class VirtualClients(Grid):
             replies += came
         return replies
 
-    @property
-    def contexts(self) -> Mapping[int, Context]:
-        """The contexts that there are, by node."""
-        return self._contexts
-
     def context(self, node: int) -> Context:
         """Return a node's context, made on first use."""
-        if node not in self._contexts:
-            self._contexts[node] = self._make_context(node - FIRST_NODE)
-        return self._contexts[node]
+        if node not in self.contexts:
+            self.contexts[node] = self._make_context(node - FIRST_NODE)
+        return self.contexts[node]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Take messages; return their ids, empty for a node that is not there."""

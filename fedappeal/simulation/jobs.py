@@ -4,10 +4,9 @@ import contextlib
 import multiprocessing
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -60,14 +59,11 @@ def run_in_parallel(
                         broken = True
                     else:
                         running[future] = waiting.popleft()
-                done = [future for future in running if future.done()]
-                for future in done:
+                for future in wait(running, POLL, FIRST_COMPLETED).done:
                     error = future.exception()
                     broken = broken or isinstance(error, BrokenProcessPool)
                     on_end(running.pop(future), reason_of(error) if error else "")
                 tick()
-                if not done:
-                    time.sleep(POLL)
 
 
 def reason_of(error: BaseException) -> str:
@@ -96,12 +92,12 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 def _end_with_parent() -> None:
     """Let this process end when its parent is gone, however that ended."""
 
-    def wait() -> None:
+    def outlive_no_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=outlive_no_parent, daemon=True).start()
 
 
 def run_on_ray(

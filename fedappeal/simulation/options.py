@@ -52,18 +52,14 @@ class Simulation:
     evaluation_precision: str = FLOAT32
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ConfigError(f"mode = '{self.mode}' is not allowed: {', '.join(MODES)}")
+        precision = self.evaluation_precision
+        for name, value, allowed in (("mode", self.mode, MODES), (_PRECISION, precision, PRECISIONS)):
+            if value not in allowed:
+                raise ConfigError(f"{name} = '{value}' is not allowed: {', '.join(allowed)}")
         if self.threads < 0:
             raise ConfigError(f"threads = {self.threads} is not allowed: 0 (as PyTorch has it) or more")
-        if self.evaluation_precision not in PRECISIONS:
-            raise ConfigError(
-                f"evaluation-precision = '{self.evaluation_precision}' is not allowed: {', '.join(PRECISIONS)}"
-            )
-        if self.evaluation_precision != FLOAT32 and self.shared_out:
-            raise ConfigError(
-                f"evaluation-precision = '{self.evaluation_precision}' is not allowed with workers: {FLOAT32}"
-            )
+        if precision != FLOAT32 and self.shared_out:
+            raise ConfigError(f"{_PRECISION} = '{precision}' is not allowed with workers: {FLOAT32}")
 
     def notes(self) -> list[str]:
         """Return what a user should know of how the run is simulated."""
@@ -110,16 +106,7 @@ class Simulation:
 
     def runtime(self) -> dict[str, Scalar]:
         """Return what a run's folder records of its runtime."""
+        said = [field.name for field in fields(self) if self.shared_out or field.name not in _OF_WORKERS]
         data_dir = str(Path(self.data_dir).absolute()) if self.data_dir else ""
-        shared = {name.replace("_", "-"): getattr(self, name) for name in _OF_WORKERS} if self.shared_out else {}
-        return {
-            KIND: SIMULATION,
-            "mode": self.mode,
-            "device": self.device,
-            "data-dir": data_dir,
-            "threads": self.threads,
-            "resumable": self.resumable,
-            "why": self.why,
-            **shared,
-            _PRECISION: self.evaluation_precision,
-        }
+        values = {name.replace("_", "-"): getattr(self, name) for name in said}
+        return {KIND: SIMULATION} | values | {"data-dir": data_dir}

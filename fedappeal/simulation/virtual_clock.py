@@ -44,7 +44,7 @@ class VirtualClock:
             return None
         config = plugins.config
         model = task.initial_model(config.seed)
-        size = sum(each.nbytes for each in arrays_of(model, parts_of_model(model, share_of(task)).shared).values())
+        size = sum(array.nbytes for array in arrays_of(model, parts_of_model(model, share_of(task)).shared).values())
         device, training = Device(plugins.settings_of(Device)), LocalTrainingSettings.of(config.as_config())
         return cls(plugins.mixture, config.seed, device, training, size)
 
@@ -55,10 +55,8 @@ class VirtualClock:
     def seconds(self, record: RoundRecord) -> float:
         """Return the time of the slowest client that joined; the round does not wait for surplus ones."""
         joined = [client for client, what in record.decisions.items() if what in ("joined", "refused")]
-        return max((self._seconds_of(client) for client in joined if self._has_device(client)), default=0.0)
-
-    def _has_device(self, client: str) -> bool:
-        return Device.name in parts_of(self.mixture.of(self.seed, client))
+        slow = [client for client in joined if Device.name in parts_of(self.mixture.of(self.seed, client))]
+        return max(map(self._seconds_of, slow), default=0.0)
 
     def _seconds_of(self, client: str) -> float:
         steps = self.training.steps(self.examples.get(client, 0))

@@ -241,20 +241,15 @@ class GrpcFleet:
         """Make calls, some side by side, and wait for all answers; requests are made as their turn comes."""
         coming, answers = iter(requests), list[Any]()
         while some := list(islice(coming, _SIDE_BY_SIDE)):
-            answers += self._call_some(method, some)
+            calls = [method.future(request, timeout=_OBJECT_TIMEOUT, metadata=self._sign()) for request in some]
+            try:
+                answers += [call.result() for call in calls]
+            except grpc.RpcError as error:
+                raise self._explain(error) from None
+            finally:
+                for call in calls:
+                    call.cancel()
         return answers
-
-    def _call_some(self, method: Any, requests: list[Any]) -> list[Any]:
-        if len(requests) == 1:
-            return [self._call(method, requests[0], _OBJECT_TIMEOUT)]
-        calls = [method.future(request, timeout=_OBJECT_TIMEOUT, metadata=self._sign()) for request in requests]
-        try:
-            return [call.result() for call in calls]
-        except grpc.RpcError as error:
-            raise self._explain(error) from None
-        finally:
-            for call in calls:
-                call.cancel()
 
     def _sign(self) -> Headers:
         if time.monotonic() - self._signed_at >= _SIGNATURE_LASTS:

@@ -1,26 +1,162 @@
-"""A SuperLink's Fleet API: bounded, polls held, and nothing handed out that is incomplete or that was lost.
+"""A SuperLink's Fleet API: bounds on what one node may leave in memory, and nothing handed out incomplete or lost.
+
+Flower's SuperLink takes requests of up to 2 GiB from any node, stores what they hold, and looks up the objects of an
+announced message however they are nested. A node is bounded here by what it was sent.
 
 Flower hands a message out once, and a poll that was held may have lost its client meanwhile: a message of which its
 node says nothing afterwards is handed out once more. And a node that says that it has a message does not make the
 SuperLink forget it while its objects are on their way: the ServerApp's push would fail, and with it the run.
 """
 
+import threading
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from itertools import chain, islice
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.proto import message_pb2
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
+from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 
+from fedappeal.flower.grid.object_tree import TreeRefused, levels
 from fedappeal.flower.processes import replace_name
-from fedappeal.flower.superlink.fleet_limits import LARGEST_REQUEST, LimitedFleet
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
+from fedappeal.flower.superlink.spared_sql import spare_sql
 from fedappeal.system.clock import CLOCK
 
+LARGEST_REQUEST = 24 << 20
+"""Bytes of one request; Flower cuts an array into chunks of at most 20 MiB."""
+MOST_OBJECTS = 20_000
+"""Objects of one reply."""
+LARGEST_ANNOUNCEMENT = 64 << 10
+"""Bytes of a reply's metadata and of its error text."""
+AT_LEAST, TIMES = 8 << 20, 4
+"""Bytes that a node's replies may take up at one time: a fixed number, and a multiple of its largest message."""
+REPLIES_AT_LEAST, REPLIES_EACH = 16, 4
+"""Replies that a node may announce: a fixed number, and a number for each message that it was sent."""
+MOST_NODES = 20_000
+"""Nodes that are remembered; one of whose replies something is stored is not forgotten."""
+_LOOKED_AT = 100
 _MOST_HANDED = 20_000
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
+
+
+@dataclass
+class _Node:
+    """What one node was sent, and what of its replies is stored."""
+
+    messages: int = 0
+    replies: int = 0
+    sent: dict[str, int] = field(default_factory=dict)
+    largest: int = 0
+    stored: dict[str, int] = field(default_factory=dict)
+
+
+class LimitedFleet(FleetServicer):
+    """Flower's Fleet API with bounds on each node's replies, behind the check of its signature."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._nodes: dict[int, _Node] = {}
+        self._lock = threading.Lock()
+
+    def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
+        """Hand a message out, and count it."""
+        answer = super().PullMessages(request, context)
+        if answer.messages_list:
+            with self._lock:
+                node = self._node(request.node.node_id)
+                node.messages += 1
+                node.sent = {}
+        return answer
+
+    def PullObject(self, request: PullObjectRequest, context: grpc.ServicerContext) -> PullObjectResponse:
+        """Hand an object out, and note its size."""
+        answer = super().PullObject(request, context)
+        if answer.object_content:  # an id that is made up is not kept
+            with self._lock:
+                node = self._node(request.node.node_id)
+                node.sent[request.object_id] = len(answer.object_content)
+                node.largest = max(node.largest, sum(node.sent.values()))
+        return answer
+
+    def PushMessages(self, request: PushMessagesRequest, context: grpc.ServicerContext) -> PushMessagesResponse:
+        """Take a reply's announcement, or refuse it."""
+        with self._lock:
+            node = self._node(request.node.node_id)
+            node.replies += 1
+            allowed = REPLIES_AT_LEAST + REPLIES_EACH * node.messages
+        if problem := self._problem(request, node.replies, allowed):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+        return super().PushMessages(request, context)
+
+    def PushObject(self, request: PushObjectRequest, context: grpc.ServicerContext) -> PushObjectResponse:
+        """Store an object of a reply, where its node has room."""
+        size, object_id = len(request.object_content), request.object_id
+        with self._lock:
+            node = self._node(request.node.node_id)
+            if not self._has_room(node, size):
+                return PushObjectResponse(stored=False)
+            node.stored[object_id] = size
+        answer = super().PushObject(request, context)
+        if not answer.stored:
+            with self._lock:
+                node.stored.pop(object_id, None)
+        return answer
+
+    def _problem(self, request: PushMessagesRequest, replies: int, allowed: int) -> str:
+        """Return why an announcement is refused; empty where it is not."""
+        if replies > allowed:
+            return f"{replies} replies are more than the {allowed} that are allowed"
+        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+            return "one reply at a time, with the tree of its objects"
+        about = request.messages_list[0].metadata
+        if not about.reply_to_message_id or about.src_node_id != request.node.node_id:
+            # Flower would store it as an instruction of the server's, to whichever node it names.
+            return "a node sends replies only, and only its own"
+        if (size := request.messages_list[0].ByteSize()) > LARGEST_ANNOUNCEMENT:
+            return f"a reply announced in {size} bytes is not allowed: up to {LARGEST_ANNOUNCEMENT}"
+        try:
+            announced = levels(request.message_object_trees[0], MOST_OBJECTS)
+        except TreeRefused as error:
+            return str(error)
+        # Flower's store in memory goes by the children that it has, so that a few announcements make a tree of any
+        # size; its store in a database refuses other ones.
+        stored = getattr(self.objectstore_factory.store(), "store", {})
+        for node in chain.from_iterable(announced):
+            entry = stored.get(node.object_id)
+            if entry is not None and entry.child_object_ids != [child.object_id for child in node.children]:
+                return "its reply names an object that is stored with other children"
+        return ""
+
+    def _has_room(self, node: _Node, size: int) -> bool:
+        if not (node.messages or node.largest):  # sent what it answers before this process began
+            return True
+        most = AT_LEAST + TIMES * node.largest
+        if sum(node.stored.values()) + size > most:
+            self._forget_deleted(node)
+        return sum(node.stored.values()) + size <= most
+
+    def _forget_deleted(self, node: _Node) -> None:
+        store = self.objectstore_factory.store()
+        node.stored = {object_id: size for object_id, size in node.stored.items() if object_id in store}
+
+    def _node(self, node_id: int) -> _Node:
+        """Return what is known of a node, and forget one that was not heard of for longest. The lock is held."""
+        node = self._nodes.setdefault(node_id, _Node())
+        self._nodes[node_id] = self._nodes.pop(node_id)  # the last one heard of is the last in order
+        if len(self._nodes) > MOST_NODES:
+            for oldest_id in list(islice(self._nodes, min(_LOOKED_AT, len(self._nodes) - 1))):
+                oldest = self._nodes.pop(oldest_id)
+                self._forget_deleted(oldest)
+                if not oldest.stored:
+                    break
+                self._nodes[oldest_id] = oldest
+        return node
 
 
 class GuardedFleet(LimitedFleet):
@@ -34,7 +170,9 @@ class GuardedFleet(LimitedFleet):
         super().__init__(**named)
         self._polls = polls
         self._handed: dict[int, PullMessagesResponse] = {}
-        polls.watch(self.state_factory.state())
+        state = self.state_factory.state()
+        spare_sql(state)
+        polls.watch(state)
 
     def PullMessages(self, request: PullMessagesRequest, context: grpc.ServicerContext) -> PullMessagesResponse:
         """Hand a message out; to the node of a held poll a second time, where it said nothing after the first."""

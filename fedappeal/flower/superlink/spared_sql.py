@@ -18,8 +18,6 @@ from collections.abc import Callable, Hashable
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-import grpc  # type: ignore[import-untyped, unused-ignore]
-from flwr.server.superlink.linkstate import LinkStateFactory
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.object_store import ObjectStoreFactory
@@ -33,7 +31,6 @@ TRAFFIC_EVERY = 1.0
 """Seconds between two additions to the runs' traffic."""
 _MOST = 10_000
 
-flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 message_handler: Any = import_module("flwr.server.superlink.fleet.message_handler.message_handler")
 
 K = TypeVar("K", bound=Hashable)
@@ -142,12 +139,5 @@ def spare_sql(state: Any) -> None:
 
 
 def spare_superlink() -> None:
-    """Spare the database of the SuperLink that this process will be."""
-    run = flower._run_fleet_api_grpc_rere
+    """Keep the objects of messages in the memory of the SuperLink that this process will be."""
     replace_name(config_loader, "ObjectStoreFactory", lambda _database: ObjectStoreFactory())
-
-    def start(*, state_factory: LinkStateFactory, **named: Any) -> grpc.Server:
-        spare_sql(state_factory.state())
-        return run(state_factory=state_factory, **named)
-
-    replace_name(flower, "_run_fleet_api_grpc_rere", start)

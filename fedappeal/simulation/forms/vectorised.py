@@ -139,16 +139,5 @@ class _ClientByClient(nn.Module):
         return y
 
 
-class _Conv1d(_ClientByClient, nn.Conv1d):
-    pass
-
-
-class _Conv2d(_ClientByClient, nn.Conv2d):
-    pass
-
-
-class _Conv3d(_ClientByClient, nn.Conv3d):
-    pass
-
-
-_EACH_CLIENT: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: _Conv1d, nn.Conv2d: _Conv2d, nn.Conv3d: _Conv3d}
+_CONVOLUTIONS: tuple[type[nn.Module], ...] = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_EACH_CLIENT = {kind: type(kind.__name__, (_ClientByClient, kind), {}) for kind in _CONVOLUTIONS}

@@ -1,4 +1,4 @@
-"""What fedappeal.flower.superlink.fleet_limits relies on: how Flower makes a Fleet API, and how it stores objects."""
+"""What fedappeal.flower.superlink.guarded_fleet relies on: how Flower makes a Fleet API, and how it stores objects."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,8 +10,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.message_pb2 import Message as MessageProto
 
 from fedappeal.flower.messages import be_sender, error_reply
-from fedappeal.flower.superlink import fleet_limits
-from fedappeal.flower.superlink.fleet_limits import (
+from fedappeal.flower.superlink import guarded_fleet
+from fedappeal.flower.superlink.guarded_fleet import (
     AT_LEAST,
     LARGEST_REQUEST,
     MOST_NODES,
@@ -19,8 +19,8 @@ from fedappeal.flower.superlink.fleet_limits import (
     REPLIES_EACH,
     TIMES,
     LimitedFleet,
+    flower,
 )
-from fedappeal.flower.superlink.guarded_fleet import flower
 from fedappeal.protocol import keys
 from tests.flower.conftest import Server, serve
 from tests.hostile.forged import Forged, Upload, announce, forged, model, npy, reply
@@ -163,7 +163,7 @@ def test_a_node_sends_no_instructions_and_nothing_in_anothers_name(bounded: Serv
 
 
 def test_nodes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_limits, "MOST_NODES", 3)
+    monkeypatch.setattr(guarded_fleet, "MOST_NODES", 3)
     assert MOST_NODES > 3
     limits = limited({"kept": b""})
     limits._node(1).stored = {"kept": 1, "deleted": 1}
@@ -177,7 +177,7 @@ def test_nodes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_latest_node_is_remembered_though_all_others_have_something_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fleet_limits, "MOST_NODES", 2)
+    monkeypatch.setattr(guarded_fleet, "MOST_NODES", 2)
     limits = limited({"kept": b""})
     for node_id in (1, 2):
         limits._node(node_id).stored = {"kept": 1}

@@ -11,8 +11,7 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 
 from fedappeal.flower.node.fleet import HOLD_HEADER, LONGEST_HOLD
 from fedappeal.flower.superlink import guarded_fleet
-from fedappeal.flower.superlink.fleet_limits import LARGEST_REQUEST
-from fedappeal.flower.superlink.guarded_fleet import GuardedFleet, flower, guard_fleet_api
+from fedappeal.flower.superlink.guarded_fleet import LARGEST_REQUEST, GuardedFleet, flower, guard_fleet_api
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
 from fedappeal.system.clock import CLOCK
 

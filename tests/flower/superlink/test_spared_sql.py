@@ -191,7 +191,6 @@ def test_it_replaces_what_flower_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where Flower asks in another way."""
     assert "ObjectStoreFactory(database)" in inspect.getsource(config_loader)
     monkeypatch.setattr(config_loader, "ObjectStoreFactory", config_loader.ObjectStoreFactory)
-    monkeypatch.setattr(spared_sql.flower, "_run_fleet_api_grpc_rere", spared_sql.flower._run_fleet_api_grpc_rere)
     spare_superlink()
     factory: Any = config_loader.ObjectStoreFactory
     assert isinstance(factory("state.db").store(), InMemoryObjectStore)
