@@ -1,4 +1,4 @@
-"""What fedappeal.flower.superlink.guarded_fleet relies on: how Flower makes a Fleet API, and how it stores objects."""
+"""What the bounds of guarded_fleet rely on: how Flower makes a Fleet API, and how it stores objects."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
