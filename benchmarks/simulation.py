@@ -126,7 +126,8 @@ def flower(settings: Settings, rounds: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         config = config_of(settings, min(rounds, 6), out=str(root / "run"))
-        with SuperLink(root / "superlink", simulation=True, environment={"OMP_NUM_THREADS": "1"}) as superlink:
+        options, environment = ("--insecure", "--simulation"), {"OMP_NUM_THREADS": "1"}
+        with SuperLink(root / "superlink", options, environment=environment) as superlink:
             connection = f'[superlink]\ndefault = "sim"\n[superlink.sim]\naddress = "{superlink.control_address}"\n'
             (root / "config.toml").write_text(f"{connection}insecure = true\n")
             written = (f"{key}={json.dumps(value)}" for key, value in config.as_config().items() if key != "resume")
@@ -167,7 +168,7 @@ def peer(name: str, settings: Settings, rounds: int) -> Figures:
 
 def busy(threads: int, rounds: int) -> Figures:
     """Simulate beside a busy loop a core, with what the command sets before it loads PyTorch."""
-    from fedappeal.system.waiting_threads import sleep_while_waiting
+    from fedappeal.system.tuning import sleep_while_waiting
 
     sleep_while_waiting()
     loop = [sys.executable, "-c", "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"]

@@ -7,8 +7,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedappeal.flower.superlink.steady_time import keep_steady_time
 from fedappeal.settings.config import RunConfig
-from fedappeal.system.freed_memory import return_freed_memory
 from fedappeal.system.json_log import chosen_formatter
+from fedappeal.system.tuning import return_freed_memory
 from fedappeal.tasks.files.data_files import environment_data_dir
 from server.build import chosen
 from server.run import run

@@ -19,7 +19,7 @@ from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
 from fedappeal.core.requirement import METRIC, RequirementKind
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.settings.participation import AUTO
+from fedappeal.settings.rounds import AUTO
 from fedappeal.settings.training import LearningRateSchedule
 from fedappeal.tasks import TASKS, load_task
 from fedappeal.tasks.task import Task

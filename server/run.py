@@ -21,7 +21,7 @@ from fedappeal.record.files import MODEL
 from fedappeal.record.folder import KIND, SUBMITTED, RunFolder, new_path, schedule_rounds, without_memory
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.settings.participation import AUTO
+from fedappeal.settings.rounds import AUTO
 from fedappeal.system.files import CARD, read_safetensors, write_safetensors
 from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.task import Task

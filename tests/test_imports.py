@@ -259,11 +259,11 @@ def test_strategies_need_numpy_flower_the_protocol_and_the_base_of_local_rules_o
 def test_reports_and_the_live_page_load_no_torch() -> None:
     assert loaded("import fedappeal.views.report.report", "torch", "flwr") == "[]"
     assert (
-        loaded("import fedappeal.views.live.page, fedappeal.views.live.view, fedappeal.cli.submit", "torch", "ray")
+        loaded("import fedappeal.views.live.page, fedappeal.views.live.view, fedappeal.cli.start", "torch", "ray")
         == "[]"
     )
 
 
 def test_a_simulation_loads_no_control_api() -> None:
     """Starlette, FastAPI and the Control API's client take half a second, which each simulated run would pay."""
-    assert loaded("import fedappeal.cli.simulate, fedappeal.cli.onlookers", "fastapi", "starlette", "httpx") == "[]"
+    assert loaded("import fedappeal.cli.start, fedappeal.cli.onlookers", "fastapi", "starlette", "httpx") == "[]"

@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from fedappeal.system.private_files import private_log
+from fedappeal.system.files import private_log
 from fedappeal.system.process_end import end_with_parent
 
 

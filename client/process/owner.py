@@ -12,7 +12,7 @@ from client.state.store import DiskStore, is_precious
 from fedappeal.core.requirement import METRIC
 from fedappeal.core.store import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.plural import counted
+from fedappeal.system.wording import counted
 
 PAUSED = "paused"
 """A file of this name in the state folder makes the client answer nothing."""

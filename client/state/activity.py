@@ -20,7 +20,7 @@ from fedappeal.core.measured import Evaluation
 from fedappeal.core.requirement import LOSS, METRIC, Requirement
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
-from fedappeal.system.plural import counted
+from fedappeal.system.wording import counted
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict

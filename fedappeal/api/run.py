@@ -22,15 +22,14 @@ from fedappeal.record.files import CHECKPOINT, MODEL
 from fedappeal.record.folder import GIVEN
 from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import Snapshot
-from fedappeal.runs.allowed import check_allowed
-from fedappeal.runs.checks import check_learns_here
+from fedappeal.runs.checks import check_allowed, check_learns_here
 from fedappeal.runs.launch.in_process import simulate_plan
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.system.files import read_safetensors
-from fedappeal.system.natural_order import natural_order
+from fedappeal.system.wording import natural_order
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task

@@ -9,7 +9,7 @@ from rich.table import Table
 from fedappeal.runs.launch.in_process import simulate_plan
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
-from fedappeal.settings.participation import AUTO
+from fedappeal.settings.rounds import AUTO
 from fedappeal.simulation.options import Simulation
 from fedappeal.views.comparison.figures import save
 from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings

@@ -1,6 +1,7 @@
-"""`fedappeal federation`: the clients and the runs of a long-running SuperLink."""
+"""`fedappeal federation`, `certs` and `key`: a long-running SuperLink's clients, runs, certificates and keys."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.settings.config import ConfigError
 from fedappeal.views.terminal.shown import complain, line_of
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from server.identities import IdentityFile
+
 
 federation_app = typer.Typer(
     help="A long-running SuperLink: register its clients' keys, list them, strike them off; list its runs, stop one."
@@ -98,10 +103,10 @@ def list_runs(superlink: SuperLinkAddress, root_certificates: RootCertificates =
     """List the runs that the SuperLink knows: `federation stop` takes a run's id."""
     from rich.text import Text
 
-    from fedappeal.federation import submit
+    from fedappeal.federation import remote
 
     with _control(superlink, root_certificates) as ca:
-        known = submit.list_runs(superlink, ca)
+        known = remote.list_runs(superlink, ca)
     if as_json:
         typer.echo(json.dumps([run.as_dict() for run in known], indent=2))
         return
@@ -177,7 +182,7 @@ def stop(
     root_certificates: RootCertificates = "",
 ) -> None:
     """Stop a run; its folder stays, and `fedappeal resume --superlink` continues it."""
-    from fedappeal.federation.submit import stop_run
+    from fedappeal.federation.remote import stop_run
 
     with _control(superlink, root_certificates) as ca:
         stopped = stop_run(superlink, run_id, root_certificates=ca)
@@ -196,3 +201,89 @@ def _control(superlink: str, root_certificates: str) -> Iterator[bytes | None]:
     except ControlError as error:
         complain(error)
         sys.exit(1)
+
+
+Runs = Annotated[Path, typer.Option(help="folder in which the federation's runs lie; of a local run: its own")]
+
+
+@federation_app.command("ids")
+def ids(
+    runs: Runs,
+    as_json: Annotated[bool, typer.Option("--json", help="for machines: a JSON list")] = False,
+) -> None:
+    """List which key each client-id belongs to."""
+    from fedappeal.protocol.proof import key_id
+
+    book = _file(runs).read()
+    owned = [(client, owner, "") for client, owner in book.clients.items()]
+    owned += [(client, owner, run) for run, held in book.runs.items() for client, owner in held.items()]
+    named = sorted((client, key_id(owner) if owner else "", run) for client, owner, run in owned)
+    if as_json:
+        lines = [{"client-id": client, "key": key, "run-key": run} for client, key, run in named]
+        typer.echo(json.dumps(lines, indent=2))
+        return
+    width = max([len("client-id"), *(len(client) for client, _, _ in named)])
+    typer.echo(f"{'client-id':{width}}  {'key':20}  run-key")
+    for client, key, run in named:
+        typer.echo(f"{client:{width}}  {key or '(the next to use it)':20}  {run or '(all runs)'}")
+
+
+@federation_app.command("release")
+def release(
+    client: Annotated[str, typer.Argument(help="the client-id")],
+    runs: Runs,
+    to: Annotated[
+        str, typer.Option(help="the key that gets it, key-...; empty: the next key with which a client uses the id")
+    ] = "",
+) -> None:
+    """Let a client-id pass to another key: of a client whose key was lost, or which is to have another name."""
+    from fedappeal.protocol.keys import CLIENT_IDS, is_client_id
+    from fedappeal.protocol.proof import KEY_ID
+
+    if not is_client_id(client):
+        raise ConfigError(f"client = '{client}' is not allowed: {CLIENT_IDS}")
+    if to and not re.fullmatch(f"{KEY_ID}[0-9a-f]{{16}}", to):
+        raise ConfigError(f"to = '{to}' is not allowed: {KEY_ID} and 16 hex digits, as a refusal of the run names it")
+    if client.startswith(KEY_ID) and not to:
+        raise ConfigError(
+            f"to is missing: client-id '{client}' is a key's fingerprint, and passes to a named key alone"
+        )
+    _file(runs).release(client, to.removeprefix(KEY_ID))
+    typer.echo(f"client-id '{client}' passes to {to or 'the next key with which a client uses it'}")
+
+
+def _file(runs: Path) -> "IdentityFile":
+    from server.identities import FILE, IdentityFile
+
+    if not (runs / FILE).is_file():
+        raise ConfigError(f"runs = '{runs}' is not allowed: no run has kept there whose its client-ids are ({FILE})")
+    return IdentityFile(runs)
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(help="folder for ca.crt, ca.key, server.crt, server.key")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="host name or IP address of the SuperLink; localhost is always in")
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option(help="make a client's key too: clients/NAME.key and NAME.pub")
+    ] = None,
+    days: Annotated[int, typer.Option(help="how long the server's certificate is valid")] = 825,
+) -> None:
+    """Make a CA, the SuperLink's certificate and clients' keys; what is there already is kept."""
+    from fedappeal.federation.certificates import write_certificates
+
+    for made in write_certificates(folder, host or [], client or [], days):
+        typer.echo(str(made))
+
+
+def key(
+    path: Annotated[
+        Path, typer.Argument(help="file of the private key; PATH with the ending .pub is the public half")
+    ],
+    name: Annotated[str, typer.Option(help="what the operator's list calls it; empty: the file's name")] = "",
+) -> None:
+    """Make a client's key; one that is there already is kept."""
+    from fedappeal.federation.certificates import make_key
+
+    typer.echo(str(make_key(path.expanduser(), name)))

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
+import tomli_w
+
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.plugins import Plugin, Registry
 from fedappeal.core.policy import Policy
@@ -15,7 +17,7 @@ from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEG
 from fedappeal.core.requirement import RequirementKind
 from fedappeal.record.columns import described
 from fedappeal.reproductions import experiment_names
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import TASKS
 from fedappeal.tasks.task import Task
 from fedappeal.views.tracking.tracker import TRACKERS
@@ -196,3 +198,29 @@ def _in_columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
     cells = list(rows)
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) if cells else 0)]
     yield from ("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+
+
+_REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, LOCAL_RULES, POLICIES, REQUIREMENTS, TASKS)
+
+
+def config_tables() -> dict[str, Scalar | dict[str, Scalar]]:
+    """Return the defaults of the general settings, and a table for each plug-in of fedappeal's that has settings."""
+    defaults = ((name, plugin.Settings.parse({}).as_config()) for name, plugin in plugins_with_settings().items())
+    return {**RunConfig.parse({}).as_config(), "set": "", **{name: table for name, table in defaults if table}}
+
+
+def plugins_with_settings() -> dict[str, type[Plugin]]:
+    """Return fedappeal's plug-ins that have settings, by name; a strategy's own rule shares the strategy's."""
+    plugins: dict[str, type[Plugin]] = {}
+    for registry in _REGISTRIES:
+        for plugin in map(registry.load, registry.built_in):
+            if plugin.Settings.by_key():
+                plugins.setdefault(plugin.settings_name(), plugin)
+    return plugins
+
+
+def with_tables(pyproject: str) -> str:
+    """Return the text of pyproject.toml with its tables as they are now."""
+    tables = tomli_w.dumps({"tool": {"flwr": {"app": {"config": config_tables()}}}})
+    before, _, rest = pyproject.partition("[tool.flwr.app.config]\n")
+    return f"{before}{tables}\n{rest[rest.index('[tool.ruff]') :]}"

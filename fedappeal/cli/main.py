@@ -4,7 +4,7 @@ import errno
 import sys
 
 from fedappeal.system.shadowing import check_names
-from fedappeal.system.waiting_threads import sleep_while_waiting
+from fedappeal.system.tuning import sleep_while_waiting
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors of the system for which a program has nothing to explain: full, read-only, forbidden, damaged."""
@@ -39,7 +39,7 @@ def main(by_variables: str = "") -> None:
     except ConfigError as error:
         lines = str(error).splitlines()
     except UsageError as error:
-        from fedappeal.cli.usage import explain
+        from fedappeal.cli.options import explain
 
         lines = [explain(error)]
     except OSError as error:

@@ -1,28 +1,27 @@
 """What looks on while a command runs a federation: the terminal, trackers, metrics, the live page, a health check."""
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from client.process.heartbeat import Heartbeat
-from fedappeal.cli.options import plugin_options
 from fedappeal.cli.page import NO_PAGE, PageOptions, shown_page
-from fedappeal.federation.connected import ConnectedClients
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.onlookers import INTERRUPTED, RunEnded, SeveralRuns
-from fedappeal.runs.plan import RunPlan, unused_lines
-from fedappeal.settings.config import ConfigError
+from fedappeal.runs.plan import RunPlan
 from fedappeal.views.metrics.serving import NOWHERE, MetricsPort
 from fedappeal.views.terminal.progress import described, one_run, several_runs
 from fedappeal.views.terminal.shown import as_json, complain, say
 from fedappeal.views.terminal.view import RunView
 from fedappeal.views.tracking.following import all_tracked, tracked
-from fedappeal.views.tracking.tracker import MakeTracker, chosen_trackers
+from fedappeal.views.tracking.tracker import MakeTracker
 
 if TYPE_CHECKING:
     from fedappeal.federation.remote import RemoteSuperLink
@@ -158,40 +157,6 @@ class _Both:
         self.tracking.ended(number, reason)
 
 
-def chosen_onlookers(
-    track: Sequence[str], settings: dict[str, Any], onlookers: CommandOnlookers
-) -> tuple[CommandOnlookers, dict[str, Any]]:
-    """Return the onlookers with trackers, and the settings without those of trackers; errors as `chosen_trackers`."""
-    trackers, others = chosen_trackers(track, settings)
-    return replace(onlookers, trackers=trackers), others
-
-
-def onlookers_to_resume(track: Sequence[str], written: Sequence[str], metrics: MetricsPort) -> CommandOnlookers:
-    """Return what looks on at a run that continues.
-
-    Args:
-        track: names of trackers.
-        written: their settings, ``NAME.KEY=VALUE``.
-        metrics: where metrics are served.
-
-    Raises:
-        ConfigError: a name or setting that is not allowed, or a setting of something else.
-    """
-    onlookers, others = chosen_onlookers(track, dict(plugin_options(written)), CommandOnlookers(metrics=metrics))
-    if others:
-        raise ConfigError(
-            f"set = '{next(iter(others))}' is not allowed: a run continues with its settings; those of trackers "
-            "that --track names can be given"
-        )
-    return onlookers
-
-
-def report_unused(plans: Sequence[RunPlan]) -> None:
-    """Print a line on standard error for each plug-in setting that a run does not use."""
-    for line in unused_lines(plans):
-        complain(line)
-
-
 @contextmanager
 def ends() -> Iterator[None]:
     """End this command where a run of the block did not finish: with a line, and its exit code."""
@@ -201,3 +166,39 @@ def ends() -> Iterator[None]:
         for line in ended.lines:
             complain(line, prefix="" if ended.code == INTERRUPTED else "fedappeal: ")
         sys.exit(ended.code)
+
+
+_KEPT = 5.0
+"""Seconds for which an answer counts."""
+
+
+class ConnectedClients:
+    """Counts a SuperLink's nodes that are online.
+
+    Attributes:
+        superlink: the SuperLink; None: not known yet.
+    """
+
+    def __init__(self, superlink: "RemoteSuperLink | None" = None) -> None:
+        self.superlink = superlink
+        self._asked = float("-inf")
+        self._count: int | None = None
+        self._alone = threading.Lock()
+
+    def count(self) -> int | None:
+        """Return the number of nodes that are online; None where the SuperLink does not say."""
+        with self._alone:
+            if self.superlink and time.monotonic() - self._asked > _KEPT:
+                self._count = _online(self.superlink)
+                self._asked = time.monotonic()
+            return self._count
+
+
+def _online(superlink: "RemoteSuperLink") -> int | None:
+    from fedappeal.flower.control import ControlError, control
+
+    try:
+        with control(superlink.address, superlink.root_certificates) as api:
+            return sum(node.status == "online" for node in api.nodes())
+    except ControlError:
+        return None

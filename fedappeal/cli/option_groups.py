@@ -1,14 +1,109 @@
 """Options of the commands that take many, as classes: `with_groups` makes an option of each field."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from fedappeal.cli.onlookers import CommandOnlookers
     from fedappeal.runs.launch.in_process import Machine
-    from fedappeal.simulation.workers.cluster import RayOptions
+
+
+def _use_format(log_format: str) -> str:
+    from fedappeal.views.terminal.shown import use_format
+
+    return use_format(log_format)
+
+
+LogFormat = Annotated[
+    str, typer.Option("--log-format", callback=_use_format, help="what is printed: text | json (an event a line)")
+]
+Page = Annotated[str, typer.Option(help="serve a live page: PORT or HOST:PORT of this machine; 0: any free port")]
+PagePublished = Annotated[
+    str, typer.Option(help="HOST:PORT under which browsers visit it, where that is another one")
+]
+AllowedPackages = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="a package whose code may run because the folder or file names it; '.': looked for in this folder "
+        "too; repeatable"
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FollowOptions:
+    """How a command follows a run, and what it prints."""
+
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"),
+    ] = None
+    log_format: LogFormat = "text"
+    metrics_port: Annotated[int, typer.Option(help="serve metrics for Prometheus at this port; 0: no")] = 0
+    metrics_address: Annotated[str, typer.Option(help="address of this machine to serve metrics at")] = "127.0.0.1"
+
+    def onlookers(self, settings: Mapping[str, Any], **more: Any) -> "tuple[CommandOnlookers, dict[str, Any]]":
+        """Return what looks on at a run, and the settings without those of trackers.
+
+        Args:
+            settings: what the user wrote.
+            more: further fields of the onlookers.
+
+        Raises:
+            ConfigError: a tracker, one of its settings or a page that is not allowed.
+        """
+        from fedappeal.cli.onlookers import CommandOnlookers
+        from fedappeal.views.metrics.serving import MetricsPort
+        from fedappeal.views.tracking.tracker import chosen_trackers
+
+        trackers, others = chosen_trackers(self.track or (), settings)
+        return CommandOnlookers(trackers, MetricsPort(self.metrics_port, self.metrics_address), **more), others
+
+
+@dataclass(frozen=True)
+class WatchOptions(FollowOptions):
+    """How a command follows a new run, and where its live page stands."""
+
+    page: Page = ""
+    page_published: PagePublished = ""
+
+    def onlookers(self, settings: Mapping[str, Any], **more: Any) -> "tuple[CommandOnlookers, dict[str, Any]]":
+        """Return what looks on at a run, as `FollowOptions.onlookers`, with its page."""
+        from fedappeal.cli.page import PageOptions
+
+        return super().onlookers(settings, page=PageOptions(self.page, self.page_published), **more)
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Options of `fedappeal resume` besides the folder; None: not given."""
+
+    rounds: Annotated[
+        int | None, typer.Option(help="new total of rounds, also of a run that has finished; not given: as it is")
+    ] = None
+    superlink: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the SuperLink that runs it, where it was submitted")
+    ] = None
+    root_certificates: Annotated[
+        str | None, typer.Option(help="with --superlink: file of the CA certificate; not given: plaintext")
+    ] = None
+    detach: Annotated[
+        bool | None, typer.Option("--detach", help="with --superlink: print the run's id and do not wait")
+    ] = None
+    port: Annotated[
+        int | None, typer.Option(help="of a local run: port of the SuperLink's Fleet API; 0: the system picks one")
+    ] = None
+    data_dir: Annotated[
+        str | None, typer.Option(help="folder with the data sets, where this machine trains; not given: as before")
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="where the clients train (auto, cpu, cuda, cuda:N); not given: as before")
+    ] = None
+    allow: AllowedPackages = None
 
 
 @dataclass(frozen=True)
@@ -26,17 +121,13 @@ class MachineOptions:
     ray_cpus: Annotated[float, typer.Option(help="CPUs that each worker, or each of several runs, asks of Ray")] = 1.0
     ray_gpus: Annotated[float, typer.Option(help="GPUs that each worker, or each of several runs, asks of Ray")] = 0.0
 
-    def ray_options(self) -> "RayOptions":
-        """Return what is asked of Ray."""
+    def machine(self) -> "Machine":
+        """Return the means that these options name."""
+        from fedappeal.runs.launch.in_process import Machine
         from fedappeal.simulation.workers.cluster import RayOptions
 
-        return RayOptions(self.ray, self.ray_cpus, self.ray_gpus)
-
-    def machine(self) -> "Machine":
-        """Return the means for studies."""
-        from fedappeal.runs.launch.in_process import Machine
-
-        return Machine(self.jobs, self.threads, self.device, self.data_dir, self.ray_options())
+        ray = RayOptions(self.ray, self.ray_cpus, self.ray_gpus)
+        return Machine(self.jobs, self.threads, self.device, self.data_dir, ray)
 
 
 @dataclass(frozen=True)

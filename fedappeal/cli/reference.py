@@ -15,8 +15,7 @@ from pydantic.fields import FieldInfo
 
 from client.limits.limits import Limits
 from client.settings import Connection, NodeSettings, ProcessSettings
-from fedappeal.cli.config_tables import plugins_with_settings, with_tables
-from fedappeal.cli.listing import KINDS, choices, default_of, summary
+from fedappeal.cli.listing import KINDS, choices, default_of, plugins_with_settings, summary, with_tables
 from fedappeal.core.plugins import Registry
 from fedappeal.record.columns import described
 from fedappeal.settings.config import RunConfig

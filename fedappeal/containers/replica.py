@@ -1,15 +1,119 @@
 """One replica of the service ``client``: claims a slot, makes its key the first time, serves as that client.
 
+Replicas of one service are all alike: the same image, settings and volume. What makes one a client of its own, its
+key, its state and its share of the data, is its slot: the first folder ``NN`` whose lock no other replica holds. The
+kernel lets go of a claim however the replica ends, so the one that is started in its place is the same client again.
+
 python -m fedappeal.containers.replica [options of `fedappeal client`]
 """
 
+import fcntl
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from fedappeal.containers.slots import ReplicaSlot, claimed
 from fedappeal.containers.told import tell
 from fedappeal.settings.config import ConfigError
+
+_CLAIM = "claim"
+_SEARCH = "search"
+_MODE = 0o644
+
+
+@dataclass(frozen=True)
+class ReplicaSlot:
+    """One client's folder.
+
+    Attributes:
+        number: which client of the federation it is, from 0.
+        folder: its folder, named after the number.
+    """
+
+    number: int
+    folder: Path
+
+    @property
+    def key(self) -> Path:
+        """File of the client's private key."""
+        return self.folder / "client.key"
+
+    @property
+    def public_key(self) -> Path:
+        """File of the client's public key."""
+        return self.folder / "client.pub"
+
+    @property
+    def state(self) -> Path:
+        """Folder of the client's durable state."""
+        return self.folder / "state"
+
+
+def _slot(folder: Path, number: int) -> ReplicaSlot:
+    return ReplicaSlot(number, folder / f"{number:02d}")
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[ReplicaSlot]:
+    """Hold the first slot that is free, making its folder if it is new.
+
+    Args:
+        folder: the folder of all clients, shared by all replicas.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 0
+    with _searching(folder):
+        while True:
+            slot = _slot(folder, number)
+            slot.folder.mkdir(exist_ok=True)
+            claim = os.open(slot.folder / _CLAIM, os.O_RDWR | os.O_CREAT, _MODE)
+            try:
+                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                os.close(claim)
+                number += 1
+    try:
+        yield slot
+    finally:
+        os.close(claim)
+
+
+def held(folder: Path) -> list[ReplicaSlot]:
+    """Return the slots that replicas hold now, in order; reading the folder is enough for it."""
+    if not (folder / _SEARCH).exists():
+        return []
+    slots: list[ReplicaSlot] = []
+    number = 0
+    with _searching(folder):
+        while (slot := _slot(folder, number)).folder.is_dir():
+            number += 1
+            try:
+                claim = os.open(slot.folder / _CLAIM, os.O_RDONLY)
+            except FileNotFoundError:  # a replica ended between making the folder and claiming it
+                continue
+            try:
+                fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                slots.append(slot)
+            finally:
+                os.close(claim)
+    return slots
+
+
+@contextmanager
+def _searching(folder: Path) -> Iterator[None]:
+    """Hold the lock of the search: a look takes the lock of a free slot for a moment."""
+    path = folder / _SEARCH
+    search = os.open(path, os.O_RDONLY) if path.exists() else os.open(path, os.O_RDWR | os.O_CREAT, _MODE)
+    try:
+        fcntl.flock(search, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(search)
+
 
 CLIENTS = Path("/federation/clients")
 """Folder of all clients, on a volume of its own."""

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedappeal.containers.replica import CA, CLIENTS
-from fedappeal.containers.slots import ReplicaSlot, held
+from fedappeal.containers.replica import CA, CLIENTS, ReplicaSlot, held
 from fedappeal.containers.told import tell
 from fedappeal.settings.config import ConfigError
 

@@ -26,7 +26,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedappeal.federation.superlink import TLS
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 
@@ -93,11 +92,6 @@ def write_certificates(folder: Path, hosts: Iterable[str], clients: Iterable[str
     authority, ca = _authority(folder, days)
     made = [ca, _server(folder, authority, wanted, days)]
     return made + [make_key(folder / "clients" / f"{name}.key", name) for name in clients]
-
-
-def tls_of(folder: Path) -> TLS:
-    """Return the certificates in a folder that `write_certificates` filled."""
-    return TLS(folder / "ca.crt", folder / "server.crt", folder / "server.key")
 
 
 def make_key(path: Path, name: str = "") -> Made:

@@ -1,14 +1,13 @@
 """Runs on a long-running SuperLink, whose clients come and go: submitted, and followed to their end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fedappeal.federation.submit import run_status, submit
 from fedappeal.flower.bundle import CLIENT_APP, build_fab
-from fedappeal.flower.control import LISTED, ControlError, RunStatus
+from fedappeal.flower.control import LISTED, ControlError, Run, RunStatus, control
 from fedappeal.record.follower import WatchedRun
-from fedappeal.settings.config import RunConfig
+from fedappeal.settings.config import RunConfig, Scalar
 
 _POLL = 0.2
 _STATUS_EVERY = 1.0
@@ -106,3 +105,46 @@ def _ended(status: RunStatus, reason: str) -> Ended:
     if status.stopped:
         return Ended(False, "the run was stopped")
     return Ended(False, f"the run {status.sub_status}: {reason or status.details or 'the SuperLink says no more'}")
+
+
+def submit(
+    control_address: str,
+    fab: bytes,
+    override_config: Mapping[str, Scalar] | None = None,
+    *,
+    root_certificates: bytes | None = None,
+) -> int:
+    """Start a run.
+
+    Args:
+        control_address: ``HOST:PORT`` of the SuperLink's Control API (HTTP).
+        fab: the bundle, see `fedappeal.flower.bundle.build_fab`.
+        override_config: settings that differ from the bundle's; the keys must exist there.
+        root_certificates: CA certificate (PEM) where the SuperLink uses TLS; None: plaintext.
+
+    Returns:
+        The run's id.
+
+    Raises:
+        ControlError: if the SuperLink is not reachable or refuses.
+    """
+    with control(control_address, root_certificates) as superlink:
+        return superlink.start_run(fab, override_config or {})
+
+
+def list_runs(control_address: str, root_certificates: bytes | None = None) -> list[Run]:
+    """Return all runs in the order in which they were submitted; arguments and errors as in `submit`."""
+    with control(control_address, root_certificates) as superlink:
+        return superlink.runs()
+
+
+def run_status(control_address: str, run_id: int, *, root_certificates: bytes | None = None) -> RunStatus:
+    """Return how a run is doing; arguments and errors as in `submit`."""
+    with control(control_address, root_certificates) as superlink:
+        return superlink.run_status(run_id)
+
+
+def stop_run(control_address: str, run_id: int, *, root_certificates: bytes | None = None) -> bool:
+    """Stop a run; False if it had already ended. Arguments and errors as in `submit`."""
+    with control(control_address, root_certificates) as superlink:
+        return not superlink.run_status(run_id).finished and superlink.stop_run(run_id)

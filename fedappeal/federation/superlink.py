@@ -7,22 +7,24 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import psutil
 
 from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
-from fedappeal.system.private_files import private_folder, private_log
+from fedappeal.system.files import private_folder, private_log
 from fedappeal.system.process_end import end_with_parent
 from fedappeal.system.socket_owner import NotTold, is_told, listener_of
 
 _LOOPBACK = "127.0.0.1"
+_SIMULATION = "--simulation"
+_READY_WITHIN = 60.0
+"""Seconds in which it has to answer."""
 
 
 class SuperLinkError(RuntimeError):
@@ -33,18 +35,6 @@ class _PortTaken(SuperLinkError):
     """Another user's process listens at a port."""
 
 
-@dataclass(frozen=True)
-class TLS:
-    """Certificates of a SuperLink (PEM files); one certificate serves all its ports.
-
-    The server's certificate must name ``127.0.0.1``: the SuperLink starts its ServerApp against that address.
-    """
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-
 class SuperLink:
     """A SuperLink process on loopback, for this user's processes alone (`fedappeal.federation.own_superlink`).
 
@@ -53,40 +43,25 @@ class SuperLink:
 
     Args:
         folder: where its log (``superlink.log``) and Flower's files go; made if missing.
-        database: file in which nodes and runs outlive the process; None: in memory, which is faster.
-        tls: certificates; None: plaintext, which is fine on loopback.
-        node_auth: admit registered node keys only, of any user (needs ``tls``).
-        simulation: Flower's simulation runtime: no Fleet API, virtual clients on Ray.
+        options: of `flower-superlink`; with ``--simulation`` it has no Fleet API. Plaintext is fine on loopback.
         fleet_port: port of the Fleet API; 0: the system picks one.
         environment: further environment of the SuperLink and its ServerApp.
-        ready_timeout: seconds to wait until it answers.
     """
 
     def __init__(
         self,
         folder: Path,
-        *,
-        database: Path | None = None,
-        tls: TLS | None = None,
-        node_auth: bool = False,
+        options: Sequence[str] = ("--insecure",),
         fleet_port: int = 0,
-        simulation: bool = False,
-        environment: dict[str, str] | None = None,
-        ready_timeout: float = 60.0,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        if node_auth and tls is None:
-            raise ValueError("node_auth = True is not allowed without tls")
         self.folder = folder
         self.log_file = folder / "superlink.log"
         self.fleet_address = ""
         self.control_address = ""
         self._fleet_port = fleet_port
-        self._simulation = simulation
-        self._database = database
-        self._tls = tls
-        self._node_auth = node_auth
-        self._environment = environment or {}
-        self._ready_timeout = ready_timeout
+        self._options = options
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._guarded = False
 
@@ -101,11 +76,6 @@ class SuperLink:
     def alive(self) -> bool:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
-
-    @property
-    def root_certificates(self) -> bytes | None:
-        """CA certificate (PEM) for its clients, None without TLS."""
-        return self._tls.ca.read_bytes() if self._tls else None
 
     def start(self) -> Self:
         """Start the process and wait until it answers.
@@ -183,23 +153,10 @@ class SuperLink:
     def _command(self, fleet: int, control: int) -> list[str]:
         # -P: the current folder may hold files whose names are in the way.
         command = [sys.executable, "-P", "-m", "fedappeal.federation.own_superlink"]
-        command.append("--disable-runtime-dependency-installation")
-        if self._simulation:
-            command.append("--simulation")
-        else:
+        command += ["--disable-runtime-dependency-installation", "--host", _LOOPBACK, "--port", str(control)]
+        if _SIMULATION not in self._options:
             command += ["--fleet-api-address", f"{_LOOPBACK}:{fleet}"]
-        command += ["--host", _LOOPBACK, "--port", str(control)]
-        if self._tls is None:
-            command.append("--insecure")
-        else:
-            command += ["--ssl-ca-certfile", str(self._tls.ca.resolve())]
-            command += ["--ssl-certfile", str(self._tls.certificate.resolve())]
-            command += ["--ssl-keyfile", str(self._tls.key.resolve())]
-        if self._node_auth:
-            command.append("--enable-supernode-auth")
-        if self._database is not None:
-            command += ["--database", str(self._database.resolve())]
-        return command
+        return [*command, *self._options]
 
     def _env(self) -> dict[str, str]:
         scripts = str(_flower_command("flower-superlink").parent)
@@ -217,7 +174,7 @@ class SuperLink:
         }
 
     def _wait_until_ready(self, control: int) -> None:
-        deadline = time.monotonic() + self._ready_timeout
+        deadline = time.monotonic() + _READY_WITHIN
         while time.monotonic() < deadline:
             if not self.alive:
                 raise SuperLinkError(f"the SuperLink ended while starting: {self._last_line()}")
@@ -227,11 +184,14 @@ class SuperLink:
                 if probe.connect_ex((_LOOPBACK, control)) == 0:
                     return
             time.sleep(0.05)
-        raise SuperLinkError(f"the SuperLink did not answer within {self._ready_timeout:g} s; see {self.log_file}")
+        raise SuperLinkError(f"the SuperLink did not answer within {_READY_WITHIN:g} s; see {self.log_file}")
 
     def _check_listeners(self) -> None:
         """Check that the ports are this user's: another may have taken one while the SuperLink started."""
-        for address in (self.control_address,) if self._simulation else (self.control_address, self.fleet_address):
+        addresses = (
+            [self.control_address] if _SIMULATION in self._options else [self.control_address, self.fleet_address]
+        )
+        for address in addresses:
             host, _, port = address.rpartition(":")
             if self._guarded and (uid := listener_of((host, int(port)))) != os.geteuid():
                 raise _PortTaken(f"the port {address} is in use by user {uid}")

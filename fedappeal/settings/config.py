@@ -8,12 +8,10 @@ given; `fedappeal.core.plugins` checks them where the plug-in is known.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from fedappeal.settings.attack import AttackSettings
-from fedappeal.settings.influence import InfluenceSettings
 from fedappeal.settings.model import (
     ConfigError,
     Count,
@@ -24,19 +22,62 @@ from fedappeal.settings.model import (
     Scalar,
     Settings,
     Share,
+    plugin_settings,
+    scalar,
+    section,
+    setting,
 )
-from fedappeal.settings.output import FileSettings
-from fedappeal.settings.participation import AskingSettings, JudgingSettings, ParticipationSettings
-from fedappeal.settings.plugins import plugin_settings, scalar, section
 from fedappeal.settings.rounds import (
+    AskingSettings,
     EvaluationSettings,
+    JudgingSettings,
+    ParticipationSettings,
     RoundSettings,
     SizeSettings,
     default_mandatory_rounds,
     most_asked_rounds,
 )
 from fedappeal.settings.task import TaskSettings
-from fedappeal.settings.training import LearningRate, LearningRateSchedule, LocalSteps, UpdateSettings
+from fedappeal.settings.training import (
+    InfluenceSettings,
+    LearningRate,
+    LearningRateSchedule,
+    LocalSteps,
+    UpdateSettings,
+)
+
+
+class AttackSettings(Settings):
+    """How many clients attack, and how."""
+
+    byzantine_share: Share = Field(0.0, description="experiments: share of clients that attack")
+    byzantine_attack: Literal["inflate", "claim", "zero", "huge", "flip"] = Field(
+        "inflate",
+        description="experiments: the weight is computed from an inflated loss, or made up; or the model is replaced "
+        "(zeros, 1e30, the update times byzantine-scale) and every claim is the largest",
+    )
+    byzantine_inflation: Positive = Field(10.0, description="experiments: factor on an attacker's loss")
+    byzantine_claim: float = Field(0.25, allow_inf_nan=False, description="experiments: the weight it makes up")
+    byzantine_scale: float = Field(
+        -20.0, allow_inf_nan=False, description="experiments: factor on the update, for byzantine-attack = flip"
+    )
+    byzantine_noise: NonNegative = Field(
+        1.0, description="experiments: noise on an attacker's model, in standard deviations of its update"
+    )
+
+
+class FileSettings(Settings):
+    """The files that a run starts from and writes."""
+
+    initial_model: str = Field("", description="safetensors file to start from; empty: the task's initial model")
+    out: str = Field("", description="folder of the run; empty: runs/DATE-TIME-STRATEGY-TASK")
+    resume: bool = setting(False, "continue the run in `out` from its last finished round", internal=True)
+    schedule_rounds: CountOrZero = setting(
+        0,
+        "number of rounds that a continued run began with, for all that follows from it; 0: rounds",
+        internal=True,
+    )
+
 
 __all__ = [
     "ConfigError",

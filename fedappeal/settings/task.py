@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedappeal.settings.model import Count, CountOrZero, NonNegative, Positive, Share
-from fedappeal.settings.plugins import WithPlugins
+from fedappeal.settings.model import Count, CountOrZero, NonNegative, Positive, Share, WithPlugins
 
 
 class TaskSettings(WithPlugins):

@@ -1,10 +1,19 @@
-"""Settings of local training, and of what clients send of it."""
+"""Settings of local training, of what clients send of it, and of the influence that one client has on the model."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedappeal.settings.model import Count, CountOrZero, NonNegative, Positive, PositiveShare, Settings
+from fedappeal.settings.model import (
+    AtLeastOne,
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Settings,
+    TrimShare,
+)
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -61,4 +70,34 @@ class UpdateSettings(Settings):
     tuning_steps: CountOrZero = Field(0, description="local fine-tuning steps before a client judges the model")
     pack: bool = Field(
         True, description="send a model as one array a dtype; false: named arrays, for other ClientApps"
+    )
+
+
+InfluenceBound = Literal["off", "bounded"]
+Aggregation = Literal["mean", "median", "trimmed-mean"]
+
+
+class InfluenceSettings(Settings):
+    """Bounds on one client's weight and update, and how a round's models become one."""
+
+    influence: InfluenceBound = Field(
+        "off",
+        description="bounds on one client's weight and update, against the cohort's; local and submit: bounded, "
+        "where nothing is said",
+    )
+    influence_weight: AtLeastOne = Field(
+        3.0, description="for influence = bounded: most a client's weight may be, in medians"
+    )
+    influence_norm: AtLeastOne = Field(
+        2.0,
+        description="for influence = bounded: most a client's weight times the norm of its update may be, in "
+        "medians; a client whose update is twice as long is left out",
+    )
+    aggregation: Aggregation = Field(
+        "mean",
+        description="what a round makes of its models, coordinate by coordinate; but for the mean, the server holds "
+        "all of them at once, and each counts once",
+    )
+    trim_share: TrimShare = Field(
+        0.2, description="for aggregation = trimmed-mean: share of the values left out at either end"
     )

@@ -8,7 +8,7 @@ from fedappeal.record.reader import Record
 from fedappeal.studies.experiment import Arm, Number, Results
 from fedappeal.studies.results import row_of
 from fedappeal.studies.verdict import Verdict
-from fedappeal.system.plural import counted
+from fedappeal.system.wording import counted
 from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.table import NONE, Table, plain_number
 from strategies.rounds.sums.last_good import DIVERGED

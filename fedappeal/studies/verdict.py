@@ -14,7 +14,7 @@ from fedappeal.studies.experiment import (
     Results,
     Unmeasured,
 )
-from fedappeal.system.plural import counted
+from fedappeal.system.wording import counted
 from fedappeal.views.comparison.statistics import Interval
 
 Word = Literal["yes", "no", "level", "unmeasured"]

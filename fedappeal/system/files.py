@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,3 +177,33 @@ def _sync(path: Path, flags: int) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def check_file(name: str, path: Path) -> None:
+    """Check that a file can be written; its folder may still have to be made.
+
+    Args:
+        name: of the option.
+        path: the file.
+
+    Raises:
+        ConfigError: a folder, or where no file can be made.
+    """
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir():
+        raise ConfigError(f"{name} = '{path}' is not allowed: it is a folder")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{name} = '{path}' is not allowed: no file can be made in '{folder}'")
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder, where it is not there, and make it its owner's alone (0700)."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)
+
+
+def private_log(path: Path) -> BinaryIO:
+    """Return a file opened to be added to, its owner's alone (0600)."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.fchmod(number, 0o600)
+    return os.fdopen(number, "ab")

@@ -9,8 +9,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, Scalar
-from fedappeal.settings.participation import AUTO
-from fedappeal.settings.rounds import default_mandatory_rounds
+from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, sampling_order

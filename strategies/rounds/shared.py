@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PlainValidator
 
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, RunConfig
-from fedappeal.settings.influence import InfluenceSettings
-from fedappeal.settings.participation import AskingSettings, rounds_or_auto
-from fedappeal.settings.rounds import RoundSettings
-from fedappeal.settings.training import LearningRateSchedule
+from fedappeal.settings.rounds import AskingSettings, RoundSettings, rounds_or_auto
+from fedappeal.settings.training import InfluenceSettings, LearningRateSchedule
 from strategies.rounds.round import Round
 
 

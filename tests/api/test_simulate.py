@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import fedappeal
 from client.participation.policies import Always
 from client.training.sgd import SGD
-from fedappeal.cli.resume import ResumeOptions, resume_run
+from fedappeal.cli.option_groups import ResumeOptions
+from fedappeal.cli.start import resume_run
 from fedappeal.core.policy import Policy, Situation
 from fedappeal.core.requirement import Requirement, RequirementKind, WarmUp
 from fedappeal.protocol.keys import Decision

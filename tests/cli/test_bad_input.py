@@ -15,7 +15,8 @@ import pytest
 from flwr.app import ArrayRecord, RecordDict
 
 from fedappeal.cli.main import main
-from fedappeal.cli.resume import ResumeOptions, resume_run
+from fedappeal.cli.option_groups import ResumeOptions
+from fedappeal.cli.start import resume_run
 from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.reader import Record
@@ -159,7 +160,7 @@ def test_a_run_is_over_once_it_has_said_so_and_not_before(
     folder.append("history.jsonl", {"round": 1, **line}, {"round": 2, **line})
     Checkpoint(1, ArrayRecord(), ArrayRecord(), RecordDict()).write(folder.path / "checkpoint.safetensors")
     went_on = Mock()
-    monkeypatch.setattr(LocalProcesses, "_run", went_on)
+    monkeypatch.setattr(LocalProcesses, "_run_shown", went_on)
     folder.record(runtime={"kind": "local"})
     resume_run(folder.path, ResumeOptions(device="cpu"))
     assert went_on.called

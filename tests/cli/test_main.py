@@ -39,7 +39,7 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/runs/\x1b[31mx")
 
-    monkeypatch.setattr("fedappeal.cli.resume.resume_run", full)
+    monkeypatch.setattr("fedappeal.cli.start.resume_run", full)
     monkeypatch.setattr(sys, "argv", ["fedappeal", "resume", "x"])
     with pytest.raises(SystemExit) as ended:
         main()

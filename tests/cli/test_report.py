@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedappeal.cli.commands import cli
-from fedappeal.cli.report import report_run
+from fedappeal.cli.results import report_run
 from tests.views.comparison.recorded import a_run, a_sweep
 
 

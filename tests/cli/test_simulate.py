@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedappeal.cli.onlookers import report_unused
-from fedappeal.cli.resume import ResumeOptions, resume_run
-from fedappeal.cli.simulate import start_simulations
+from fedappeal.cli.option_groups import ResumeOptions
+from fedappeal.cli.start import report_unused, resume_run, start_simulations
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess, Machine
 from fedappeal.runs.plan import RunPlan

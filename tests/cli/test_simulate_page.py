@@ -12,7 +12,7 @@ import pytest
 from fedappeal.cli.main import main
 from fedappeal.cli.onlookers import CommandOnlookers
 from fedappeal.cli.page import ADDRESS, PageOptions
-from fedappeal.cli.simulate import start_simulations
+from fedappeal.cli.start import start_simulations
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.sweep import swept_plans

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.cli.simulate import start_simulations
+from fedappeal.cli.start import start_simulations
 from fedappeal.runs.launch.in_process import InProcess, Machine
 from fedappeal.runs.sweep import swept_plans
 from fedappeal.settings.config import ConfigError

@@ -24,7 +24,7 @@ class Run:
     """A run whose ServerApp does what it is told."""
 
     def __init__(self, superlink: Any, folder: Path, version: str, settings: Mapping[str, Any] | None = None) -> None:
-        from fedappeal.federation.submit import submit
+        from fedappeal.federation.remote import submit
         from fedappeal.flower.bundle import build_fab
 
         path = str(folder / "socket")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedappeal.containers.replica import ReplicaSlot, claimed
 from fedappeal.containers.run import arguments, count_replicas, submit_arguments, wait_for_replicas
-from fedappeal.containers.slots import ReplicaSlot, claimed
 from fedappeal.settings.config import ConfigError
 
 RUNS = Path("/runs")

@@ -20,8 +20,7 @@ from fedappeal.cli.client import client_app
 from fedappeal.cli.options import take_variables
 from fedappeal.containers.health import problem
 from fedappeal.containers.prepare import OWNED, close, hand_out, number, own, own_runs
-from fedappeal.containers.replica import client_arguments
-from fedappeal.containers.slots import ReplicaSlot
+from fedappeal.containers.replica import ReplicaSlot, client_arguments
 from fedappeal.containers.told import tell
 from fedappeal.federation.certificates import write_certificates
 from fedappeal.settings.config import ConfigError

@@ -7,13 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-from fedappeal.containers.slots import claimed, held
+from fedappeal.containers.replica import claimed, held
 
 ROOT = Path(__file__).parents[2]
 REPLICA = """
 import sys, time
 from pathlib import Path
-from fedappeal.containers.slots import claimed
+from fedappeal.containers.replica import claimed
 with claimed(Path(sys.argv[1])) as slot:
     print(slot.number, flush=True)
     time.sleep(60)

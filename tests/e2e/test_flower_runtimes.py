@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from fedappeal.core.plugins import PLUGIN_PATH
-from fedappeal.federation.submit import run_status, submit
+from fedappeal.federation.remote import run_status, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.record.reader import Record
@@ -67,7 +67,7 @@ def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> N
     """With a strategy of one's own, whose settings the one key `set` carries."""
     folder, code = tmp_path / "run", write_files("extending.md", tmp_path / "code")
     environment = {"FEDAPPEAL_TEST_MARK": marked.mark, PLUGIN_PATH: str(code)}
-    with SuperLink(tmp_path / "superlink", simulation=True, environment=environment) as superlink:
+    with SuperLink(tmp_path / "superlink", ("--insecure", "--simulation"), environment=environment) as superlink:
         marked.home.mkdir()
         (marked.home / "config.toml").write_text(
             '[superlink]\ndefault = "sim"\n[superlink.sim]\n'

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedappeal.federation.submit import run_status, submit
+from fedappeal.federation.remote import run_status, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.record.reader import Record

@@ -17,8 +17,9 @@ from unittest.mock import patch
 import pytest
 
 from fedappeal.cli.main import main
-from fedappeal.federation.certificates import tls_of, write_certificates
+from fedappeal.federation.certificates import write_certificates
 from fedappeal.federation.superlink import SuperLink
+from tests.client.certificates import TLS
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
@@ -82,9 +83,7 @@ class Federation:
             port = free.getsockname()[1]
         self.superlink = SuperLink(
             folder / "superlink",
-            database=folder / "state.db",
-            tls=tls_of(self.certs),
-            node_auth=True,
+            [*TLS(self.certs).options, "--database", str(folder / "state.db")],
             fleet_port=port,
             environment=dict(environment or {}),
         )

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from client.fleet.activation import Identity
 from client.settings import Connection
 from fedappeal.cli.commands import cli
-from fedappeal.federation.certificates import make_key, tls_of, write_certificates
+from fedappeal.federation.certificates import make_key, write_certificates
 from fedappeal.federation.nodes import PublicKey
 from fedappeal.settings.config import ConfigError
 
@@ -40,9 +40,8 @@ def names(folder: Path) -> list[str]:
 
 def handshake(folder: Path, name: str, ca: Path) -> None:
     """Connect by a strict client that trusts the CA alone; raises what goes wrong."""
-    tls = tls_of(folder)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(tls.certificate, tls.key)
+    server.load_cert_chain(folder / "server.crt", folder / "server.key")
     client = ssl.create_default_context(cafile=str(ca))
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     ours, theirs = socket.socketpair()
@@ -67,12 +66,12 @@ def test_a_client_that_trusts_the_ca_reaches_the_server_by_its_names_only(tmp_pa
     assert write(ours, ("superlink", "10.1.2.3", "*.example.org")) == [False, False]
     write(other)
     for name in ("superlink", "10.1.2.3", "a.example.org", "localhost", "127.0.0.1", "::1"):
-        handshake(ours, name, tls_of(ours).ca)
+        handshake(ours, name, ours / "ca.crt")
     for name in ("elsewhere", "10.1.2.4", "example.org"):
         with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-            handshake(ours, name, tls_of(ours).ca)
+            handshake(ours, name, ours / "ca.crt")
     with pytest.raises(ssl.SSLCertVerificationError, match="unable to get local issuer"):
-        handshake(ours, "localhost", tls_of(other).ca)
+        handshake(ours, "localhost", other / "ca.crt")
 
 
 def test_private_files_are_their_owners_alone(tmp_path: Path) -> None:
@@ -95,7 +94,7 @@ def test_what_is_there_is_kept_and_what_is_missing_is_added(tmp_path: Path) -> N
     assert {name for name in first if first[name] != second[name]} == {"server.crt"}
     assert set(second) - set(first) == {"clients/b.key", "clients/b.pub"}
     assert names(tmp_path) == ["localhost", "127.0.0.1", "::1", "one", "two"]
-    handshake(tmp_path, "one", tls_of(tmp_path).ca)
+    handshake(tmp_path, "one", tmp_path / "ca.crt")
 
 
 def test_a_certificate_is_renewed_in_its_last_30_days(tmp_path: Path) -> None:
@@ -114,7 +113,7 @@ def test_a_server_certificate_of_another_ca_is_replaced(tmp_path: Path) -> None:
     for name in ("server.crt", "server.key"):
         (ours / name).write_bytes((other / name).read_bytes())
     assert write(ours) == [True, False]
-    handshake(ours, "localhost", tls_of(ours).ca)
+    handshake(ours, "localhost", ours / "ca.crt")
 
 
 def test_a_server_certificate_without_names_is_replaced(tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_a_server_certificate_without_names_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "server.crt").write_bytes((tmp_path / "ca.crt").read_bytes())  # a CA's certificate names no host
     assert write(tmp_path, ("superlink",)) == [True, False]
     assert names(tmp_path) == ["localhost", "127.0.0.1", "::1", "superlink"]
-    handshake(tmp_path, "superlink", tls_of(tmp_path).ca)
+    handshake(tmp_path, "superlink", tmp_path / "ca.crt")
 
 
 def test_a_clients_key_is_one_that_flower_takes(tmp_path: Path) -> None:

@@ -38,13 +38,17 @@ def superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
     )
     tls = certificates.make(folder / "tls")
     path = {"PYTHONPATH": str(folder / "apps")}
-    with SuperLink(folder / "superlink", tls=tls, node_auth=True, environment=path) as running:
+    with SuperLink(folder / "superlink", tls.options, environment=path) as running:
         yield running
+
+
+def ca_of(superlink: SuperLink) -> bytes:
+    return certificates.TLS(superlink.folder.parent / "tls").ca.read_bytes()
 
 
 @pytest.fixture
 def api(superlink: SuperLink) -> Iterator[control.Control]:
-    with control.control(superlink.control_address, superlink.root_certificates) as calls:
+    with control.control(superlink.control_address, ca_of(superlink)) as calls:
         yield calls
 
 
@@ -110,7 +114,7 @@ def test_a_node_goes_through_all_of_flowers_states(superlink: SuperLink, api: co
 
     api.register_node(pem, "one")
     assert (node().status, node().last_seen) == ("registered", "")
-    fleet = GrpcFleet(superlink.fleet_address, key, insecure=False, root_certificates=superlink.root_certificates)
+    fleet = GrpcFleet(superlink.fleet_address, key, insecure=False, root_certificates=ca_of(superlink))
     node_id = fleet.activate(10.0)
     assert (node().status, node().node_id) == ("online", node_id)
     assert -1 < seconds_ago(node().last_seen) < 10, "its activation, not the end of its time online"
@@ -127,13 +131,13 @@ def test_a_key_that_is_known_or_was_unregistered_is_in_use(superlink: SuperLink)
     pem = public_key_bytes(ec.generate_private_key(ec.SECP256R1()).public_key())
 
     def register() -> None:
-        with control.control(superlink.control_address, superlink.root_certificates) as api:
+        with control.control(superlink.control_address, ca_of(superlink)) as api:
             api.register_node(pem, "two")
 
     register()
     with pytest.raises(control.KeyInUse, match="refused: Public key already in use"):
         register()
-    with control.control(superlink.control_address, superlink.root_certificates) as api:
+    with control.control(superlink.control_address, ca_of(superlink)) as api:
         [node_id] = [each.node_id for each in api.nodes() if each.client_id == client_id_of(pem)]
         api.unregister_node(node_id)
     with pytest.raises(control.KeyInUse):
@@ -142,7 +146,7 @@ def test_a_key_that_is_known_or_was_unregistered_is_in_use(superlink: SuperLink)
 
 @pytest.mark.e2e
 def test_refusals_are_one_line(superlink: SuperLink) -> None:
-    ca = superlink.root_certificates
+    ca = ca_of(superlink)
     with (
         pytest.raises(control.ControlError, match="refused: Invalid run configuration") as refused,
         control.control(superlink.control_address, ca) as api,

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 from client.fleet.connection import FleetConnection
-from fedappeal.federation.submit import run_status, stop_run, submit
+from fedappeal.federation.remote import run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
@@ -219,9 +219,10 @@ def federation(folder: Path, *, attackers: int = 1, **settings: Any) -> Iterator
     chosen = {"task": "digits", "strategy": "fedavg", "clients": 3, "rounds": 3, "local_steps": 5} | settings
     config = RunConfig.parse_recorded({key.replace("_", "-"): value for key, value in chosen.items()})
     path = folder / "run"
-    RunPlan.of(config, path).folder({KIND: LOCAL})
+    plan = RunPlan.of(config, path)
+    plan.folder({KIND: LOCAL})
     superlink = SuperLink(path / "logs")
-    clients = ClientProcesses(config, initial=path / INITIAL, states=path / "clients", logs=path / "logs")
+    clients = ClientProcesses(plan)
     clients._plan["clients"] = clients._plan["clients"][: config.clients - attackers]  # type: ignore[index]
     with ExitStack() as stack:
         stack.callback(superlink.stop)

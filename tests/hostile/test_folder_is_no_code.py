@@ -124,7 +124,8 @@ def resumed(folder: Path) -> Callable[[dict[str, object]], str]:
     """Resume a run of some settings by Python and by the command; return the line with which both are refused."""
 
     def resumed(settings: dict[str, object]) -> str:
-        from fedappeal.cli.resume import ResumeOptions, resume_run
+        from fedappeal.cli.option_groups import ResumeOptions
+        from fedappeal.cli.start import resume_run
 
         write_run(folder / "run", settings)
         run = fedappeal.load(folder / "run")

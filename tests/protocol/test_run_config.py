@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import flatten_dict, fuse_dicts, get_project_config, parse_config_args
 
-from fedappeal.cli.config_tables import config_tables
+from fedappeal.cli.listing import config_tables
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings, plugin_settings
 from server.build import check_settings, chosen

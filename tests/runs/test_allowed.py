@@ -1,6 +1,6 @@
 """The command that continues a run."""
 
-from fedappeal.runs.allowed import resume_command
+from fedappeal.runs.checks import resume_command
 from fedappeal.settings.config import RunConfig
 
 

@@ -41,8 +41,8 @@ from tests.hostile.kill_points import install_from
 install_from(os.environ)
 """
 _LOADED = (
-    *("fedappeal.cli.commands", "fedappeal.cli.main", "fedappeal.views.terminal.progress", "fedappeal.cli.resume"),
-    *("fedappeal.cli.simulate", "fedappeal.simulation.engine", "server.card", "server.continuation"),
+    *("fedappeal.cli.commands", "fedappeal.cli.main", "fedappeal.views.terminal.progress", "fedappeal.cli.start"),
+    *("fedappeal.simulation.engine", "server.card", "server.continuation"),
 )
 """Modules that the command would load in each fork anew."""
 EACH_ROUND, SELDOM = 0.0, 1e9

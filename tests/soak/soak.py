@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fedappeal.federation.submit import run_status, submit
+from fedappeal.federation.remote import run_status, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.record.files import INITIAL, MODEL
@@ -146,10 +146,11 @@ def soak(folder: Path, rounds: int, seed: int, every: float) -> dict[str, Any]:
     """Run it; return figures, what was done, and what is wrong (nothing: ``wrong`` is empty)."""
     config = RunConfig.parse_recorded({**SETTINGS, "rounds": rounds, "seed": seed})
     path, starts = folder / "run", folder / "starts.jsonl"
-    RunPlan.of(config, path).folder({KIND: LOCAL})
+    plan = RunPlan.of(config, path)
+    plan.folder({KIND: LOCAL})
     told = config.model_copy(update={"out": str(path), "resume": True, "initial_model": str(path / INITIAL)})
     superlink = SuperLink(path / "logs")
-    clients = SoakedClients(config, initial=path / INITIAL, states=path / "clients", logs=path / "logs")
+    clients = SoakedClients(plan)
     started: set[int] = set()
     began = time.monotonic()
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fedappeal.system.freed_memory import return_freed_memory
+from fedappeal.system.tuning import return_freed_memory
 
 if sys.argv[1] == "yes":
     return_freed_memory()

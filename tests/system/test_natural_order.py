@@ -1,6 +1,6 @@
 """Names with numbers, in the order in which a reader expects them."""
 
-from fedappeal.system.natural_order import natural_order
+from fedappeal.system.wording import natural_order
 
 
 def test_numbers_count_by_their_size() -> None:

@@ -1,6 +1,6 @@
 """A number with its noun."""
 
-from fedappeal.system.plural import counted
+from fedappeal.system.wording import counted
 
 
 def test_one_alone_has_no_plural() -> None:

@@ -29,7 +29,7 @@ from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, is
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.spared_sql import spare_superlink
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.freed_memory import return_freed_memory
+from fedappeal.system.tuning import return_freed_memory
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 

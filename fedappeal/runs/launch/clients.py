@@ -8,16 +8,15 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from client.limits.limits import OFF
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.processes import QUIET
-from fedappeal.settings.config import RunConfig
-from fedappeal.system.private_files import private_folder, private_log
+from fedappeal.record.files import INITIAL
+from fedappeal.runs.plan import RunPlan
+from fedappeal.system.files import private_folder, private_log
 from fedappeal.system.process_end import end_with_parent
-from server.build import chosen
 
 
 class ClientsEnded(RuntimeError):
@@ -30,26 +29,21 @@ class ClientProcesses:
     They are killed when the thread that called `start` has ended, as by ``kill -9``; their states are made for that.
 
     Args:
-        config: the run's settings; its seen and unseen clients are started.
-        initial: file for the run's initial model w_0, which the parent writes if it is not there.
-        states: folder of the clients' durable states, one folder each.
-        logs: folder of their logs.
-        data_dir: folder with the data sets.
+        plan: the run, whose seen and unseen clients are started. In its folder are the initial model, which the
+            parent writes if it is not there, the clients' durable states and their logs.
         device: where they train.
     """
 
     module: ClassVar[str] = "client.process.fork_server"
     """What the parent runs."""
 
-    def __init__(
-        self, config: RunConfig, *, initial: Path, states: Path, logs: Path, data_dir: str = "", device: str = "auto"
-    ) -> None:
+    def __init__(self, plan: RunPlan, device: str = "auto") -> None:
+        config, logs = plan.config, plan.path / "logs"
         total = config.clients + config.unseen_clients
         # The user of this machine named these packages, and is the owner of these clients.
-        plugins = chosen(config)
-        allowed = ",".join(plugins.packages())
-        self._initial = initial
-        self._states = states
+        allowed = ",".join(plan.plugins.packages())
+        self._initial = plan.path / INITIAL
+        self._states = plan.path / "clients"
         self._log = logs / "clients.log"
         self._plan = {
             "clients": [
@@ -57,16 +51,16 @@ class ClientProcesses:
                     "partition-id": i,
                     "num-partitions": total,
                     "allow": allowed,
-                    "set": plugins.owner_files(),
+                    "set": plan.plugins.owner_files(),
                     "limits": OFF,  # that user also chose what the run asks of them
-                    "state-dir": str((states / f"{i:04d}").absolute()),
-                    "data-dir": data_dir,
+                    "state-dir": str((self._states / f"{i:04d}").absolute()),
+                    "data-dir": plan.data_dir,
                     "device": device,
                 }
                 for i in range(total)
             ],
             "settings": config.task_settings().as_config(),
-            "initial": str(initial.absolute()),
+            "initial": str(self._initial.absolute()),
             "initial-model": config.initial_model,
             "logs": str(logs.absolute()),
         }

@@ -10,8 +10,7 @@ from typing import Any
 
 from fedappeal.record.folder import RunFolder, Usable, rounds_done
 from fedappeal.record.reader import Record
-from fedappeal.runs.allowed import resume_command
-from fedappeal.runs.checks import check_learns_here, check_out
+from fedappeal.runs.checks import check_learns_here, check_out, resume_command
 from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedappeal.federation.address import check_port
-from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.federation.remote import RemoteSuperLink, run_status, submit
 from fedappeal.federation.superlink import SuperLink, SuperLinkError
+from fedappeal.flower.bundle import build_fab
+from fedappeal.flower.control import ControlError
 from fedappeal.record.files import INITIAL
 from fedappeal.record.folder import COMMAND_LOCK, KIND, LOCAL, RunFolder
-from fedappeal.record.follower import Watch, WatchedRun
-from fedappeal.runs.allowed import resume_command
-from fedappeal.runs.checks import check_guarded, check_trains_here
+from fedappeal.record.follower import WatchedRun
+from fedappeal.runs.checks import check_guarded, check_trains_here, resume_command
 from fedappeal.runs.influence import check_bounded
 from fedappeal.runs.launch.clients import ClientProcesses, ClientsEnded
 from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
 from fedappeal.runs.plan import RunPlan
-from fedappeal.settings.config import RunConfig
 from fedappeal.system.process_end import end_as_interrupt
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 
@@ -26,7 +26,7 @@ _POLL = 0.1
 _STATUS_EVERY = 2.0
 
 
-class LocalRunError(RuntimeError):
+class _RunFailed(RuntimeError):
     """The run did not finish; the message is one line."""
 
 
@@ -67,110 +67,69 @@ class LocalProcesses:
                 folder.record(runtime=runtime)
         # Who continues a run has its folder for this command already.
         with nullcontext() if plan.resumes else folder.alone(COMMAND_LOCK):
-            self._run(plan, folder, onlookers)
+            self._run_shown(plan, folder, onlookers)
 
-    def _run(self, plan: RunPlan, folder: RunFolder, onlookers: Onlookers) -> None:
+    def _run_shown(self, plan: RunPlan, folder: RunFolder, onlookers: Onlookers) -> None:
         screen, again = onlookers.screen(plan), f"continue with: {resume_command(plan.config, plan.path)}"
         try:
             with onlookers.watch(plan.path, connects=True) as begun:
                 screen.start()
-                run_local(plan, folder, screen.watch, begun, port=self.port, device=self.device)
+                self._run(plan, WatchedRun(folder.path, screen.watch), begun)
                 screen.stop()
         except KeyboardInterrupt:
             screen.stop()
             folder.event("interrupted")
             raise RunEnded(f"interrupted; all processes have ended; {again}", code=INTERRUPTED) from None
-        except LocalRunError as error:
+        except (_RunFailed, ClientsEnded, SuperLinkError, ControlError) as error:
             screen.stop()
             raise RunEnded(f"{error}; {again}") from None
         screen.summary()
 
+    def _run(self, plan: RunPlan, follower: WatchedRun, begun: Callable[[RemoteSuperLink], None]) -> None:
+        """Run client processes until the run has finished; all have ended when this returns or raises.
 
-def run_local(
-    plan: RunPlan,
-    folder: RunFolder,
-    watch: Watch,
-    begun: Callable[[RemoteSuperLink], None] = lambda superlink: None,
-    *,
-    port: int = 0,
-    device: str = "auto",
-) -> None:
-    """Run a federation of client processes on loopback until the run has finished.
-
-    Args:
-        plan: the run.
-        folder: its folder; the run continues from a checkpoint in it.
-        watch: told what happens.
-        begun: told the SuperLink, once the run is submitted.
-        port: port of the SuperLink's Fleet API; 0: the system picks one.
-        device: where the clients train.
-
-    Raises:
-        LocalRunError: if the run failed. All processes that were started have ended when this returns or raises.
-    """
-    path = folder.path
-    environment = {DATA_DIR: str(Path(plan.data_dir or DEFAULT_DATA_DIR).absolute())}
-    superlink = SuperLink(path / "logs", fleet_port=port, environment=environment)
-    clients = ClientProcesses(
-        plan.config,
-        initial=path / INITIAL,
-        states=path / "clients",
-        logs=path / "logs",
-        data_dir=plan.data_dir,
-        device=device,
-    )
-    # The folder was made before: the ServerApp opens it, and continues from a checkpoint.
-    settings = plan.config.model_copy(
-        update={"out": str(path), "resume": True, "initial_model": str((path / INITIAL).absolute())}
-    )
-    follower = WatchedRun(path, watch)
-    with ExitStack() as stack:
-        stack.enter_context(end_as_interrupt())
-        # Ended in the opposite order: the clients say goodbye to a SuperLink that still runs.
-        stack.callback(superlink.stop)
-        stack.callback(clients.end)
-        try:
-            clients.start()
-            superlink.start()
-            clients.connect(superlink.fleet_address)
-            clients.wait_until_loaded()
-            _submit_and_follow(superlink, clients, settings, follower, begun)
-        except (ClientsEnded, SuperLinkError) as error:
-            raise LocalRunError(str(error)) from None
-        except KeyboardInterrupt:
-            superlink.kill()  # first here: its ServerApp would record a round whose clients have just been ended
-            raise
+        Args:
+            plan: the run; it continues from a checkpoint in its folder, which is there.
+            follower: reads the folder.
+            begun: told the SuperLink, once the run is submitted.
+        """
+        environment = {DATA_DIR: str(Path(plan.data_dir or DEFAULT_DATA_DIR).absolute())}
+        superlink = SuperLink(plan.path / "logs", fleet_port=self.port, environment=environment)
+        clients = ClientProcesses(plan, self.device)
+        # The folder was made before: the ServerApp opens it, and continues from a checkpoint.
+        initial = str((plan.path / INITIAL).absolute())
+        settings = plan.config.model_copy(update={"out": str(plan.path), "resume": True, "initial_model": initial})
+        with ExitStack() as stack:
+            stack.enter_context(end_as_interrupt())
+            # Ended in the opposite order: the clients say goodbye to a SuperLink that still runs.
+            stack.callback(superlink.stop)
+            stack.callback(clients.end)
+            try:
+                clients.start()
+                superlink.start()
+                clients.connect(superlink.fleet_address)
+                clients.wait_until_loaded()
+                run_id = submit(superlink.control_address, build_fab(settings.as_config()))
+                begun(RemoteSuperLink(superlink.control_address))
+                _follow(run_id, superlink, clients, follower)
+            except KeyboardInterrupt:
+                superlink.kill()  # first here: its ServerApp would record a round whose clients have just been ended
+                raise
 
 
-def _submit_and_follow(
-    superlink: SuperLink,
-    clients: ClientProcesses,
-    settings: RunConfig,
-    follower: WatchedRun,
-    begun: Callable[[RemoteSuperLink], None],
-) -> None:
-    # Importing Flower takes a second, in which the processes above are already starting.
-    from fedappeal.federation.submit import run_status, submit
-    from fedappeal.flower.bundle import build_fab
-    from fedappeal.flower.control import ControlError
-
-    try:
-        run_id = submit(superlink.control_address, build_fab(settings.as_config()))
-        begun(RemoteSuperLink(superlink.control_address))
-        next_status = time.monotonic() + _STATUS_EVERY
-        while not follower.finished:
-            status = None
-            if time.monotonic() >= next_status:
-                status = run_status(superlink.control_address, run_id)
-                next_status = time.monotonic() + _STATUS_EVERY
-            # Lines are read after the status: what a finished run wrote is all there.
-            follower.read()
-            if follower.failed or (status and status.finished and not follower.finished):
-                reason = follower.failed or (status and (status.details or status.sub_status))
-                raise LocalRunError(f"the run failed: {reason} (logs: {superlink.log_file.parent})")
-            clients.check()
-            if not superlink.alive:
-                raise LocalRunError(f"the SuperLink ended; see {superlink.log_file}")
-            time.sleep(_POLL)
-    except ControlError as error:
-        raise LocalRunError(str(error)) from None
+def _follow(run_id: int, superlink: SuperLink, clients: ClientProcesses, follower: WatchedRun) -> None:
+    next_status = time.monotonic() + _STATUS_EVERY
+    while not follower.finished:
+        status = None
+        if time.monotonic() >= next_status:
+            status = run_status(superlink.control_address, run_id)
+            next_status = time.monotonic() + _STATUS_EVERY
+        # Lines are read after the status: what a finished run wrote is all there.
+        follower.read()
+        if follower.failed or (status and status.finished and not follower.finished):
+            reason = follower.failed or (status and (status.details or status.sub_status))
+            raise _RunFailed(f"the run failed: {reason} (logs: {superlink.log_file.parent})")
+        clients.check()
+        if not superlink.alive:
+            raise _RunFailed(f"the SuperLink ended; see {superlink.log_file}")
+        time.sleep(_POLL)

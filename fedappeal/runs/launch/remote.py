@@ -10,8 +10,7 @@ from fedappeal.flower.bundle import CLIENT_APP
 from fedappeal.flower.control import ControlError
 from fedappeal.record.folder import check_new
 from fedappeal.record.follower import WatchedRun
-from fedappeal.runs.allowed import resume_command
-from fedappeal.runs.checks import check_initial_model
+from fedappeal.runs.checks import check_initial_model, resume_command
 from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.system.plural import counted
+from fedappeal.system.wording import counted
 from fedappeal.views.comparison.measures import LATE, Measure, run_measures
 from fedappeal.views.comparison.runs import RecordedRun
 from fedappeal.views.comparison.statistics import Difference, Interval

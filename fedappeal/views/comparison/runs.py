@@ -13,7 +13,7 @@ from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.record.files import CONFIG, HISTORY
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.natural_order import natural_order
+from fedappeal.system.wording import natural_order
 from fedappeal.views.comparison.measures import Lines
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.federation.submit import stop_run
+from fedappeal.federation.remote import RemoteSuperLink, stop_run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import SUBMITTED
 from fedappeal.record.snapshot import FAILED, INTERRUPTED, RUNNING, WAITING

@@ -8,7 +8,7 @@ from typing import Any
 from fedappeal.federation.nodes import UNREGISTERED, Node
 from fedappeal.protocol.foreign_text import SHOWN_ID, one_line, printable
 from fedappeal.record.decisions import is_packed, unpacked
-from fedappeal.system.natural_order import natural_order
+from fedappeal.system.wording import natural_order
 from strategies.rounds.exchange.exchange import NO_ANSWER, SLOW_ALONE
 
 RECENT = 20

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.federation.nodes import list_nodes
-from fedappeal.federation.remote import RemoteSuperLink
-from fedappeal.federation.submit import list_runs
+from fedappeal.federation.remote import RemoteSuperLink, list_runs
 from fedappeal.flower.control import ControlError, Run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.files import CONFIG

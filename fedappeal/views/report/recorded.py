@@ -15,7 +15,7 @@ from fedappeal.record.files import PARTICIPATION
 from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import Snapshot, is_figure
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.natural_order import natural_order
+from fedappeal.system.wording import natural_order
 from fedappeal.views.comparison.result import text_of
 from fedappeal.views.comparison.runs import RecordedRun
 

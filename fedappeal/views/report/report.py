@@ -9,7 +9,7 @@ from fedappeal.record.columns import HEADLINE, PERCENT, SHARE, shown_in
 from fedappeal.record.snapshot import Snapshot
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
-from fedappeal.system.plural import counted
+from fedappeal.system.wording import counted
 from fedappeal.views.comparison.export import left_out
 from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.result import Comparison, Result, compare_runs, used_settings

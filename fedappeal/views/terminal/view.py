@@ -15,8 +15,8 @@ from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import Snapshot
 from fedappeal.runs.influence import influence_line
 from fedappeal.runs.plan import RunPlan
-from fedappeal.settings.participation import AUTO
-from fedappeal.system.plural import counted
+from fedappeal.settings.rounds import AUTO
+from fedappeal.system.wording import counted
 from fedappeal.tasks.labelled import NaturalTask, PartitionedTask
 from fedappeal.tasks.task import Task
 from fedappeal.views.terminal.shown import Part, as_json, line_of, say

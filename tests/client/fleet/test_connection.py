@@ -20,7 +20,7 @@ from client.state.store import DiskStore
 from fedappeal import __version__
 from fedappeal.federation.certificates import make_key
 from fedappeal.federation.nodes import PublicKey, list_nodes, register, unregister
-from fedappeal.federation.submit import run_status, stop_run, submit
+from fedappeal.federation.remote import run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.control import ControlError
@@ -242,8 +242,8 @@ def test_a_bundle_holds_settings_and_no_code() -> None:
 def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tls, key, store = certificates.make(tmp_path / "tls"), tmp_path / "client.key", DiskStore(tmp_path / "state")
     make_key(key)
-    with SuperLink(tmp_path / "superlink", tls=tls, node_auth=True) as superlink:
-        ca = superlink.root_certificates
+    with SuperLink(tmp_path / "superlink", tls.options) as superlink:
+        ca = tls.ca.read_bytes()
         options = {"superlink": superlink.fleet_address, "root_certificates": str(tls.ca)}
         with pytest.raises(NotConnected, match="admits registered keys only, and this node has none"):
             connect(Connection(**options))

@@ -13,8 +13,8 @@ import pytest
 
 from client.fleet.probe import probe
 from client.settings import Connection
-from fedappeal.federation.superlink import TLS
 from tests.client import certificates
+from tests.client.certificates import TLS
 
 
 @pytest.fixture(scope="module")

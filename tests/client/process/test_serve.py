@@ -17,7 +17,7 @@ from client.limits.limits import Limits, write_limits
 from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
 from client.state.activity import Activity
-from fedappeal.federation.submit import stop_run
+from fedappeal.federation.remote import stop_run
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped
 

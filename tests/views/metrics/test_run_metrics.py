@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedappeal.cli.local import start_local
 from fedappeal.cli.onlookers import CommandOnlookers
-from fedappeal.cli.simulate import start_simulations
-from fedappeal.cli.submit import submit_run
+from fedappeal.cli.start import start_local, start_simulations, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.files import CONFIG, EVENTS, HISTORY

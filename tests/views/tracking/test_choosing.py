@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 
 import fedappeal
-from fedappeal.cli.local import start_local
-from fedappeal.cli.onlookers import onlookers_to_resume
-from fedappeal.cli.resume import ResumeOptions, resume_run
-from fedappeal.cli.submit import submit_run
+from fedappeal.cli.onlookers import CommandOnlookers
+from fedappeal.cli.option_groups import FollowOptions, ResumeOptions
+from fedappeal.cli.start import onlookers_to_resume, resume_run, start_local, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.local import LocalProcesses
 from fedappeal.runs.launch.remote import Submission
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.metrics.serving import NOWHERE
 from fedappeal.views.tracking.tracker import TRACKERS, chosen_trackers
 from tests.views.tracking.recorder import Kept
 
@@ -47,6 +45,10 @@ def own_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     return "my_tracking:Diary"
+
+
+def followed(tracker: str) -> CommandOnlookers:
+    return FollowOptions([tracker]).onlookers({})[0]
 
 
 def test_settings_of_trackers_are_taken_out_of_the_runs() -> None:
@@ -86,23 +88,24 @@ def test_a_missing_extra_is_one_line_before_anything_is_started(
     with pytest.raises(ConfigError, match=told):
         fedappeal.simulate("maxfl", out=tmp_path / "run", track=name)
     with pytest.raises(ConfigError, match=told):
-        start_local({"out": str(tmp_path / "run")}, LocalProcesses(device="cpu"), track=[name])
+        start_local({"out": str(tmp_path / "run")}, LocalProcesses(device="cpu"), onlookers=followed(name))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_submitted_run_is_tracked_where_its_folder_is_seen_and_waited_for(tmp_path: Path) -> None:
     own, superlink = "tests.views.tracking.recorder:Kept", RemoteSuperLink("127.0.0.1:1")
     with pytest.raises(ConfigError, match="track is not allowed with --detach"):
-        submit_run({"out": str(tmp_path / "run")}, Submission(superlink, detach=True), track=[own])
+        submit_run({"out": str(tmp_path / "run")}, Submission(superlink, detach=True), followed(own))
     with pytest.raises(ConfigError, match=r"track is not allowed with out = 'run': .* absolute path"):
-        submit_run({"out": "run"}, Submission(superlink), track=[own])
+        submit_run({"out": "run"}, Submission(superlink), followed(own))
 
 
 def test_a_continuation_takes_settings_of_its_trackers_alone() -> None:
     own = "tests.views.tracking.recorder:Kept"
-    assert [make().settings.size for make in onlookers_to_resume([own], ["kept.size=4"], NOWHERE).trackers] == [4]
+    onlookers = onlookers_to_resume(FollowOptions([own]), ["kept.size=4"])
+    assert [make().settings.size for make in onlookers.trackers] == [4]
     with pytest.raises(ConfigError, match=r"set = 'maxfl\.server-lr' is not allowed: a run continues with its"):
-        onlookers_to_resume([own], ["maxfl.server-lr=1"], NOWHERE)
+        onlookers_to_resume(FollowOptions([own]), ["maxfl.server-lr=1"])
 
 
 def diary(folder: Path) -> list[str]:
@@ -113,13 +116,13 @@ def test_a_tracker_of_ones_own_by_name_in_python_and_on_the_command_line(tmp_pat
     quick: dict[str, Any] = {"model": "logistic", "clients": 3, "rounds": 2, "local_steps": 2, "requirement": "fixed"}
     run = fedappeal.simulate("maxfl", out="run", track=own_tracker, quiet=True, **quick)
     assert [each.split()[0] for each in diary(run.path)] == ["1", "2", "finished"]
-    resume_run(run.path, ResumeOptions(rounds=3), onlookers_to_resume([own_tracker], [], NOWHERE))
+    resume_run(run.path, ResumeOptions(rounds=3), followed(own_tracker))
     assert [each.split()[0] for each in diary(run.path)] == ["1", "2", "finished", "3", "finished"]
 
 
 @pytest.mark.e2e
 def test_a_local_federation_is_tracked_alike(tmp_path: Path, own_tracker: str) -> None:
     settings = {"model": "logistic", "clients": 2, "rounds": 2, "local-steps": 2, "requirement": "fixed"}
-    path = start_local(settings | {"out": "run"}, LocalProcesses(device="cpu"), track=[own_tracker])
+    path = start_local(settings | {"out": "run"}, LocalProcesses(device="cpu"), onlookers=followed(own_tracker))
     losses = [f"{line['round']} {line['loss']:.6f}" for line in Record(path).history]
     assert diary(path) == [*losses, "finished"]

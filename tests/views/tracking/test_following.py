@@ -12,7 +12,7 @@ import pytest
 
 import fedappeal
 from fedappeal.cli.onlookers import CommandOnlookers
-from fedappeal.cli.simulate import start_simulations
+from fedappeal.cli.start import start_simulations
 from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MODEL
 from fedappeal.record.lines import append_lines, rewrite, sealed
 from fedappeal.record.reader import Record

@@ -1,4 +1,4 @@
-"""The order in which a reader expects names with numbers: ``client-2`` before ``client-10``."""
+"""Words for readers: the order in which they expect names with numbers, and a number with its noun."""
 
 import re
 
@@ -9,3 +9,8 @@ _NUMBER = re.compile(r"([0-9]{1,18})")
 def natural_order(name: str) -> list[tuple[int, str]]:
     """Return what sorts whole numbers in names by their size."""
     return [(int(part), "") if n % 2 else (-1, part) for n, part in enumerate(_NUMBER.split(name))]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun; the plural has an s."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -7,16 +7,17 @@ from typing import cast
 
 from rich.console import Console
 
-from fedappeal.cli.checks import check_file
 from fedappeal.cli.option_groups import CompareOptions
+from fedappeal.record.files import HISTORY
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.files import replace_file
+from fedappeal.system.files import check_file, replace_file
 from fedappeal.views.comparison.curves import check_picture, draw_comparison, picture_bytes
 from fedappeal.views.comparison.export import FORMATS, Format, left_out, text_of
 from fedappeal.views.comparison.result import compare_runs
 from fedappeal.views.comparison.runs import read_runs
 from fedappeal.views.comparison.table import comparison_tables
-from fedappeal.views.terminal.shown import say
+from fedappeal.views.report.report import ReportOptions, write_report
+from fedappeal.views.terminal.shown import complain, say
 
 
 def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Console | None = None) -> None:
@@ -70,3 +71,28 @@ def _write(name: str, path: Path, content: bytes) -> None:
         replace_file(path, content)
     except OSError as error:
         raise ConfigError(f"{name} = '{path}' cannot be written: {error.strerror}") from None
+
+
+def show_report(paths: Sequence[Path], output: Path | None, baseline: str, single_file: bool) -> None:
+    """Write a report of runs, and say where.
+
+    Raises:
+        ConfigError: see `write_report`.
+    """
+    file = write_report(paths, ReportOptions(output, baseline, single_file), complain)
+    say(Console(highlight=False), "the report: ", (str(file), "bold"))
+
+
+def report_run(path: Path, wanted: bool) -> None:
+    """Write the report of a run that is over; where it cannot be written, say why: the run is none the worse.
+
+    Args:
+        path: the run's folder; one that only another machine sees has no report here.
+        wanted: whether the user wants one.
+    """
+    if not wanted or not (path / HISTORY).is_file():
+        return
+    try:
+        show_report([path], None, "", False)
+    except ConfigError as error:
+        say(Console(highlight=False), f"no report: {error}")

@@ -1,9 +1,7 @@
-"""Memory that goes back to the system when it is freed: of the SuperLink and the ServerApp.
-
-Not of clients, whose training would map and clear each larger tensor anew.
-"""
+"""How a process waits and frees: OpenMP's threads, and memory that goes back to the system."""
 
 import ctypes
+import os
 import sys
 from contextlib import suppress
 
@@ -22,3 +20,12 @@ def return_freed_memory() -> None:
     if sys.platform == "linux":
         with suppress(AttributeError, OSError):  # another C library
             ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE)
+
+
+def sleep_while_waiting() -> None:
+    """Have OpenMP's threads sleep while they wait, unless the environment says otherwise.
+
+    By default they spin, and where other programs want the cores, each waits at the end of every product for one that
+    is not running: several times the CPU of one thread. OpenMP reads this once, when PyTorch is loaded.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -1,0 +1,246 @@
+"""Runs that a command starts (`simulate`, `local`, `submit`), or continues in their runtime (`resume`)."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.cli.against import plan_against, show_against
+from fedappeal.cli.onlookers import CommandOnlookers, ends
+from fedappeal.cli.option_groups import FollowOptions, ResumeOptions
+from fedappeal.cli.options import plugin_options
+from fedappeal.core.plugins import HERE, current_folder_unsearched
+from fedappeal.federation.own_superlink import NOT_GUARDED
+from fedappeal.record.files import CONFIG
+from fedappeal.record.folder import (
+    COMMAND_LOCK,
+    GIVEN,
+    KIND,
+    LOCAL,
+    SIMULATION,
+    SUBMITTED,
+    RunFolder,
+    Usable,
+    runtime_of,
+    without_memory,
+)
+from fedappeal.record.reader import Record
+from fedappeal.runs.checks import check_allowed, check_trains_here
+from fedappeal.runs.launch.in_process import InProcess, memory_of
+from fedappeal.runs.plan import RunPlan, deployed_plan, unused_lines
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.simulation.options import Simulation
+from fedappeal.system.socket_owner import is_told
+from fedappeal.views.terminal.shown import complain
+
+if TYPE_CHECKING:  # they load Flower's Control API, which no simulation needs
+    from fedappeal.runs.launch.local import LocalProcesses
+    from fedappeal.runs.launch.remote import Submission
+
+_FITTING = {
+    LOCAL: ("port", "data-dir", "device"),
+    SIMULATION: ("data-dir", "device"),
+    SUBMITTED: ("superlink", "root-certificates", "detach"),
+}
+"""Options by the runtimes that know them."""
+
+
+def _check_fits(options: ResumeOptions, path: Path, kind: str) -> None:
+    """Check that the options fit the runtime of a run.
+
+    Raises:
+        ConfigError: names one that does not.
+    """
+    for name in sorted({name for names in _FITTING.values() for name in names}):
+        value = getattr(options, name.replace("-", "_"))
+        if value is not None and name not in _FITTING[kind]:
+            knows = f"--{', --'.join(_FITTING[kind])}"
+            raise ConfigError(
+                f"{name} = {value!r} is not allowed: '{path}' holds a run of the runtime '{kind}', which knows "
+                f"--rounds, {knows}"
+            )
+
+
+def onlookers_to_resume(following: FollowOptions, written: Sequence[str]) -> CommandOnlookers:
+    """Return what looks on at a run that continues.
+
+    Args:
+        following: how the command follows it.
+        written: settings of trackers, ``NAME.KEY=VALUE``.
+
+    Raises:
+        ConfigError: a name or setting that is not allowed, or a setting of something else.
+    """
+    onlookers, others = following.onlookers(plugin_options(written))
+    if others:
+        raise ConfigError(
+            f"set = '{next(iter(others))}' is not allowed: a run continues with its settings; those of trackers "
+            "that --track names can be given"
+        )
+    return onlookers
+
+
+def report_unused(plans: Sequence[RunPlan]) -> None:
+    """Print a line on standard error for each plug-in setting that a run does not use."""
+    for line in unused_lines(plans):
+        complain(line)
+
+
+def resume_run(path: Path, options: ResumeOptions, onlookers: CommandOnlookers | None = None) -> None:
+    """Continue the run of a folder.
+
+    Raises:
+        ConfigError: before anything is started: no run in the folder, one that cannot continue, an option that does
+            not fit it, code that is not allowed.
+    """
+    from server.continuation import settings_to_resume  # Flower, which takes a second
+
+    if options.superlink is not None and not (path / CONFIG).exists():
+        raise ConfigError(
+            f"'{path}' is not the folder of a run: it has no readable {CONFIG}; give the path that the SuperLink "
+            f"knows, on a machine that sees it too"
+        )
+    if Record(path).config.get(GIVEN):
+        raise ConfigError(
+            f"'{path}' holds a run of a program's own objects: in Python, fedappeal.load('{path}', ...) takes them "
+            "again, and its resume continues the run"
+        )
+    runtime = runtime_of(path)
+    kind = str(runtime[KIND])
+    _check_fits(options, path, kind)
+    usable = memory_of(path) if kind == SIMULATION else without_memory
+    config = settings_to_resume(path, options.rounds, usable)
+    allowed = options.allow or ()
+    check_allowed(config, path, allowed)
+    if kind == SUBMITTED and options.superlink is None:
+        raise ConfigError(f"superlink is missing: '{path}' holds a run of a SuperLink (--superlink HOST:PORT)")
+    searched = nullcontext() if HERE in allowed else current_folder_unsearched()
+    with RunFolder.open(path).alone(COMMAND_LOCK), searched:
+        _continue(config, path, runtime, usable, options, onlookers or CommandOnlookers())
+
+
+def _continue(
+    config: RunConfig,
+    path: Path,
+    runtime: Mapping[str, Any],
+    usable: Usable,
+    options: ResumeOptions,
+    onlookers: CommandOnlookers,
+) -> None:
+    """Continue a run whose settings are known; raises as `resume_run`."""
+    if runtime[KIND] == SUBMITTED:
+        from fedappeal.runs.launch.remote import Submission, remote_superlink
+
+        certificates = options.root_certificates or ""
+        superlink = remote_superlink(options.superlink or "", certificates)
+        plan = RunPlan.of(config.model_copy(update={"out": str(path), "resume": True}), path, resumes=True)
+        launch_submission(plan, Submission(superlink, detach=bool(options.detach)), onlookers)
+        return
+    data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
+    plan = RunPlan.of(config, path.absolute(), data_dir=data_dir, resumes=True)
+    if runtime[KIND] == LOCAL:
+        from fedappeal.runs.launch.local import LocalProcesses
+
+        local = LocalProcesses(options.port or 0, options.device or runtime.get("device", "auto"))
+        local.check(plan)
+        launch_local(plan, local, onlookers)
+        return
+    simulation = replace(Simulation.of_runtime(runtime), data_dir=data_dir)
+    if options.device is not None:
+        simulation = replace(simulation, device=options.device)
+    check_trains_here(plan, simulation.device)
+    with ends():
+        InProcess(simulation).resume(plan, onlookers, usable)
+
+
+def start_simulations(
+    plans: Sequence[RunPlan], launcher: InProcess, onlookers: CommandOnlookers | None = None
+) -> None:
+    """Run all plans, and show how far they are.
+
+    Raises:
+        ConfigError: before anything is started, for a setting that is not allowed.
+    """
+    onlookers = onlookers or CommandOnlookers()
+    if onlookers.metrics.port and len(plans) > 1:
+        raise ConfigError(f"metrics-port = {onlookers.metrics.port} is not allowed with several runs (0)")
+    if onlookers.page.page and len(plans) > 1:
+        raise ConfigError("page is not allowed with several runs: `fedappeal watch RUN` shows one of them")
+    launcher = launcher.check(plans)
+    with ends():
+        launcher.launch(plans, onlookers)
+
+
+def start_local(
+    settings: dict[str, Any],
+    launcher: "LocalProcesses",
+    data_dir: str = "",
+    onlookers: CommandOnlookers | None = None,
+    against: str = "",
+) -> Path:
+    """Run a new federation; return the run's folder.
+
+    With ``against`` the same clients are simulated under that strategy afterwards, and both are shown.
+
+    Raises:
+        ConfigError: before anything is started, for a setting that is not allowed.
+    """
+    plan = deployed_plan(settings, data_dir, here=True)
+    launcher.check(plan)
+    other = plan_against([plan], against) if against else None
+    launch_local(plan, launcher, onlookers or CommandOnlookers())
+    if other is not None:
+        show_against(plan.path, other, device=launcher.device)
+    return plan.path
+
+
+def launch_local(plan: RunPlan, launcher: "LocalProcesses", onlookers: CommandOnlookers) -> None:
+    """Launch a checked run, and end this command where it does not finish."""
+    report_unused([plan])
+    if not is_told():
+        complain(NOT_GUARDED)
+    with ends():
+        launcher.launch(plan, onlookers)
+
+
+def submit_run(settings: dict[str, Any], launcher: "Submission", onlookers: CommandOnlookers | None = None) -> Path:
+    """Submit a new run, and wait for it unless told not to; return its folder, as the SuperLink sees it.
+
+    Raises:
+        ConfigError: before anything is submitted, for a setting that is not allowed.
+    """
+    plan = deployed_plan(settings)
+    launch_submission(plan, launcher, onlookers or CommandOnlookers())
+    return plan.path
+
+
+def launch_submission(plan: RunPlan, launcher: "Submission", onlookers: CommandOnlookers) -> None:
+    """Check and submit a run, and end this command where it does not finish.
+
+    Raises:
+        ConfigError: before anything is submitted, for what is not allowed.
+    """
+    launcher.check(plan)
+    _check_observed(onlookers, plan.path, launcher.detach)
+    report_unused([plan])
+    with ends():
+        launcher.launch(plan, onlookers)
+
+
+def _check_observed(onlookers: CommandOnlookers, path: Path, detach: bool) -> None:
+    """Check that what looks on at the run can: it reads the run's folder, while this command waits.
+
+    Raises:
+        ConfigError: this command does not wait for the run, or does not see its folder.
+    """
+    if detach and (page := onlookers.page.page):
+        raise ConfigError(f"page = '{page}' is not allowed with --detach: `fedappeal watch --superlink` serves it")
+    for option, asked in (("track", onlookers.trackers), ("metrics-port", onlookers.metrics.port)):
+        if asked and detach:
+            raise ConfigError(f"{option} is not allowed with --detach: it needs a command that follows the run")
+        if asked and not path.is_absolute():
+            raise ConfigError(
+                f"{option} is not allowed with out = '{path}': the run's folder is read here, so give its "
+                "absolute path, which this machine sees too (--out)"
+            )
