@@ -24,7 +24,7 @@ from client.state.own_key import proof_of
 from client.state.preferred import record_name
 from client.turn import NO_STRATEGY, Turn, check_plugins, told_rule, told_strategy
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
-from fedappeal.core.measured import UNMEASURED, Measured
+from fedappeal.core.requirement import UNMEASURED, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash, model_of

@@ -15,9 +15,8 @@ from client.training.models import FLOAT32, arrays_of
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule
-from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Outlook, Past, Situation
-from fedappeal.core.requirement import Requirement
+from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash

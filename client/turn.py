@@ -11,9 +11,9 @@ from client.equipment import rule_of
 from client.participant import Participant
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
-from fedappeal.core.measured import Measured
 from fedappeal.core.plugins import Allowed, Provenance, parse_section
 from fedappeal.core.registry import REGISTRIES, STRATEGIES
+from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, model_of
 from fedappeal.settings.config import ConfigError, Scalar, section

@@ -17,7 +17,7 @@ from fedappeal.record.reader import Record
 from server.build import Chosen
 from server.checkpoints import Checkpoint, write_checkpoint
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.round import Hooks, RoundRecord
 from strategies.rounds.strategy import Strategy
 
 SECONDS_APART = 1.0

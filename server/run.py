@@ -31,7 +31,7 @@ from server.checkpoints import Checkpoint
 from server.continuation import mended
 from server.identities import identities_of
 from server.recorder import ClientMemory, Recorder
-from strategies.rounds.hooks import Hooks
+from strategies.rounds.round import Hooks
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.last_good import ROLLED_BACK_TO
 

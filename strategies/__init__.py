@@ -12,8 +12,8 @@ _PATHS = (
     *STRATEGIES.built_in.values(),
     "strategies.maxfl:appeal_weight",
     "strategies.rounds.strategy:StrategySettings",
-    "strategies.rounds.hooks:Hooks",
-    "strategies.rounds.hooks:RoundRecord",
+    "strategies.rounds.round:Hooks",
+    "strategies.rounds.round:RoundRecord",
     "strategies.rounds.strategy:Strategy",
 )
 _MODULES = {name: module for module, _, name in (path.partition(":") for path in _PATHS)}

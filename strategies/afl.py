@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedappeal.core.measured import Measured
+from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Positive
 from strategies.rounds.round import Model, Reply, Round, log

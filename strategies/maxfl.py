@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from fedappeal.core.measured import Measured
+from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, CountOrZero, Positive, RunConfig, Scalar
 from strategies.rounds.exchange.members import Member

@@ -22,13 +22,10 @@ The least factor, from a gap ``|F_k - rho_k|`` of 29 on, is there because ``4 q_
 else be rounded to zero: a client that sends zeros seems to leave (0 <= 0), with nothing to protect it by.
 """
 
-from numpy.typing import ArrayLike
-
 from fedappeal.core.local_rule import TrainingJob
-from fedappeal.core.measured import Measured
-from strategies.adagd.algorithm import AdaGDStep, Gathered, check_positive, one_step
-from strategies.adagd.gradient import Gradient
-from strategies.adagd.strategy import AdaGD
+from fedappeal.core.requirement import Measured
+from strategies.adagd.algorithm import Gathered
+from strategies.adagd.strategy import AdaGD, Gradient
 from strategies.maxfl import appeal_weight
 from strategies.rounds.strategy import Claims
 
@@ -46,21 +43,6 @@ def appeal_factor(loss: float, requirement: float) -> float:
         requirement: rho_k.
     """
     return max(4.0 * appeal_weight(loss, requirement), LEAST_FACTOR)
-
-
-def step(gradients: ArrayLike, margins: ArrayLike, step_size: float) -> AdaGDStep:
-    """Return one step for what all clients send.
-
-    Args:
-        gradients: v_k, shape ``(M, d)``.
-        margins: m_k, shape ``(M,)``.
-        step_size: eta.
-
-    Raises:
-        ValueError: for other shapes, a value that is not finite, or a step size that is not positive.
-    """
-    check_positive(step_size=step_size)
-    return one_step(Gathered(step_size, threshold=0.0), gradients, margins)
 
 
 class MaxFLAdaGD(AdaGD):

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedappeal.core.measured import Measured
+from fedappeal.core.requirement import Measured
 from fedappeal.settings.config import ConfigError, Count, RunConfig
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Instructions, Model, Reply, Round, log

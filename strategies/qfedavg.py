@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedappeal.core.measured import Measured
+from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.round import Model, Reply, Round, log

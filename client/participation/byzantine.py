@@ -17,8 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
 from fedappeal.core.algorithm import ClientSide
-from fedappeal.core.measured import Measured
-from fedappeal.core.requirement import Requirement
+from fedappeal.core.requirement import Measured, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.packing import array_record, model_of, view

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from fedappeal.core.measured import Evaluation
-from fedappeal.core.requirement import LOSS, METRIC, Requirement
+from fedappeal.core.requirement import LOSS, METRIC, Evaluation, Requirement
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
 from fedappeal.system.wording import counted

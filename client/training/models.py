@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedappeal.core.measured import Evaluation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.examples import Split, Structure, map_tensors
 from fedappeal.tasks.share import names_of, tied_names

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from client.limits.guard import Deadline
 from client.training.models import FLOAT32, arrays_of, evaluate, forward, load_arrays, mean_gradient
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
-from fedappeal.core.measured import Evaluation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.draws import TORCH_GENERATOR, Minibatches, draw_seed
 from fedappeal.protocol.packing import Arrays
 from fedappeal.tasks.examples import Split

@@ -11,7 +11,7 @@ from fedappeal.api.given import GivenTask, given_task
 from fedappeal.api.measures import TASKS_OWN, Measures
 from fedappeal.api.tables import NO_COLUMNS, Columns, Rows, rows_of_dataset, rows_of_frame
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
-from fedappeal.tasks import load_task, task_names
+from fedappeal.tasks import TASKS, load_task
 from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.task import Task
 
@@ -71,7 +71,7 @@ class OwnData:
         Raises:
             ConfigError: a setting that means nothing for own data, or another number of clients.
         """
-        if task is not None and (not isinstance(task, str) or task in task_names() or ":" in task):
+        if task is not None and (not isinstance(task, str) or task in TASKS.names() or ":" in task):
             name = task if isinstance(task, str) else getattr(task, "name", type(task).__name__)
             raise ConfigError(f"task = {name!r} is not allowed beside data: there it is what tables call the data")
         if wrong := sorted((settings.keys() & TaskSettings.model_fields.keys()) - _OF_DATA):

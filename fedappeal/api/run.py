@@ -39,7 +39,7 @@ from fedappeal.views.tracking.tracker import MakeTracker
 from server.build import Given, chosen
 from server.checkpoints import Checkpoint
 from server.continuation import settings_to_resume
-from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.round import RoundRecord
 
 if TYPE_CHECKING:
     import pandas as pd

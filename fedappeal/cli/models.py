@@ -11,8 +11,7 @@ import typer
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import check_file
 from fedappeal.trained.card import ModelCard, read_card
-from fedappeal.trained.model import model_file, open_model
-from fedappeal.trained.predict import Prediction, Predictions
+from fedappeal.trained.model import Prediction, Predictions, model_file, open_model
 
 FORMATS = {"onnx": ".onnx", "safetensors": ".safetensors"}
 
@@ -74,7 +73,7 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
     card = read_card(model_file(path))
     from client.data.cache import pick_device
     from client.data.to_predict import examples_in
-    from fedappeal.trained.predict import predict
+    from fedappeal.trained.model import predict
 
     where, examples = pick_device(node.device), examples_in(data, card)
     found = predict(open_model(path, allow), examples.batches, where)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.local_rule import LocalRule as Rule
-from fedappeal.core.measured import Measured
 from fedappeal.core.plugins import Plugin, PluginSettings, parse_section
+from fedappeal.core.requirement import Measured
 from fedappeal.core.store import Store
 from fedappeal.settings.config import RunConfig, Scalar
 

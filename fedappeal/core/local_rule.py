@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from fedappeal.core.measured import Measured
 from fedappeal.core.plugins import Plugin
+from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.settings.model import Count, CountOrZero, Positive

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from fedappeal.core.measured import UNMEASURED, Evaluation, JudgedByDefault
 from fedappeal.core.plugins import Plugin
+from fedappeal.core.requirement import UNMEASURED, Evaluation, JudgedByDefault
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import Scalar
 

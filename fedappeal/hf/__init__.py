@@ -5,8 +5,7 @@ Importing this package loads neither torch nor transformers.
 
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.hf.causal_lm import CausalLM
-from fedappeal.hf.classification import TextClassification
+from fedappeal.hf.task import CausalLM, TextClassification
 
 if TYPE_CHECKING:
     from fedappeal.hf.models import Logits

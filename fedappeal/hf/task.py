@@ -1,4 +1,4 @@
-"""What the tasks on texts share: a model of a folder, and texts that are dealt out to clients."""
+"""Tasks on texts: a model of a folder, and texts that are dealt out to clients."""
 
 import hashlib
 from abc import abstractmethod
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from pydantic import Field
@@ -15,11 +15,12 @@ from pydantic import Field
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.hf.folder import ModelFolder, inside, require
 from fedappeal.hf.texts import Table, read_table
+from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, TaskSettings
 from fedappeal.tasks.arrays import Labels, Rows
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.partitions.assign import assign, kept_rows
-from fedappeal.tasks.partitions.checks import check_client, draw_users, flipped, split
+from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check_client, draw_users, flipped, split
 from fedappeal.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -222,3 +223,144 @@ class TextTask(Task):
     def forward(self, model: "nn.Module", x: Structure) -> Any:
         """Return the logits."""
         return super().forward(model, x).logits
+
+
+class TextClassification(TextTask):
+    """One label a text, by a model of Hugging Face's transformers; LoRA unless told otherwise."""
+
+    name = "hf-text"
+    auto_partition = AUTO_PARTITION
+
+    class Settings(TextSettings):
+        """Which texts, labels and model."""
+
+        label_column: str = Field("label", min_length=1, description="column of the labels: names, or 0 to C-1")
+        labels: str = Field(
+            "", description="the labels' names by commas, in their order; empty: as config.json has them"
+        )
+
+    own: Settings
+
+    def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
+        """Take the settings.
+
+        Raises:
+            ConfigError: as `TextTask`, or fewer than two labels.
+        """
+        super().__init__(settings, data_dir)
+        self.class_names = tuple(label.strip() for label in self.own.labels.split(","))
+        self.num_classes = len(self.class_names)
+        if self.num_classes < 2 or len(set(self.class_names)) < self.num_classes or "" in self.class_names:
+            raise ConfigError(
+                f"{self.name}.labels = '{self.own.labels}' is not allowed: two or more different names, by commas"
+            )
+
+    def initial_model(self, seed: int) -> "nn.Module":
+        """Return the folder's model with a classifier of the task's labels."""
+        from fedappeal.hf import models
+
+        folder_names, names = self.folder.label_names, self.class_names
+        if set(folder_names) == set(names) and folder_names != names:
+            raise ConfigError(
+                f"{self.name}.labels = '{self.own.labels}' is not allowed: the folder's model has them in the order "
+                f"{','.join(folder_names)}"
+            )
+        labels = {
+            "num_labels": self.num_classes,
+            "id2label": dict(enumerate(names)),
+            "label2id": {name: number for number, name in enumerate(names)},
+        }
+        padding = {"pad_token_id": self.folder.tokenizer.pad_token_id}
+        return models.build(self.folder, self.own, models.CLASSIFIER, seed, self.name, **labels, **padding)
+
+    def examples(self, texts: Sequence[str], labels: Labels) -> Split:
+        """Return texts as token ids, with their labels."""
+        import torch
+
+        return Split(self.encoded(texts), torch.from_numpy(labels))
+
+    def _read(self, path: Path, owners: bool) -> Table:
+        settings = self.own
+        owner_column = settings.client_column if owners else ""
+        return read_table(path, settings.text_column, settings.label_column, self.class_names, owner_column)
+
+
+IGNORED = -100
+"""The label of padding, which neither loss nor metric counts."""
+
+
+class CausalLM(TextTask):
+    """The next token of a text, by a language model of Hugging Face's transformers; LoRA unless told otherwise.
+
+    An example is a text. Its loss is the mean over its tokens but the first, which nothing predicts, and so is its
+    share of right tokens: each text counts alike, however long it is, in whatever batch it stands. Where all texts
+    have ``max-length`` tokens, the mean over texts is the mean over tokens.
+    """
+
+    name = "hf-lm"
+    auto_partition = "iid"
+    metric = Metric("token-accuracy")
+
+    def __init__(self, settings: TaskSettings, data_dir: Path | None = None) -> None:
+        """Take the settings.
+
+        Raises:
+            ConfigError: as `TextTask`, or what needs labels.
+        """
+        super().__init__(settings, data_dir)
+        if self.partition not in ("iid", "natural"):
+            raise ConfigError(
+                f"partition = '{settings.partition}' is not allowed for task = '{settings.task}': "
+                f"its texts have no labels (iid, natural, auto)"
+            )
+        if settings.flip_share:
+            raise ConfigError(
+                f"flip-share = {settings.flip_share} is not allowed for task = '{settings.task}': "
+                f"its texts have no labels (0)"
+            )
+        if self.own.max_length < 2:
+            raise ConfigError(f"{self.name}.max-length = 1 is not allowed: 2 tokens or more, to predict the second")
+
+    def initial_model(self, seed: int) -> "nn.Module":
+        """Return the folder's model."""
+        from fedappeal.hf import models
+
+        return models.build(self.folder, self.own, models.CAUSAL_LM, seed, self.name)
+
+    def examples(self, texts: Sequence[str], labels: Labels) -> Split:
+        """Return texts as token ids; the labels are the same ids, with padding ignored.
+
+        Raises:
+            ValueError: a text with fewer than two tokens.
+        """
+        x = self.encoded(texts)
+        y = x["input_ids"].masked_fill(x["attention_mask"] == 0, IGNORED)
+        short = ((y[:, 1:] != IGNORED).sum(1) == 0).nonzero().flatten()
+        if len(short):
+            raise ValueError(f"a text has fewer than two tokens: {texts[int(short[0])]!r}")
+        return Split(x, y)
+
+    def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> "Tensor":
+        """Return the cross-entropy in nats, each text's a mean over its tokens.
+
+        Args:
+            outputs: logits, shape ``(n, length, vocabulary)``; those at a token predict the next one.
+            y: the tokens, shape ``(n, length)``; `IGNORED` where padded.
+            reduction: ``"mean"`` over the texts, ``"sum"``, or ``"none"``: shape ``(n,)``.
+        """
+        from torch.nn import functional
+
+        following = cast("Tensor", y)[:, 1:]
+        of_each = functional.cross_entropy(
+            outputs[:, :-1].transpose(1, 2), following, ignore_index=IGNORED, reduction="none"
+        )
+        of_text = of_each.sum(1) / (following != IGNORED).sum(1)
+        if reduction == "none":
+            return of_text
+        return of_text.mean() if reduction == "mean" else of_text.sum()
+
+    def metrics(self, outputs: Any, y: Structure) -> dict[str, float]:
+        """Return ``token-accuracy``: the mean over texts of the share of their tokens that are predicted."""
+        following = cast("Tensor", y)[:, 1:]
+        right = (outputs[:, :-1].argmax(-1) == following).sum(1) / (following != IGNORED).sum(1)
+        return {"token-accuracy": right.double().mean().item()}

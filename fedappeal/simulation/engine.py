@@ -29,7 +29,7 @@ from fedappeal.tasks.task import Task
 from server.build import Chosen, Given, chosen
 from server.run import Evaluate, run
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.round import Hooks, RoundRecord
 from strategies.rounds.strategy import Strategy
 
 _DAY = 86_400.0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from client.training.models import FLOAT32, evaluate, forward, load_arrays
 from client.training.requests import EvaluateRequest
-from fedappeal.core.measured import Evaluation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.simulation.forms.batched import Examples
 from fedappeal.tasks.examples import only_tensor
 

@@ -22,7 +22,7 @@ from client.requirement import read_requirement
 from client.roster import Participants
 from client.state.memory import RunMemory, client_of_partition
 from client.state.store import ContextStore
-from fedappeal.core.measured import Evaluation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.record.files import REQUIREMENTS
 from fedappeal.record.folder import RunFolder

@@ -8,9 +8,8 @@ from typing import Any
 
 from client.participant import Participant
 from client.training.models import BFLOAT16, FLOAT32
-from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Situation
-from fedappeal.core.requirement import Requirement
+from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol.keys import TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
 

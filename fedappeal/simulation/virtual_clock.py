@@ -11,7 +11,7 @@ from fedappeal.tasks.share import share_of
 from fedappeal.tasks.task import Task
 from server.build import Chosen
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.round import RoundRecord
 
 COLUMN = "virtual_seconds"
 """In the history: the slowest joiner's time; 0 in a round without a joiner that has a `Device`."""

@@ -13,7 +13,7 @@ from fedappeal.record.files import CONFIG, HISTORY
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.studies.experiment import Arm, Experiment, RunResult
-from fedappeal.tasks import TASKS, check_task
+from fedappeal.tasks import TASKS, load_task
 from server.build import check_settings, chosen
 
 RESULT = "result.json"
@@ -223,7 +223,7 @@ def _task(config: RunConfig) -> TaskSettings:
 def _unavailable(task: TaskSettings, data_dir: str) -> str:
     """Return why a task's data cannot be had here; empty where it can."""
     try:
-        check_task(task, Path(data_dir) if data_dir else None)
+        load_task(task, Path(data_dir) if data_dir else None).check()
     except ConfigError as error:
         return str(error)
     return ""

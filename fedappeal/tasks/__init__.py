@@ -1,6 +1,6 @@
 """What is learned: the registry of tasks.
 
-A task is chosen by name (`task_names`), or as ``package.module:Name`` of one's own: a class derived from
+A task is chosen by name (`TASKS`), or as ``package.module:Name`` of one's own: a class derived from
 `fedappeal.tasks.task.Task`, or any callable ``(settings, data_dir) -> Task``. The tasks that come with fedappeal are
 listed and checked without torch.
 """
@@ -12,7 +12,7 @@ from fedappeal.core.plugins import ALL, Allowed, Registry
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task
 
-__all__ = ["TASKS", "check_task", "find_task", "load_task", "task_fingerprint", "task_names"]
+__all__ = ["TASKS", "find_task", "load_task"]
 
 TASKS: Registry[Task] = Registry(
     kind="task",
@@ -31,29 +31,6 @@ TASKS: Registry[Task] = Registry(
         "debian": "fedappeal.tasks.datasets.debian:Debian",
     },
 )
-
-
-def task_names() -> list[str]:
-    """Return the names of fedappeal's tasks and of installed ones."""
-    return TASKS.names()
-
-
-def check_task(settings: TaskSettings, data_dir: Path | None = None, allowed: Allowed = ALL) -> None:
-    """Check that the task can be loaded, before anything is started.
-
-    Downloads the data set where it has to. Imports torch only to download a data set, or where one's own task does.
-
-    Args:
-        settings: the task's settings.
-        data_dir: folder of the data set, where the task reads one.
-        allowed: packages that may be imported for a task that is not fedappeal's.
-
-    Raises:
-        ConfigError: one line: as `load_task`, or a missing data set or package, or a partition that the data
-            cannot fill. Only checks that read all data still fail later, in `load_task(...).load`: the Dirichlet
-            draw, and sent140's users.
-    """
-    load_task(settings, data_dir, allowed).check()
 
 
 def find_task(name: str, allowed: Allowed = ALL) -> Callable[[TaskSettings, Path | None], object]:
@@ -103,8 +80,3 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
             f"task = {name!r} is not allowed: it returned {type(task).__name__}, not a fedappeal.tasks.task.Task"
         )
     return task
-
-
-def task_fingerprint(settings: TaskSettings, data_dir: Path | None = None) -> str:
-    """Return the task's fingerprint; imports torch only where one's own task does. Arguments as `load_task`."""
-    return load_task(settings, data_dir).fingerprint

@@ -1,7 +1,7 @@
 """ADA-GD: gradient descent that keeps clients from leaving.
 
-`algorithm` is the mathematics (with `strategies.projection`), `strategy` the server's side, what clients report and
-the policy of rational agents, `gradient` the clients' local rule.
+`algorithm` is the mathematics (with `strategies.projection`); `strategy` is the server's side, what clients report,
+their local rule, and the policy of rational agents.
 """
 
 from strategies.adagd.algorithm import AdaGDStep, Gathered, step, theorem_step_size

@@ -3,15 +3,7 @@
 `alignment` is the mathematics and the clients' policy, `strategy` the server's side and what clients report.
 """
 
-from strategies.fedalign.alignment import (
-    accepts,
-    data_fraction,
-    epsilon_schedule,
-    joins,
-    priority_loss,
-    rho,
-    theta,
-)
+from strategies.fedalign.alignment import accepts, joins
 from strategies.fedalign.strategy import FedALIGN
 
-__all__ = ["FedALIGN", "accepts", "data_fraction", "epsilon_schedule", "joins", "priority_loss", "rho", "theta"]
+__all__ = ["FedALIGN", "accepts", "joins"]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Policy, Situation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.settings.rounds import share_of_rounds

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from fedappeal.core.measured import Measured
+from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative, RunConfig, Scalar, Share
 from fedappeal.settings.rounds import share_of_rounds
@@ -38,7 +38,7 @@ from strategies.fedalign.alignment import (
     rho,
     theta,
 )
-from strategies.rounds.evaluation import pooled
+from strategies.rounds.algorithm import pooled
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.round import Instructions, Model, Reply, Round, claim
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings

@@ -13,8 +13,7 @@ from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, sampling_order
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Round, check_faults, log, unexpected
+from strategies.rounds.round import Round, RoundRecord, check_faults, log, unexpected
 from strategies.rounds.shared import learning_rate_share
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians, Sent
 from strategies.rounds.sums.last_good import DIVERGED, Divergence

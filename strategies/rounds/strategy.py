@@ -15,8 +15,7 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, waves
-from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.round import Round, packed, unexpected, unpacked
+from strategies.rounds.round import Hooks, Round, RoundRecord, packed, unexpected, unpacked
 from strategies.rounds.round_steps import RoundSteps
 from strategies.rounds.shared import check_schedule, settings_of_round
 from strategies.rounds.sums.last_good import DIVERGED, LOST, ROLL_BACKS, ROLLED_BACK, Divergence, LastGood, split
@@ -199,7 +198,7 @@ class Strategy(RoundSteps):
         from flwr.serverapp.strategy import Result
 
         from strategies.rounds.exchange.exchange import Channel
-        from strategies.rounds.exchange.ownership import IdentitiesInMemory
+        from strategies.rounds.exchange.ownership import Owners
         from strategies.rounds.exchange.roll_call import RollCall
 
         self.summary()
@@ -210,7 +209,7 @@ class Strategy(RoundSteps):
         model = initial_arrays if arrays is None else arrays
         self._last_good.begin(self, first_round, model, initial_arrays)
         channel = Channel(grid)
-        asked, owners = roll_call_config or ConfigRecord(), identities or IdentitiesInMemory()
+        asked, owners = roll_call_config or ConfigRecord(), identities or Owners()
         roll_call = RollCall(channel, self.members, initial_arrays, asked, hooks, shared, owners)
         if first_round <= num_rounds and not self.finished:  # else there is nothing left to do
             roll_call.wait_for_clients()

@@ -16,8 +16,7 @@ from client.training.models import arrays_of, evaluate
 from client.training.requests import Arithmetic, EvaluateRequest
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.core.measured import Evaluation
-from fedappeal.core.requirement import Requirement
+from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol.keys import HELD_OUT_SPLIT, TEST_SPLIT, TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, RunConfig

@@ -16,10 +16,9 @@ from client.settings import NodeSettings
 from client.state.store import DiskStore
 from client.training.models import arrays_of
 from client.training.requests import Arithmetic
-from fedappeal.core.measured import UNMEASURED, Evaluation
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import REQUIREMENTS, STRATEGIES
-from fedappeal.core.requirement import LOSS, METRIC, Requirement, RequirementKind, WarmUp
+from fedappeal.core.requirement import LOSS, METRIC, UNMEASURED, Evaluation, Requirement, RequirementKind, WarmUp
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar

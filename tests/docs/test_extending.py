@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from client.roster import Participants
 from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.core.measured import Evaluation
 from fedappeal.core.plugins import Allowed
 from fedappeal.core.policy import Past, Situation
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEGIES
+from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.files import MODEL
@@ -37,8 +37,7 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import TASKS, load_task
 from server.build import chosen
 from strategies.rounds.exchange.members import Members
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Round
+from strategies.rounds.round import Round, RoundRecord
 from tests.docs.pages import DOCS, files, write_files
 from tests.problems import local_problem
 

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.core.measured import Evaluation, Measured
 from fedappeal.core.registry import STRATEGIES
+from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig

@@ -15,7 +15,7 @@ from client.data.own_data import check_own_data, load_own_data
 from client.data.unfit import OwnDataError
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks import load_task, task_fingerprint
+from fedappeal.tasks import load_task
 from tests.docs.pages import DOCS, files, write_files
 from tests.node import Node, run_config
 
@@ -57,7 +57,7 @@ def test_a_volunteers_table_is_learned_from(folder: Path) -> None:
     path = table(folder)
     check_own_data(path, LABEL)
     node = Node(CONFIG, data=path, label="kind", partition_id=-1, allow="mine")
-    told = node.reply("query", fingerprint=task_fingerprint(CONFIG.task_settings()))
+    told = node.reply("query", fingerprint=load_task(CONFIG.task_settings()).fingerprint)
     assert told.content[keys.METRICS][keys.NUM_EXAMPLES] == 90  # type: ignore[index]
     before = float(node.metrics("evaluate")["accuracy"])  # type: ignore[arg-type]
     trained = node("train").array_records[keys.ARRAYS]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedappeal.hf import folder as model_folder
-from fedappeal.hf.causal_lm import IGNORED
+from fedappeal.hf.task import IGNORED
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import write_safetensors
 from server.build import chosen

@@ -29,7 +29,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.views.terminal.progress import several_runs
 from fedappeal.views.terminal.view import RunView
 from server.build import chosen
-from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.round import RoundRecord
 from tests.hostile.federation import Attacker, enrolled, federation, is_roll_call
 
 LONGEST_REASON, LONGEST_ID = 500, 64

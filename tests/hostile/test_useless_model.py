@@ -19,8 +19,7 @@ from fedappeal.system.files import read_safetensors
 from fedappeal.trained import read_card
 from server.continuation import settings_to_resume
 from strategies import FedAvg
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Round
+from strategies.rounds.round import Round, RoundRecord
 from strategies.rounds.sums.last_good import LOST, ROLL_BACKS
 
 

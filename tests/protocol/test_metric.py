@@ -5,12 +5,11 @@ import math
 import pytest
 from flwr.app import MetricRecord
 
-from fedappeal.core.measured import Evaluation
-from fedappeal.core.requirement import METRIC, Requirement
+from fedappeal.core.requirement import METRIC, Evaluation, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError
-from strategies.rounds.evaluation import summarise
+from strategies.rounds.algorithm import summarise
 from strategies.rounds.exchange.members import Member
 
 ERROR = Metric("abs-error", higher_is_better=False, low=0.0, high=math.inf)

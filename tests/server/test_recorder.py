@@ -16,7 +16,7 @@ from fedappeal.settings.config import RunConfig
 from server.build import check_settings, chosen
 from server.checkpoints import Checkpoint
 from server.recorder import Recorder, measurements
-from strategies.rounds.hooks import Hooks, RoundRecord
+from strategies.rounds.round import Hooks, RoundRecord
 from tests.grid import model
 
 

@@ -17,7 +17,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.virtual_clock import VirtualClock
-from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.round import RoundRecord
 
 CLIENTS = [f"client-{k:04d}" for k in range(6)]
 

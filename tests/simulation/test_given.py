@@ -23,8 +23,7 @@ from fedappeal.tasks.task import Task
 from server.build import Given
 from server.continuation import settings_to_resume
 from strategies import FedAvg, MaxFL, Strategy
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Reply
+from strategies.rounds.round import Reply, RoundRecord
 from tests.run_models import learned
 
 

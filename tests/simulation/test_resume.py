@@ -26,7 +26,7 @@ from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
 from server.checkpoints import Checkpoint
 from server.continuation import settings_to_resume
-from strategies.rounds.hooks import RoundRecord
+from strategies.rounds.round import RoundRecord
 
 SETTINGS: dict[str, Any] = {
     **{"task": "digits", "model": "logistic", "clients": 6, "unseen-clients": 1, "clients-per-round": 3, "rounds": 6},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies import AFL

@@ -7,12 +7,13 @@ import pytest
 from flwr.app import ConfigRecord, Message
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
-from strategies import MaxFLAdaGD, adagd, maxfl_adagd
+from strategies import MaxFLAdaGD, adagd
+from strategies.adagd.algorithm import AdaGDStep, Gathered, one_step
 from strategies.adagd.strategy import CASE_3
 from strategies.maxfl_adagd import LEAST_FACTOR, appeal_factor
 from tests.grid import MemoryGrid, model, values_of
@@ -21,10 +22,14 @@ from tests.strategies.adagd.agents import constant, reply
 Matrix = NDArray[np.float64]
 
 
+def step(gradients: ArrayLike, margins: ArrayLike, step_size: float) -> AdaGDStep:
+    return one_step(Gathered(step_size, threshold=0.0), gradients, margins)
+
+
 def test_case_one_by_hand() -> None:
     # eta = 0.1, eps = 1, line 4 at 2. Agent 0, a = 1/2: 2.4 - 0.1 * 5 = 1.9 <= 2, sent as 0.5 * 0.4 - 0.1 * 2.5 <= 0.
     # 1 and 2 stay, with a = 1/4 and 1: their sum is (0, 0.25, 2); (3, 4, 0) / 5 takes 0.2 * (0.6, 0.8, 0) away.
-    found = maxfl_adagd.step([[1.5, 2, 0], [0, 0.25, 0], [0, 0, 2]], [0.5 * 0.4, 0.25 * 7, 7], step_size=0.1)
+    found = step([[1.5, 2, 0], [0, 0.25, 0], [0, 0, 2]], [0.5 * 0.4, 0.25 * 7, 7], step_size=0.1)
     assert found.case == 1
     assert found.leaving.tolist() == [True, False, False]
     expected = np.array([0.12, -0.09, -2]) / math.sqrt(0.12**2 + 0.09**2 + 4)
@@ -32,16 +37,16 @@ def test_case_one_by_hand() -> None:
 
 
 def test_case_two_is_the_mean_of_what_is_sent_over_all_agents() -> None:
-    found = maxfl_adagd.step([[0.3, 0.0], [0.0, 0.15], [0.03, 0.03]], [7.0, 3.5, 0.7], step_size=0.1)
+    found = step([[0.3, 0.0], [0.0, 0.15], [0.03, 0.03]], [7.0, 3.5, 0.7], step_size=0.1)
     assert (found.case, found.stalled) == (2, False)
     assert found.direction == pytest.approx([-0.11, -0.06])
 
 
 def test_case_three_and_the_border() -> None:
     # 3 - 0.25 * 4 = 2 = 2 eps, with a = 1/8, all exact in binary: at the border an agent is predicted to leave.
-    assert maxfl_adagd.step([[0.5]], [0.125], step_size=0.25).case == 3
-    assert maxfl_adagd.step([[0.5]], [math.nextafter(0.125, 1)], step_size=0.25).case == 2
-    assert maxfl_adagd.step([[1.0, 0.0], [5.0, 0.0]], [0.0, 9.0], step_size=0.1).stalled
+    assert step([[0.5]], [0.125], step_size=0.25).case == 3
+    assert step([[0.5]], [math.nextafter(0.125, 1)], step_size=0.25).case == 2
+    assert step([[1.0, 0.0], [5.0, 0.0]], [0.0, 9.0], step_size=0.1).stalled
 
 
 @st.composite
@@ -68,7 +73,7 @@ def test_whatever_the_factors_those_are_predicted_to_leave_whom_adagd_predicts(
     plain = adagd.step(gradients, losses, step_size, precision, slack)
     some = st.lists(st.floats(LEAST_FACTOR, 1), min_size=len(losses), max_size=len(losses))
     factors = np.array(data.draw(some))
-    found = maxfl_adagd.step(factors[:, None] * gradients, factors * (losses - slack * precision), step_size)
+    found = step(factors[:, None] * gradients, factors * (losses - slack * precision), step_size)
     assert found.leaving.tolist() == plain.leaving.tolist()
     assert found.case == plain.case
     if found.direction is None:
@@ -88,7 +93,7 @@ def test_whatever_the_factors_those_are_predicted_to_leave_whom_adagd_predicts(
 def test_with_all_factors_one_it_is_adagd(drawn: tuple[Matrix, Matrix, float, float, float]) -> None:
     gradients, losses, step_size, precision, slack = drawn
     plain = adagd.step(gradients, losses, step_size, precision, slack)
-    found = maxfl_adagd.step(gradients, losses - slack * precision, step_size)
+    found = step(gradients, losses - slack * precision, step_size)
     assert (found.case, found.stalled) == (plain.case, plain.stalled)
     assert found.leaving.tolist() == plain.leaving.tolist()
     if plain.direction is None:
@@ -111,7 +116,7 @@ def test_a_hopeless_client_is_neither_taken_for_leaving_nor_left_unprotected() -
     # Losses are a thousand above rho_k: exp(-1000) is 0. In float32, as it is sent.
     factor = appeal_factor(1000.0, 0.0)
     sent = (factor * np.array([[0.0, 1e-3], [1e-3, 1e-3]])).astype(np.float32)
-    found = maxfl_adagd.step(sent, [factor * 7.0, -factor * 0.5], step_size=0.1)
+    found = step(sent, [factor * 7.0, -factor * 0.5], step_size=0.1)
     assert found.leaving.tolist() == [False, True]
     assert found.direction is not None
     assert found.direction == pytest.approx(factor * np.array([0.5e-3, -0.5e-3]), rel=1e-6)
@@ -121,13 +126,13 @@ def test_a_hopeless_client_is_neither_taken_for_leaving_nor_left_unprotected() -
 @pytest.mark.parametrize(("gradients", "margins"), [([[np.nan]], [1.0]), ([[1.0]], [np.inf]), ([1.0], [1.0])])
 def test_what_step_refuses(gradients: list[list[float]], margins: list[float]) -> None:
     with pytest.raises(ValueError, match=r"not finite|shape"):
-        maxfl_adagd.step(gradients, margins, step_size=0.1)
+        step(gradients, margins, step_size=0.1)
 
 
 @pytest.mark.parametrize("step_size", [0.0, -5.0, np.inf, np.nan])
 def test_a_step_size_that_is_not_positive_is_refused(step_size: float) -> None:
-    with pytest.raises(ConfigError, match=r"step-size = .* is not allowed: more than 0"):
-        maxfl_adagd.step([[1.0]], [1.0], step_size)
+    with pytest.raises(ConfigError, match=r"^maxfl-adagd.step-size = .* is not allowed: input should be "):
+        MaxFLAdaGD(step_size=step_size)
 
 
 # -- through Flower's messages ---------------------------------------------------------------------------
@@ -209,7 +214,7 @@ def test_nobody_with_a_convex_loss_leaves_whatever_the_factors_and_the_step_size
         assume(losses.min() > precision or number > 0)
         assert losses.min() > precision * (1 - 1e-6)
         factors = 10.0 ** rng.uniform(-6, 0, agents)
-        found = maxfl_adagd.step(factors[:, None] * gradients, factors * (losses - precision), step_size)
+        found = step(factors[:, None] * gradients, factors * (losses - precision), step_size)
         if found.direction is None or found.stalled:
             break
         w = w + step_size * found.direction

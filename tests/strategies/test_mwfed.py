@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
 from server.build import check_settings

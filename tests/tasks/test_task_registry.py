@@ -10,7 +10,7 @@ import torch
 
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import TASKS, check_task, load_task, task_names
+from fedappeal.tasks import TASKS, load_task
 from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
 
@@ -70,16 +70,16 @@ def test_names_and_checks_need_no_torch() -> None:
     out = python(
         "import sys\n"
         "from fedappeal.settings.config import TaskSettings\n"
-        "from fedappeal.tasks import check_task, load_task, task_names\n"
-        "check_task(TaskSettings())\n"
-        "check_task(TaskSettings(task='synth'))\n"
+        "from fedappeal.tasks import TASKS, load_task\n"
+        "load_task(TaskSettings()).check()\n"
+        "load_task(TaskSettings(task='synth')).check()\n"
         "for name in ('emnist', 'emnist-balanced', 'cifar10', 'sent140'):\n"
         "    load_task(TaskSettings(task=name)).fingerprint\n"
-        "print(task_names(), sorted({'torch', 'sklearn', 'flwr_datasets'} & set(sys.modules)))"
+        "print(TASKS.names(), sorted({'torch', 'sklearn', 'flwr_datasets'} & set(sys.modules)))"
     )
-    assert out.split("\n")[0] == f"{task_names()} []"
+    assert out.split("\n")[0] == f"{TASKS.names()} []"
     images = ["digits", "fmnist", "emnist", "emnist-balanced", "cifar10"]
-    assert task_names() == [*images, "sent140", "synth", "movielens", "chem97", "debian"]
+    assert TASKS.names() == [*images, "sent140", "synth", "movielens", "chem97", "debian"]
 
 
 def test_two_processes_agree() -> None:
@@ -140,7 +140,7 @@ def test_a_split_is_checked() -> None:
 
 def test_ones_own_task_is_found_in_the_current_folder(own: str) -> None:
     chosen = settings(task=f"{own}:Line")
-    check_task(chosen)
+    load_task(chosen).check()
     task = load_task(chosen)
     assert task.name == "line"
     assert len(task.load(0).train) == 2
@@ -169,7 +169,7 @@ def test_ones_own_task_has_settings_of_its_own(own: str) -> None:
 
 def test_ones_own_package_has_to_be_allowed(own: str) -> None:
     chosen = settings(task=f"{own}:Line")
-    for use in (check_task, load_task):
+    for use in (lambda *named: load_task(*named).check(), load_task):
         use(chosen, None, Allowed.of([own]))
         with pytest.raises(ConfigError, match=rf"has not allowed the package '{own}' \(--allow {own}\)"):
             use(chosen, None, Allowed.of(["another"]))
@@ -181,7 +181,7 @@ def test_an_installed_task_is_found_by_its_entry_point(own: str, monkeypatch: py
         "fedappeal.core.plugins.entry_points",
         lambda group: EntryPoints([EntryPoint("straight", f"{own}:Line", group)]).select(group="fedappeal.tasks"),
     )
-    assert task_names() == [*TASKS.built_in, "straight"]
+    assert TASKS.names() == [*TASKS.built_in, "straight"]
     monkeypatch.syspath_prepend(str(Path.cwd()))
     assert load_task(settings(task="straight")).name == "line"
 
@@ -190,7 +190,7 @@ def test_the_task_in_the_docs_runs_as_printed(own: str) -> None:
     printed = (ROOT / "docs" / "tasks.md").read_text().partition("```python\n")[2].partition("```")[0]
     Path(f"{own}.py").write_text(printed)
     chosen = TaskSettings.parse({"task": f"{own}:TwoLines", "set": "two-lines.shift=0.2"})
-    check_task(chosen)
+    load_task(chosen).check()
     task = load_task(chosen)
     near, far = (task.load(k).train for k in (0, 3))
     torch.testing.assert_close(far.x[:, 1] - near.x[:, 1], torch.full((30,), 0.6))
@@ -218,7 +218,7 @@ def test_what_is_wrong_with_ones_own_task_is_one_line(own: str, attribute: str, 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("use", [check_task, load_task])
+@pytest.mark.parametrize("use", [lambda settings: load_task(settings).check(), load_task])
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -238,7 +238,9 @@ def test_errors_come_before_anything_starts(use: object, values: dict[str, objec
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("use", [check_task, lambda settings: load_task(settings).load(0)])
+@pytest.mark.parametrize(
+    "use", [lambda settings: load_task(settings).check(), lambda settings: load_task(settings).load(0)]
+)
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -9,8 +9,7 @@ import torch
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.task import Normalisation
 from fedappeal.trained import open_model
-from fedappeal.trained.model import TrainedModel
-from fedappeal.trained.predict import predict
+from fedappeal.trained.model import TrainedModel, predict
 from tests.trained.models import write_model
 
 RNG = np.random.default_rng(3)

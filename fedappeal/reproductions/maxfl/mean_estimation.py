@@ -22,7 +22,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import view

@@ -26,7 +26,7 @@ from client.training.requests import (
     seeded_noise,
     train_without_seed,
 )
-from fedappeal.core.measured import Evaluation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.draws import TORCH_GENERATOR
 from fedappeal.protocol.keys import TRAIN_SPLIT
 from fedappeal.protocol.packing import Arrays

@@ -12,8 +12,7 @@ from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.exchange import NO_ANSWER, NOT_SENT, SURVEY, Addressed, Channel, Exchange
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.exchange.replies import read_evaluate
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Instructions, Round
+from strategies.rounds.round import Instructions, Round, RoundRecord
 from strategies.rounds.sums.weighted_sum import Refused
 
 

@@ -50,6 +50,11 @@ class Owners:
         self.passing = dict(passing)
         self.changed = False
 
+    @contextmanager
+    def open(self) -> "Iterator[Owners]":
+        """See `Identities`: the owners of one run, for as long as its process runs."""
+        yield self
+
     def check(self, client_id: str, key: ProvenKey) -> None:
         """Check that a key may use a client-id.
 
@@ -91,15 +96,3 @@ class Identities(Protocol):
 
     def open(self) -> AbstractContextManager[Owners]:
         """Read them for a while, alone; what is changed meanwhile is kept."""
-
-
-class IdentitiesInMemory:
-    """The owners of one run, for as long as its process runs."""
-
-    def __init__(self) -> None:
-        self._owners = Owners()
-
-    @contextmanager
-    def open(self) -> Iterator[Owners]:
-        """See `Identities`."""
-        yield self._owners

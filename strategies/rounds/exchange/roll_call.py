@@ -18,9 +18,9 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.packing import Allowance
 from strategies.rounds.exchange.exchange import FIRST_POLL, LAST_POLL, Channel
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.exchange.ownership import Identities, IdentitiesInMemory, Owners, ProvenKey
+from strategies.rounds.exchange.ownership import Identities, Owners, ProvenKey
 from strategies.rounds.exchange.replies import DataRefused, read_client_id, read_proof, read_roll_call
-from strategies.rounds.hooks import Hooks
+from strategies.rounds.round import Hooks
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.sums.weighted_sum import Refused
 
@@ -144,7 +144,7 @@ class RollCall:
     config: ConfigRecord
     hooks: Hooks
     settings: SharedSettings
-    identities: Identities = field(default_factory=IdentitiesInMemory)
+    identities: Identities = field(default_factory=Owners)
     refused: dict[int, str] = field(default_factory=dict)
     _warned: bool = False
     _refusals: int = 0
@@ -199,9 +199,8 @@ class RollCall:
 
     def _take(self, answers: list[tuple[Call, Message]], online: set[int]) -> None:
         """Enrol the clients that answered, or record why they decline."""
-        simulated = Owners()
         real = any(call.node.real for call, _ in answers)
-        with self.identities.open() if real else nullcontext(simulated) as owners:
+        with self.identities.open() if real else nullcontext(Owners()) as owners:
             for call, message in answers:
                 node, now = call.node.node_id, self.channel.clock()
                 if is_from_superlink(message):  # it went offline before it could answer

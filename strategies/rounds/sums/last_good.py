@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.protocol import keys
 from strategies.rounds.algorithm import Algorithm
-from strategies.rounds.hooks import Hooks, RoundRecord
-from strategies.rounds.round import packed, unpacked
+from strategies.rounds.round import Hooks, RoundRecord, packed, unpacked
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, RecordDict

@@ -19,7 +19,7 @@ from client.state.store import ContextStore
 from fedappeal.cli.main import main
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.tasks import task_fingerprint
+from fedappeal.tasks import load_task
 from tests.node import Node, changed, run_config
 
 ROOT = Path(__file__).parents[3]
@@ -41,7 +41,7 @@ def participant(node: NodeSettings, config: RunConfig = CONFIG) -> Participant:
 def called(node: NodeSettings, config: RunConfig = CONFIG) -> Message:
     """Return what a client answers to the server's roll call."""
     own = {"partition-id": -1, **node.as_config()}
-    return Node(config, **own).reply("query", fingerprint=task_fingerprint(config.task_settings()))
+    return Node(config, **own).reply("query", fingerprint=load_task(config.task_settings()).fingerprint)
 
 
 @pytest.mark.parametrize(

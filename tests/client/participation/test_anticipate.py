@@ -7,8 +7,8 @@ import pytest
 
 from client.participant import ModelOutlook
 from client.participation.policies import Anticipate, stays_at
-from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Past, Situation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from tests.node import RUN_KEY, Node, run_config

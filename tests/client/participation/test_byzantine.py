@@ -10,14 +10,13 @@ from client.participation import byzantine
 from client.participation.byzantine import attackers, attacks, false_claims, noisy
 from client.training.models import arrays_of
 from fedappeal.core.local_rule import TrainingJob
-from fedappeal.core.measured import Evaluation, Measured
-from fedappeal.core.requirement import Requirement
+from fedappeal.core.requirement import Evaluation, Measured, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks import load_task
 from strategies import FedALIGN, FedAvg, MaxFL, MWFed, QFedAvg, Scaffold
-from strategies.adagd.gradient import Gradient
+from strategies.adagd.strategy import Gradient
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
 from strategies.mwfed import SATISFIED
 from strategies.rounds.algorithm import Algorithm

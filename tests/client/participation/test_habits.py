@@ -10,10 +10,9 @@ from pydantic import Field
 from client.participation.behaviour import Behaviour, Mixture, check_parts, compose, parts_of
 from client.participation.habits import Costly, Inertia, Once, Rest
 from client.participation.policies import Always, Appeal
-from fedappeal.core.measured import Evaluation
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.policy import Past, Policy, Situation
-from fedappeal.core.requirement import METRIC, Requirement
+from fedappeal.core.requirement import METRIC, Evaluation, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.metric import Metric

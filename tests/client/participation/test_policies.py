@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from client.participation.behaviour import Behaviour
 from client.participation.policies import Always, Anticipate, Appeal
-from fedappeal.core.measured import UNMEASURED, Evaluation
 from fedappeal.core.policy import Policy, Situation
 from fedappeal.core.registry import POLICIES
-from fedappeal.core.requirement import Requirement
+from fedappeal.core.requirement import UNMEASURED, Evaluation, Requirement
 from fedappeal.protocol.keys import Decision
 from strategies.adagd.strategy import Defect
 from strategies.fedalign.alignment import Match

@@ -10,8 +10,7 @@ from flwr.app import RecordDict
 
 from client.state.activity import ACTIVITY, KEPT_RUNS, Activity, Judged, note_judged, take_judged
 from client.state.store import DiskStore
-from fedappeal.core.measured import UNMEASURED, Evaluation
-from fedappeal.core.requirement import METRIC, Requirement
+from fedappeal.core.requirement import METRIC, UNMEASURED, Evaluation, Requirement
 from tests.node import Node, metrics_of, run_config
 
 RUN = {"strategy": "maxfl", "task": "digits", "rounds": 3}

@@ -8,7 +8,7 @@ import pytest
 from fedappeal.reproductions.adagd.settings import TASK, kept_share
 from fedappeal.reproductions.adagd.task import SOURCES, mixed
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task
+from fedappeal.tasks import load_task
 from fedappeal.tasks.arrays import Labels, Pixels
 from fedappeal.tasks.datasets.cifar10 import CIFAR10
 from fedappeal.tasks.datasets.idx_images import FashionMNIST
@@ -144,7 +144,7 @@ def test_what_is_not_allowed(own: dict[str, object], more: dict[str, object], li
     given = {"classes": "5,9", "keep": 0.9, "examples": 40, **own}
     values = {"task": TASK, "clients": 2, **{f"kept-share.{key}": value for key, value in given.items()}, **more}
     with pytest.raises(ConfigError) as error:
-        check_task(TaskSettings.parse(values))
+        load_task(TaskSettings.parse(values)).check()
     assert line in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -156,7 +156,7 @@ def test_without_its_data_an_arm_cannot_run(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setitem(SOURCES, "cifar10", Missing)
     with pytest.raises(ConfigError, match="no data here"):
-        check_task(settings(kept_share("0,1", 0.9, 40, "cifar10")))
+        load_task(settings(kept_share("0,1", 0.9, 40, "cifar10"))).check()
 
 
 def test_settings_as_a_command_line_gives_them() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol.keys import Decision
 from fedappeal.reproductions import load_experiment
 from fedappeal.reproductions.maxfl.convergence import compute, least_rounds, log_slope

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from fedappeal.core.measured import Evaluation
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.policy import Situation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError, Scalar

@@ -16,7 +16,7 @@ from client.training.models import arrays_of, evaluate, mean_gradient
 from client.training.sgd import SGD
 from client.turn import Turn
 from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.core.measured import UNMEASURED, Measured
+from fedappeal.core.requirement import UNMEASURED, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays, Layout

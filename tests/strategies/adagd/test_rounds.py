@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies import AdaGD, adagd

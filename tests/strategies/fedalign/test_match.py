@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.training.models import arrays_of
-from fedappeal.core.measured import Evaluation
 from fedappeal.core.policy import Situation
+from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Layout, content_size

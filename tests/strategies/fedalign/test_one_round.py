@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, Strategy
-from strategies.fedalign import FedALIGN, priority_loss
+from strategies.fedalign import FedALIGN
+from strategies.fedalign.alignment import priority_loss
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 from tests.strategies.fedalign.aligned import GLOBAL_LOSS, MATCH_ON, PRIORITY
 

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ConfigRecord
 
 import strategies.rounds.exchange.exchange
-from fedappeal.core.measured import Evaluation, Measured
+from fedappeal.core.requirement import Evaluation, Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError
 from server.checkpoints import Checkpoint

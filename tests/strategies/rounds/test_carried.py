@@ -9,8 +9,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from strategies import Strategy
 from strategies.rounds.exchange.replies import read_train
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Round
+from strategies.rounds.round import Round, RoundRecord
 from tests.quadratics import model
 from tests.strategies.made import MADE, crowd, every_strategy, one_round, told
 

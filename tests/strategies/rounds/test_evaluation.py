@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedappeal.protocol import keys
 from strategies import FedAvg
-from strategies.rounds.evaluation import summarise
+from strategies.rounds.algorithm import summarise
 from strategies.rounds.exchange.members import Member
 from tests.grid import MemoryGrid, Volunteer, model
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from fedappeal.protocol.packing import Layout, array_record
 from strategies import FedAvg
 from strategies.rounds.exchange.members import Members
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Round
+from strategies.rounds.round import Round, RoundRecord
 
 SENT = {"body.weight": np.array([[3.0, 0.0], [0.0, 4.0]], np.float32), "head.bias": np.array([1.0, 2.0], np.float32)}
 LAYOUT = Layout.of(SENT)

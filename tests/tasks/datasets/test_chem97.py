@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task
+from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import rdatasets
 from fedappeal.tasks.datasets.rdatasets import Chem97
 from tests.tasks.people import pupils, put_rdatasets
@@ -24,7 +24,7 @@ def fresh() -> Iterator[None]:
 
 def task_of(**values: object) -> Chem97:
     settings = TaskSettings.model_validate({"task": "chem97", "clients": 2, "min_examples": 5, **values})
-    check_task(settings)
+    load_task(settings).check()
     task = load_task(settings)
     assert isinstance(task, Chem97)
     return task

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task
+from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import cifar10
 from tests.tasks.image_files import batch_bytes
 from tests.tasks.small_data import SmallCIFAR10, write_cifar10
@@ -38,7 +38,7 @@ def test_clients_get_normalised_images_and_a_cnn(tmp_path: Path, monkeypatch: py
     written = write_cifar10(tmp_path)
     monkeypatch.setattr(cifar10, "CIFAR10", SmallCIFAR10)
     settings = TaskSettings(task="cifar10", clients=3, partition="iid")
-    check_task(settings, tmp_path)
+    load_task(settings, tmp_path).check()
     task = load_task(settings, tmp_path)
     x = torch.cat([split.x for k in range(3) for split in (task.load(k).train, task.load(k).test)])
     assert x.shape == (60, 3, 32, 32)
@@ -92,7 +92,7 @@ def test_no_data_and_no_network_is_one_line(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(
         ConfigError, match=r"task = 'cifar10' finds no data: put .*cifar-10-batches-py.*download"
     ) as caught:
-        check_task(TaskSettings(task="cifar10"), tmp_path / "new")
+        load_task(TaskSettings(task="cifar10"), tmp_path / "new").check()
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task
+from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import debian
 from fedappeal.tasks.datasets.debian import FEATURES, SECTIONS, Debian, Package, hashed, words
 from tests.tasks.people import stanza, write_available
@@ -35,7 +35,7 @@ def fresh() -> Iterator[None]:
 
 def task_of(root: Path | None, **values: object) -> Debian:
     settings = TaskSettings.model_validate({"task": "debian", "clients": 2, "min_examples": 2, **values})
-    check_task(settings, root)
+    load_task(settings, root).check()
     task = load_task(settings, root)
     assert isinstance(task, Debian)
     return task

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task
+from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import idx_images
 from tests.tasks.small_data import SmallEMNIST, write_emnist
 
@@ -23,7 +23,7 @@ def test_clients_get_normalised_images(tmp_path: Path, monkeypatch: pytest.Monke
     write_emnist(tmp_path)
     monkeypatch.setattr(idx_images, "EMNIST", SmallEMNIST)
     settings = TaskSettings(task="emnist", clients=4, partition="iid")
-    check_task(settings, tmp_path)
+    load_task(settings, tmp_path).check()
     task = load_task(settings, tmp_path)
     everyone = [split for k in range(4) for split in (task.load(k).train, task.load(k).test)]
     y = torch.cat([split.y for split in everyone])
@@ -63,7 +63,7 @@ def test_no_data_and_no_network_is_one_line(
 ) -> None:
     monkeypatch.setattr("torchvision.datasets.EMNIST.url", "http://127.0.0.1:9/gzip.zip")
     with pytest.raises(ConfigError) as caught:
-        check_task(TaskSettings(task=task), tmp_path / "new")
+        load_task(TaskSettings(task=task), tmp_path / "new").check()
     for part in (
         f"task = '{task}' finds no data",
         "EMNIST/raw",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task
+from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import idx_images
 from fedappeal.tasks.datasets.idx_images import FashionMNIST
 from fedappeal.tasks.labelled import PartitionedTask
@@ -87,7 +87,7 @@ def test_a_failed_download_is_one_line_and_leaves_nothing(
     if existing:
         root.mkdir(parents=True)
     with pytest.raises(ConfigError) as caught:
-        check_task(TaskSettings(task="fmnist"), root)
+        load_task(TaskSettings(task="fmnist"), root).check()
     message = str(caught.value)
     assert "\n" not in message
     for remedy in ("FashionMNIST/raw", "apt-get install dataset-fashion-mnist", "download", str(root)):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task
+from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import sent140
 from fedappeal.tasks.task import Task
 from tests.tasks.small_data import TWEETS, vector, write_tweets, write_vectors
@@ -16,7 +16,7 @@ from tests.tasks.small_data import TWEETS, vector, write_tweets, write_vectors
 
 def task_of(root: Path, **values: object) -> Task:
     settings = TaskSettings.model_validate({"task": "sent140", "clients": 2, "min_examples": 5, **values})
-    check_task(settings, root)
+    load_task(settings, root).check()
     return load_task(settings, root)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks import check_task, load_task
+from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.synth import Law, Synth
 
 
@@ -19,7 +19,7 @@ def unchecked(**values: object) -> Synth:
 
 def made(**values: object) -> Synth:
     task = unchecked(**{"clients": 6, "synth_examples": 400, **values})
-    check_task(task.settings)
+    load_task(task.settings).check()
     return task
 
 

@@ -12,8 +12,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.settings.config import ConfigError
 from strategies import FedAvg, PFedMe
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Reply
+from strategies.rounds.round import Reply, RoundRecord
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.weighted_sum import HeldModels
 from tests.grid import model, values_of

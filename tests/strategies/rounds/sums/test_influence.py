@@ -18,8 +18,7 @@ from strategies.fedalign.alignment import Statement, without_outliers
 from strategies.fedalign.strategy import PRIORITY
 from strategies.mwfed import loads
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.hooks import RoundRecord
-from strategies.rounds.round import Reply, Round
+from strategies.rounds.round import Reply, Round, RoundRecord
 from strategies.rounds.sums.influence import HELD, KEPT, Bounds, Direction, Medians, capped
 from strategies.rounds.sums.updates import log_norm, shortened
 from strategies.rounds.sums.weighted_sum import Refused
