@@ -71,12 +71,12 @@ class Seen:
 
     def serve(self, address: str, number: int) -> None:
         """Be client ``number``, for ever."""
-        from client.fleet.connection import connect
+        from client.fleet.connection import FleetConnection
         from client.settings import Connection
         from fedappeal.flower.node.fleet import LONGEST_HOLD, NotConnected
 
         with self.online:
-            fleet = connect(Connection(superlink=address, insecure=True))
+            fleet = FleetConnection(Connection(superlink=address, insecure=True))
         with self.making:
             self.connected += 1
         while True:

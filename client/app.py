@@ -6,7 +6,7 @@ that is not a join carries no model; no reply carries rho_k or data.
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -78,7 +78,7 @@ class _Answers:
         self._training: tuple[Mapping[str, Any], Mapping[str, Any], LocalTrainingSettings] | None = None
         """The latest message's config and the run's, and the local training that they ask for."""
 
-    def __reduce__(self) -> "tuple[Callable[[], _Answers], tuple[()]]":
+    def __reduce__(self) -> str:
         """Pickle as the process's own app: Flower's simulation sends it with each message.
 
         Raises:
@@ -86,7 +86,7 @@ class _Answers:
         """
         if self is not _answers:
             raise TypeError("a ClientApp with participants of its own cannot be sent to another process")
-        return _answers_of_this_process, ()
+        return "_answers"
 
     def _model(self, message: Message, participant: Participant) -> tuple[Arrays, str]:
         """Return the model that was sent, by name, and its content hash.
@@ -223,7 +223,7 @@ class _Answers:
             return _reply(message, metrics)
         measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, told, judged)
         turn = Turn(participant, message.content, arrays, server_round, run_key, training, told, measured)
-        claims = algorithm.report(measured) if participant.discloses.weight else {}
+        claims = algorithm.report(measured) if participant.node.report_weight else {}
         if attacking:
             claims = false_claims(participant.config, algorithm, claims, measured, requirement)
         metrics = {**claims, **metrics}  # what every reply says is no strategy's to change
@@ -262,9 +262,9 @@ class _Answers:
             keys.APPEALED: int(appealed),
             **measured.others,
         }
-        asked, may_tell = participant.config, participant.discloses
-        tells_train_loss = asked.report_train_loss and may_tell.loss
-        if may_tell.train_split and (asked.evaluate_train or tells_train_loss):
+        asked = participant.config
+        tells_train_loss = asked.report_train_loss and participant.discloses.loss
+        if participant.node.answer_train_split and (asked.evaluate_train or tells_train_loss):
             judged = judge(participant.judged_split, tuning_steps, use)
             metrics[keys.APPEALED_HELD_OUT if asked.holds_out else keys.APPEALED_TRAIN] = int(requirement.met(judged))
             if tells_train_loss:
@@ -309,7 +309,3 @@ participants = Participants()
 """The clients of a process that is a client, under a SuperLink or in Flower's simulation."""
 _answers = _Answers(participants)
 app = _app(_answers)
-
-
-def _answers_of_this_process() -> _Answers:
-    return _answers

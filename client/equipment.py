@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord
 
@@ -29,10 +29,6 @@ from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
 from fedappeal.system import versions
 from fedappeal.tasks.examples import OneClientsData
 
-if TYPE_CHECKING:
-    from client.settings import NodeSettings
-    from fedappeal.core.algorithm import ClientSide
-
 _LOSSES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS})
 _APPEALS = frozenset({keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED})
 _OF_TRAIN_SPLIT = frozenset({keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.TRAIN_LOSS})
@@ -46,29 +42,17 @@ class Disclosure:
     """Permission of each kind of content in a client's replies.
 
     Attributes:
-        loss: losses.
-        weight: what the strategy asks of a joined client besides the model.
-        appeal: whether a model meets the requirement, and what follows from that.
-        evaluation: how a model does: loss, metrics and what follows.
-        train_split: the same on the training examples.
+        run: the run's settings.
+        node: the owner's.
     """
 
-    loss: bool
-    weight: bool
-    appeal: bool
-    evaluation: bool
-    train_split: bool
+    run: RunConfig
+    node: NodeSettings
 
-    @classmethod
-    def of(cls, config: RunConfig, node: "NodeSettings") -> Self:
-        """Return what the run asks for and the owner allows."""
-        return cls(
-            loss=config.report_loss and node.report_loss,
-            weight=node.report_weight,
-            appeal=node.report_appeal,
-            evaluation=node.answer_evaluate,
-            train_split=node.answer_train_split,
-        )
+    @property
+    def loss(self) -> bool:
+        """Whether the run asks for losses, and the owner allows them."""
+        return self.run.report_loss and self.node.report_loss
 
     def check_run(self, config: Mapping[str, Any]) -> None:
         """Check that a run can do without what stays here.
@@ -82,7 +66,7 @@ class Disclosure:
         needs = (keys.NEEDS_LOSS, keys.NEEDS_WEIGHT, keys.NEEDS_APPEAL, keys.NEEDS_TRAIN_SPLIT)
         self._check(*(bool(config.get(key, 0)) for key in needs))
 
-    def check_train(self, algorithm: "ClientSide") -> None:
+    def check_train(self, algorithm: ClientSide) -> None:
         """Check that a strategy can do without what stays here, before its TRAIN is answered in any way.
 
         Raises:
@@ -100,14 +84,14 @@ class Disclosure:
 
     def of_evaluation(self, metrics: Mapping[str, V]) -> dict[str, V]:
         """Return what of an EVALUATE's answer may leave the device."""
-        if not self.evaluation:
+        if not self.node.answer_evaluate:
             return {keys.NUM_EXAMPLES: metrics[keys.NUM_EXAMPLES]}
         hidden: set[str] = set()
         if not self.loss:
             hidden |= _LOSSES
-        if not self.train_split:
+        if not self.node.answer_train_split:
             hidden |= _OF_TRAIN_SPLIT
-        if not self.appeal:
+        if not self.node.report_appeal:
             # The preferred model's figure is the global model's if and only if that one appeals: it tells as much.
             hidden |= _APPEALS | {key for key in metrics if key.startswith(keys.PREFERRED)}
         return {key: value for key, value in metrics.items() if key not in hidden}
@@ -116,12 +100,13 @@ class Disclosure:
         self, loss: bool = False, weight: bool = False, appeal: bool = False, train_split: bool = False
     ) -> None:
         """Compare what a run needs with what may be told."""
+        node = self.node
         for setting, needed, allowed, reason in (
             ("report-loss", loss, self.loss, "its strategy needs the clients' losses"),
-            ("report-weight", weight, self.weight, "its strategy needs what a client tells besides its model"),
-            ("report-appeal", appeal, self.appeal, _APPEAL),
-            ("answer-evaluate", train_split, self.evaluation, _ON_TRAINING),
-            ("answer-train-split", train_split, self.train_split, _ON_TRAINING),
+            ("report-weight", weight, node.report_weight, "its strategy needs what a client tells besides its model"),
+            ("report-appeal", appeal, node.report_appeal, _APPEAL),
+            ("answer-evaluate", train_split, node.answer_evaluate, _ON_TRAINING),
+            ("answer-train-split", train_split, node.answer_train_split, _ON_TRAINING),
         ):
             if needed and not allowed:
                 raise ConfigError(f"{setting} = False is not allowed in this run: {reason}")
@@ -230,7 +215,7 @@ class Equipment:
         self._strategy: ClientSide = cache.strategy_of(config) or STRATEGIES.load(
             config.strategy, node.allowed
         ).of_run(config)
-        self.discloses = Disclosure.of(config, node)
+        self.discloses = Disclosure(config, node)
         self._mixture = Mixture.of_run(config, self._strategy.policy)
         self._policy_maker = lru_cache(maxsize=None)(lambda name: policy_maker(config, node, name))
         self._seed, self._owners_policy = config.seed, node.participation

@@ -45,12 +45,8 @@ def _node_of(values: Mapping[str, Scalar]) -> NodeSettings:
     """Return an owner's settings; those of clients that differ in their partition-id alone are checked once."""
     place = values.get("partition-id", -1)
     if type(place) is not int or place < 0 or values.get("data"):
-        return _node_settings(_items(values))
-    return _node_settings(_items({**values, "partition-id": 0})).model_copy(update={"partition_id": place})
-
-
-def _items(values: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
-    return tuple(values.items())
+        return _node_settings(tuple(values.items()))
+    return _node_settings(tuple({**values, "partition-id": 0}.items())).model_copy(update={"partition_id": place})
 
 
 class _Known(NamedTuple):
@@ -124,9 +120,9 @@ class Participants:
     def _run_of(self, context: Context) -> RunConfig:
         """Return a run's settings; those of simulated clients are one object, and checked once."""
         if not self._data:
-            return _run_config(_items(context.run_config))
+            return _run_config(tuple(context.run_config.items()))
         if self._latest is None or self._latest[0] is not context.run_config:
-            self._latest = context.run_config, _run_config(_items(context.run_config))
+            self._latest = context.run_config, _run_config(tuple(context.run_config.items()))
         return self._latest[1]
 
     def _simulated(

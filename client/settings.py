@@ -100,19 +100,11 @@ class NodeSettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _noise_is_bounded(self) -> Self:
+    def _consistent(self) -> Self:
         if self.dp_epsilon and not self.clipping_norm:
             raise ValueError(f"clipping-norm = 0 is not allowed with dp-epsilon = {self.dp_epsilon:g}: more than 0")
-        return self
-
-    @model_validator(mode="after")
-    def _one_goodwill(self) -> Self:
         if self.refuse_mandatory and self.goodwill:
             raise ValueError(f"goodwill = {self.goodwill} is not allowed together with refuse-mandatory: 0")
-        return self
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
         if self.data:
             for name, number in (("partition-id", self.partition_id), ("num-partitions", self.num_partitions)):
                 if number != -1:

@@ -28,15 +28,21 @@ def is_table(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Columns:
-    """The owner's choice of columns.
+    """Columns of a table that are read: the owner's choice of them, or what `choose` makes of it.
 
     Attributes:
-        features: names of the features; empty: those that the task names, else all columns but the label.
+        features: names of the features, in the order of the inputs; empty, as an owner's choice: those that the task
+            names, else all columns but the label.
         label: name of the column of labels.
     """
 
     features: tuple[str, ...] = ()
     label: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, the label last."""
+        return (*self.features, self.label)
 
     @classmethod
     def parse(cls, features: str, label: str) -> "Columns":
@@ -55,25 +61,7 @@ class Columns:
         return cls(tuple(names), label)
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The columns of one table that are read.
-
-    Attributes:
-        features: their names, in the order of the inputs.
-        label: the name of the column of labels.
-    """
-
-    features: tuple[str, ...]
-    label: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All of them, the label last."""
-        return (*self.features, self.label)
-
-
-def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) -> Chosen:
+def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) -> Columns:
     """Return the columns of a table that are read.
 
     Args:
@@ -87,7 +75,7 @@ def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) 
     if not columns.label:
         raise Unfit(DataProblem.COLUMNS, f"label is missing: which column holds the labels ({shown(names)})")
     features = columns.features or tuple(of_task) or tuple(name for name in names if name != columns.label)
-    chosen = Chosen(features, columns.label)
+    chosen = Columns(features, columns.label)
     missing = [name for name in chosen.names if name and name not in names]
     if missing:
         reason = f"it has no column {' and no column '.join(missing)} (its header: {shown(names)})"

@@ -39,8 +39,12 @@ def read_npz(path: str, check_shape: CheckShape = any_shape, needed: Sequence[st
     """
     with _opened(path, needed) as file:
         headers = {name: _header(file, name) for name in ("x", "y") if name in file.files}
-        _check_shapes({name: shape for name, (shape, _) in headers.items()})
-        check_shape(headers["x"][0])
+        x, y = headers["x"][0], headers["y"][0] if "y" in headers else None
+        if y is not None and (not y or y[:1] != x[:1]):
+            raise Unfit(DataProblem.SHAPE, f"y has shape {y}, x has {x}: one label an example is needed")
+        if not x:
+            raise Unfit(DataProblem.SHAPE, "x has shape (): one row an example is needed")
+        check_shape(x)
         check_size(sum(prod(shape) * dtype.itemsize for shape, dtype in headers.values()), "its arrays")
         arrays: dict[str, Raw] = {}
         for key in headers:
@@ -51,14 +55,6 @@ def read_npz(path: str, check_shape: CheckShape = any_shape, needed: Sequence[st
             row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))[0])
             raise Unfit(DataProblem.VALUES, f"row {row} of {name} holds a value that is not finite")
     return arrays
-
-
-def _check_shapes(shapes: dict[str, Shape]) -> None:
-    x, y = shapes["x"], shapes.get("y")
-    if y is not None and (not y or y[:1] != x[:1]):
-        raise Unfit(DataProblem.SHAPE, f"y has shape {y}, x has {x}: one label an example is needed")
-    if not x:
-        raise Unfit(DataProblem.SHAPE, "x has shape (): one row an example is needed")
 
 
 @contextmanager

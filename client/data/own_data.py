@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client.data.columns import Chosen, Columns, choose, is_function, is_table
+from client.data.columns import Columns, choose, is_function, is_table
 from client.data.image_folder import class_folders, read_images
 from client.data.npz import Raw, any_shape, read_npz
 from client.data.own_function import find_function, load_by_function
@@ -59,7 +59,7 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
             names, check, _ = _OF_TABLES[Path(data).suffix.lower()]
             chosen = choose(names(data), columns)
             # Where the owner names no features, the task may: not every column has to hold numbers.
-            check(data, chosen if columns.features else Chosen((), chosen.label))
+            check(data, chosen if columns.features else Columns((), chosen.label))
         else:
             read_npz(data)
 
@@ -84,7 +84,7 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
             load_by_function(task, data) if is_function(data) else _from_files(task, data, columns or Columns())
         )
         split_data = _split(task.settings, client_id, examples)
-    parts = _parts(split_data)
+    parts = split_data.train, split_data.test
     labels = [only_tensor(part.y) for part in parts]
     variety = ""
     if task.num_classes and all(y is not None and not y.is_floating_point() for y in labels):
@@ -126,18 +126,15 @@ def _split(settings: TaskSettings, client_id: str, examples: Split | ClientData)
         _check_enough(settings, len(examples))
         rows = split(settings, client_id, np.arange(len(examples)))
         return ClientData(*(examples.take(torch.from_numpy(part)) for part in rows))
-    if not all(map(len, _parts(examples))):
+    train, test = len(examples.train), len(examples.test)
+    if not (train and test):
         raise Unfit(DataProblem.TOO_FEW, "one example at least is needed to train on, and one to test with")
-    _check_enough(settings, sum(map(len, _parts(examples))))
+    _check_enough(settings, train + test)
     most = settings.max_train_examples
-    if not most or len(examples.train) <= most:
+    if not most or train <= most:
         return examples
-    chosen = generator(settings.seed, "split", client=client_id).permutation(len(examples.train))[:most]
+    chosen = generator(settings.seed, "split", client=client_id).permutation(train)[:most]
     return ClientData(examples.train.take(torch.from_numpy(chosen)), examples.test)
-
-
-def _parts(data: ClientData) -> tuple[Split, Split]:
-    return data.train, data.test
 
 
 def _check_enough(settings: TaskSettings, examples: int) -> None:

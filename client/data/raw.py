@@ -50,7 +50,9 @@ def check_shape(held: tuple[int, ...], shape: tuple[int, ...]) -> None:
         Unfit: it is another.
     """
     if shape and held[1:] not in (shape, shape[1:] if _has_one_channel(shape) else shape):
-        raise Unfit(DataProblem.SHAPE, f"x has shape {held}: {_wanted(shape)} is needed, n examples first")
+        wanted = f"(n, {', '.join(map(str, shape))})"
+        wanted += f" or {wanted.replace('n, 1, ', 'n, ', 1)}" if _has_one_channel(shape) else ""
+        raise Unfit(DataProblem.SHAPE, f"x has shape {held}: {wanted} is needed, n examples first")
 
 
 def _has_one_channel(shape: tuple[int, ...]) -> bool:
@@ -65,11 +67,6 @@ def with_channel(raw: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np
         shape: of one of the task's inputs.
     """
     return raw[:, None] if _has_one_channel(shape) and raw.shape[1:] == shape[1:] else raw
-
-
-def _wanted(shape: tuple[int, ...]) -> str:
-    full = f"(n, {', '.join(map(str, shape))})"
-    return f"{full} or {full.replace('n, 1, ', 'n, ', 1)}" if _has_one_channel(shape) else full
 
 
 class LabelReader:

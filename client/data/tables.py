@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.columns import Chosen
+from client.data.columns import Columns
 from client.data.raw import LabelReader
 from client.data.unfit import Unfit
 from fedappeal.protocol.keys import DataProblem
@@ -35,13 +35,13 @@ def csv_names(path: str) -> list[str]:
         return names
 
 
-def check_csv(path: str, chosen: Chosen) -> None:
+def check_csv(path: str, chosen: Columns) -> None:
     """Read a table and keep nothing; raises as `read_csv`."""
     for _ in _rows(path, chosen, LabelReader(known=False)):
         pass
 
 
-def read_csv(path: str, chosen: Chosen, labels: LabelReader) -> NDArray[np.generic]:
+def read_csv(path: str, chosen: Columns, labels: LabelReader) -> NDArray[np.generic]:
     """Return a table's features, shape ``(n, features)``; its labels go to ``labels``.
 
     Args:
@@ -97,7 +97,7 @@ def _opened_csv(path: str) -> Iterator[tuple[list[str], Any]]:
         raise Unfit(DataProblem.UNREADABLE, f"it is no CSV that can be read ({error})") from None
 
 
-def _rows(path: str, chosen: Chosen, labels: LabelReader) -> Iterator[tuple[list[str], list[float]]]:
+def _rows(path: str, chosen: Columns, labels: LabelReader) -> Iterator[tuple[list[str], list[float]]]:
     """Yield each row's feature cells and their numbers; its label goes to ``labels``."""
     with _opened_csv(path) as (names, reader):
         places = [names.index(name) for name in chosen.features]
@@ -147,14 +147,14 @@ def parquet_names(path: str) -> list[str]:
         return list(file.schema_arrow.names)
 
 
-def check_parquet_table(path: str, chosen: Chosen) -> None:
+def check_parquet_table(path: str, chosen: Columns) -> None:
     """Read a table and keep nothing; raises as `read_parquet`."""
     with _opened_parquet(path, chosen) as file:
         for _ in _batches(file, chosen, LabelReader(known=False)):
             pass
 
 
-def read_parquet(path: str, chosen: Chosen, labels: LabelReader) -> NDArray[np.generic]:
+def read_parquet(path: str, chosen: Columns, labels: LabelReader) -> NDArray[np.generic]:
     """Return a table's features, shape ``(n, features)``; its labels go to ``labels``.
 
     Args:
@@ -180,7 +180,7 @@ def read_parquet(path: str, chosen: Chosen, labels: LabelReader) -> NDArray[np.g
 
 
 @contextmanager
-def _opened_parquet(path: str, chosen: Chosen | None = None) -> Iterator[Any]:
+def _opened_parquet(path: str, chosen: Columns | None = None) -> Iterator[Any]:
     """Open a Parquet file; the chosen columns are checked before any of them is read."""
     try:
         import pyarrow
@@ -201,7 +201,7 @@ def _opened_parquet(path: str, chosen: Chosen | None = None) -> Iterator[Any]:
         raise Unfit(DataProblem.UNREADABLE, f"it is no Parquet file that can be read ({error})") from None
 
 
-def _batches(file: Any, chosen: Chosen, labels: LabelReader) -> Iterator[tuple[int, NDArray[np.float64]]]:
+def _batches(file: Any, chosen: Columns, labels: LabelReader) -> Iterator[tuple[int, NDArray[np.float64]]]:
     """Yield features in batches, each with the number of its first row; labels go to ``labels``."""
     first = 0
     for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(chosen.names)):

@@ -12,7 +12,7 @@ class Unfit(ValueError):
         self.problem = problem
 
 
-class OwnDataError(ConfigError):
+class OwnDataError(Unfit, ConfigError):
     """Data that a client cannot use.
 
     The message names files and values: it is for the owner, not for the server.
@@ -20,10 +20,6 @@ class OwnDataError(ConfigError):
     Attributes:
         problem: all that the server may learn.
     """
-
-    def __init__(self, problem: DataProblem, message: str) -> None:
-        super().__init__(message)
-        self.problem = problem
 
 
 class OwnDataRefused(ConfigError):

@@ -91,7 +91,15 @@ def activate(fleet: GrpcFleet, identity: Identity, store: Store | None) -> int:
     """
     if identity.made_here:
         store = None
-        _register(fleet)
+        # Known already after a loss of the connection: it stays the same node.
+        with contextlib.suppress(AlreadyRegistered):
+            try:
+                fleet.register()
+            except KeyRequired:
+                raise Refused(
+                    f"the SuperLink at {fleet.address} admits registered keys only, and this node has none: make one "
+                    f"(fedappeal key), give it (key) and give its .pub to the operator"
+                ) from None
     here = {"superlink": fleet.address, "client-id": identity.client_id}
     last = store.read(_LAST) if store else None
     try:
@@ -119,18 +127,6 @@ def activate(fleet: GrpcFleet, identity: Identity, store: Store | None) -> int:
         except OSError as error:  # a full disk: the connection matters more
             log.warning("which node this client is could not be remembered: %s", error)
     return node_id
-
-
-def _register(fleet: GrpcFleet) -> None:
-    # Known already after a loss of the connection: it stays the same node.
-    with contextlib.suppress(AlreadyRegistered):
-        try:
-            fleet.register()
-        except KeyRequired:
-            raise Refused(
-                f"the SuperLink at {fleet.address} admits registered keys only, and this node has none: make one "
-                f"(fedappeal key), give it (key) and give its .pub to the operator"
-            ) from None
 
 
 def knows(fleet: GrpcFleet, node_id: int) -> bool:

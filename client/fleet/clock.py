@@ -6,6 +6,7 @@ and does not say what time it is. But the client may sign any time: which times 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 
 from fedappeal.flower.node.fleet import WrongClock
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
@@ -46,27 +47,17 @@ def seconds_ahead(passes: Passes) -> float | None:
     Returns:
         The difference, to half a second; None if it is more than 15 hours.
     """
-    ahead = _find(passes)
-    if ahead is None:
+    steps = range(int(_FURTHEST // BEHIND) + 1)
+    shifts = [sign * step * BEHIND for step in steps for sign in ((1, -1) if step else (1,))]  # the smallest first
+    batches = (shifts[start : start + _AT_ONCE] for start in range(0, len(shifts), _AT_ONCE))
+    if (good := next((shift for batch in batches for shift in compress(batch, passes(batch))), None)) is None:
         return None
     # The latest time that passes is the SuperLink's plus its tolerance.
-    good, bad = ahead, ahead + BEHIND + 2 * AHEAD
+    bad = good + BEHIND + 2 * AHEAD
     while bad - good > 0.5:
         middle = (good + bad) / 2
         good, bad = (middle, bad) if passes([middle])[0] else (good, middle)
     return AHEAD - good
-
-
-def _find(passes: Passes) -> float | None:
-    """Return a shift that passes, the smallest ones tried first."""
-    steps = range(int(_FURTHEST // BEHIND) + 1)
-    shifts = [sign * step * BEHIND for step in steps for sign in ((1, -1) if step else (1,))]
-    for start in range(0, len(shifts), _AT_ONCE):
-        batch = shifts[start : start + _AT_ONCE]
-        for shift, passed in zip(batch, passes(batch), strict=True):
-            if passed:
-                return shift
-    return None
 
 
 def describe(ahead: float | None, address: str) -> str:

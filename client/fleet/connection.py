@@ -17,7 +17,7 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from flwr.app import Message
 
 from client.fleet.activation import HEARTBEAT_INTERVAL, Identity, activate
 from client.fleet.clock import clock_measured
-from client.fleet.object_cache import ObjectCache
 from client.fleet.probe import probe
 from client.fleet.traffic import Traffic
 from client.settings import Connection
@@ -48,6 +47,8 @@ from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.objects import inflate, inflated_size
 from fedappeal.system.clock import CLOCK
 
+LARGEST_CACHE = 256 * 2**20
+"""Bytes of objects that are kept."""
 _HEARTBEAT_EVERY = 7.0
 _CONFIRM_AFTER = 2.0
 _SLOWEST_SERVER = 1e7  # bytes a second at which a server still sends what we wait to confirm
@@ -56,75 +57,100 @@ _AT_ONCE = 32  # objects that are asked for before their size is counted
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds between attempts to pull what is not there yet
 
 
-def connect(
-    connection: Connection,
-    identity: Identity | None = None,
-    store: Store | None = None,
-    largest: Callable[[], int] = lambda: 0,
-    traffic: Traffic | None = None,
-) -> "FleetConnection":
-    """Connect to the SuperLink and go online as a node.
+class ObjectCache:
+    """The most recently used objects, by object id (the SHA-256 of their bytes).
 
-    Args:
-        connection: where it is and how to speak to it.
-        identity: the node's key; the same key keeps the same node id as long as the SuperLink knows it.
-        store: where to remember the node id; it tells a key that is not known from one that is still online.
-        largest: returns the most bytes that a message may bring; 0: any number.
-        traffic: counts what is moved; None: its own, without a bound.
-
-    Raises:
-        NotConnected: if it is not there or does not admit the node.
-        ValueError: if the key is unfit.
+    It holds at most twice the bytes of the largest message seen (two models), and never more than `limit`.
     """
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    identity = identity or Identity.of(connection)
-    if reason := probe(connection):
-        raise NotConnected(reason)
-    file = connection.root_certificates
-    fleet = GrpcFleet(
-        connection.superlink,
-        identity.key,
-        insecure=connection.insecure,
-        root_certificates=Path(file).expanduser().read_bytes() if file else None,
-    )
-    try:
-        with clock_measured(fleet):
-            node_id = activate(fleet, identity, store)
-    except BaseException:
-        fleet.close()
-        raise
-    return FleetConnection(fleet, node_id, made_here=identity.made_here, largest=largest, traffic=traffic)
+
+    def __init__(self, limit: int = LARGEST_CACHE) -> None:
+        self._limit = limit
+        self._allowed = 0
+        self._objects: OrderedDict[str, bytes] = OrderedDict()
+        self.size = 0
+
+    def get(self, object_id: str) -> bytes | None:
+        """Return an object's bytes, None if they are not here."""
+        if object_id in self._objects:
+            self._objects.move_to_end(object_id)
+        return self._objects.get(object_id)
+
+    def add_message(self, objects: Mapping[str, bytes]) -> None:
+        """Remember the objects of one message, as far as they fit."""
+        self._allowed = max(self._allowed, min(self._limit, 2 * sum(map(len, objects.values()))))
+        for object_id, content in objects.items():
+            if object_id not in self._objects and len(content) <= self._allowed:
+                self._objects[object_id] = content
+                self.size += len(content)
+        while self.size > self._allowed:
+            self.size -= len(self._objects.popitem(last=False)[1])
+
+
+class _Room:
+    """The bytes that a message may still bring."""
+
+    def __init__(self, message: Announcement, largest: int) -> None:
+        self._message, self._largest, self._taken = message, largest, 0
+
+    def take(self, contents: Mapping[str, bytes]) -> None:
+        """Take in objects; MessageRefused where they are too many."""
+        self._taken += sum(map(len, contents.values()))
+        self.check(self._taken)
+
+    def check(self, size: int) -> None:
+        """Check a size; MessageRefused where it is too large."""
+        if self._largest and size > self._largest:
+            most = f"{self._largest / 1e6:g} MB"
+            raise MessageRefused(f"a message of more than this client's max-model = {most}", self._message.about)
 
 
 class FleetConnection:
     """A node that is online: receives messages, sends replies, keeps its heartbeat going. One per process.
 
     Attributes:
+        node_id: the node.
         traffic: what its messages, replies and bundles take.
     """
 
     def __init__(
         self,
-        fleet: GrpcFleet,
-        node_id: int,
-        *,
-        made_here: bool,
+        connection: Connection,
+        identity: Identity | None = None,
+        store: Store | None = None,
         largest: Callable[[], int] = lambda: 0,
         traffic: Traffic | None = None,
     ) -> None:
-        """Keep a node online that was activated.
+        """Connect to the SuperLink and go online as a node.
 
         Args:
-            fleet: the calls.
-            node_id: the node.
-            made_here: whether this process made its key, which is forgotten at the end.
-            largest: as in `connect`.
-            traffic: as in `connect`.
+            connection: where it is and how to speak to it.
+            identity: the node's key; the same key keeps the same node id as long as the SuperLink knows it.
+            store: where to remember the node id; it tells a key that is not known from one that is still online.
+            largest: returns the most bytes that a message may bring; 0: any number.
+            traffic: counts what is moved; None: its own, without a bound.
+
+        Raises:
+            NotConnected: if it is not there or does not admit the node.
+            ValueError: if the key is unfit.
         """
-        self._largest = largest
-        self.node_id = node_id
-        self._made_here = made_here
-        self._fleet = fleet
+        logging.getLogger("flwr").setLevel(logging.WARNING)
+        identity = identity or Identity.of(connection)
+        if reason := probe(connection):
+            raise NotConnected(reason)
+        file = connection.root_certificates
+        self._fleet = GrpcFleet(
+            connection.superlink,
+            identity.key,
+            insecure=connection.insecure,
+            root_certificates=Path(file).expanduser().read_bytes() if file else None,
+        )
+        try:
+            with clock_measured(self._fleet):
+                self.node_id = activate(self._fleet, identity, store)
+        except BaseException:
+            self._fleet.close()
+            raise
+        self._largest, self._made_here = largest, identity.made_here
         self._cache = ObjectCache()
         self._runs: dict[int, RunSettings] = {}
         self._unconfirmed: deque[tuple[float, int, str]] = deque()
@@ -134,11 +160,6 @@ class FleetConnection:
         self._closing = threading.Lock()
         self.traffic = traffic or Traffic()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-
-    @property
-    def cache_hits(self) -> int:
-        """Number of objects that did not have to be pulled."""
-        return self._cache.hits
 
     def receive(self, hold: float = 0.0, waits: Callable[[], bool] = always) -> Message | None:
         """Pull the oldest message for this node with all that it holds; None if there is none.
@@ -284,7 +305,7 @@ class FleetConnection:
                 self._forgotten = True
                 return
 
-    def _pull(self, run_id: int, object_ids: list[str], until: float, room: "_Room") -> dict[str, bytes]:
+    def _pull(self, run_id: int, object_ids: list[str], until: float, room: _Room) -> dict[str, bytes]:
         """Pull objects, waiting for those that the server has not sent yet, until the given time."""
         contents: dict[str, bytes] = {}
         wait = _FIRST_WAIT
@@ -323,21 +344,3 @@ class FleetConnection:
             with contextlib.suppress(MessageDropped):  # a run that has ended keeps nothing
                 self._fleet.confirm(self.node_id, run_id, object_id)
             self._unconfirmed.popleft()  # not before: a connection that is lost meanwhile leaves it to be confirmed
-
-
-class _Room:
-    """The bytes that a message may still bring."""
-
-    def __init__(self, message: Announcement, largest: int) -> None:
-        self._message, self._largest, self._taken = message, largest, 0
-
-    def take(self, contents: Mapping[str, bytes]) -> None:
-        """Take in objects; MessageRefused where they are too many."""
-        self._taken += sum(map(len, contents.values()))
-        self.check(self._taken)
-
-    def check(self, size: int) -> None:
-        """Check a size; MessageRefused where it is too large."""
-        if self._largest and size > self._largest:
-            most = f"{self._largest / 1e6:g} MB"
-            raise MessageRefused(f"a message of more than this client's max-model = {most}", self._message.about)

@@ -147,28 +147,25 @@ class AnswerBook:
         Raises:
             LimitReached: if it may not be answered, or the counts cannot be read.
         """
-        with self._changed() as content:
-            self._count(content, question, limits)
-
-    def _count(self, content: _Content, question: Question, limits: Limits) -> None:
-        run, number = content.run(question.run), question.server_round
-        rounds: Rounds = getattr(run, question.kind)
-        where = f"round {number} of this run"
-        if number not in rounds and len(rounds) >= KEPT_ROUNDS and number < min(rounds):
-            raise LimitReached(f"{where} is over: this client was asked about round {max(rounds)}")
-        asked = rounds.get(number, {})
+        number, where = question.server_round, f"round {question.server_round} of this run"
         most, limit = 1, "it trains one model with one set of settings a round"
         if question.kind == EVALUATE:
             most, limit = limits.max_evaluations, f"max-evaluations = {limits.max_evaluations}"
-        if question.digest not in asked and most and len(asked) >= most:
-            raise LimitReached(f"this client has answered another question in {where}: {limit}")
-        if (times := asked.get(question.digest, 0)) >= MOST_REPEATS:
-            raise LimitReached(f"this client has answered the same question {times} times in {where}")
-        if number not in run.train and number not in run.evaluate:
-            content.count("rounds", limits.max_rounds, self._today())
-        rounds[number] = {**asked, question.digest: times + 1}
-        for old in sorted(rounds)[:-KEPT_ROUNDS]:
-            del rounds[old]
+        with self._changed() as content:
+            run = content.run(question.run)
+            rounds: Rounds = getattr(run, question.kind)
+            if number not in rounds and len(rounds) >= KEPT_ROUNDS and number < min(rounds):
+                raise LimitReached(f"{where} is over: this client was asked about round {max(rounds)}")
+            asked = rounds.get(number, {})
+            if question.digest not in asked and most and len(asked) >= most:
+                raise LimitReached(f"this client has answered another question in {where}: {limit}")
+            if (times := asked.get(question.digest, 0)) >= MOST_REPEATS:
+                raise LimitReached(f"this client has answered the same question {times} times in {where}")
+            if number not in run.train and number not in run.evaluate:
+                content.count("rounds", limits.max_rounds, self._today())
+            rounds[number] = {**asked, question.digest: times + 1}
+            for old in sorted(rounds)[:-KEPT_ROUNDS]:
+                del rounds[old]
 
     def begin(self, run_key: str, initial: str, limits: Limits) -> None:
         """Count a run that is about to begin, or begins again from another model.
@@ -214,7 +211,8 @@ class AnswerBook:
             fcntl.flock(lock, fcntl.LOCK_EX)
             content = self._read()
             yield content
-            self._write(content)
+            # Not forced to the disk: a power cut may cost a few counts, and a small device's card lives longer.
+            replace_file(self._path, content.model_dump_json().encode(), durable=False, mode=0o600)
 
     def _read(self) -> _Content:
         """Return the counts.
@@ -233,7 +231,3 @@ class AnswerBook:
         except ValueError as error:
             log.warning("%s cannot be read, and is begun anew: %s", self._path, str(error).splitlines()[0])
             return _Content()
-
-    def _write(self, content: _Content) -> None:
-        # Not forced to the disk: a power cut may cost a few counts, and a small device's card lives longer.
-        replace_file(self._path, content.model_dump_json().encode(), durable=False, mode=0o600)

@@ -70,21 +70,20 @@ class Deadline:
         self._began = self.clock(), self.used()
 
     @classmethod
-    def of(cls, left: float, ttl: float, max_seconds: float, max_memory: float, max_cpu: float = 0.0) -> "Deadline":
+    def of(cls, left: float, ttl: float, limits: Limits) -> "Deadline":
         """Return the deadline of a message.
 
         Args:
             left: seconds until its time is over.
             ttl: seconds for which it counted at first.
-            max_seconds: the owner's limit; 0: none.
-            max_memory: the owner's limit in MB; 0: none.
-            max_cpu: the owner's limit in cores; 0: none.
+            limits: the owner's.
         """
         left -= min(_LONGEST_WAY_BACK, _WAY_BACK * ttl)
         reason = "the message's deadline came before the work was done"
-        if max_seconds and max_seconds < left:
-            left, reason = max_seconds, f"the work took longer than this client's max-seconds = {max_seconds:g}"
-        return cls(time.monotonic() + left, reason, max_memory * MEGABYTE, max_cpu=max_cpu)
+        if limits.max_seconds and limits.max_seconds < left:
+            left = limits.max_seconds
+            reason = f"the work took longer than this client's max-seconds = {left:g}"
+        return cls(time.monotonic() + left, reason, limits.max_memory * MEGABYTE, max_cpu=limits.max_cpu)
 
     def check(self) -> None:
         """Check that there is time, and about once a second that there is memory; wait where work was too fast.
@@ -153,14 +152,14 @@ class Guard:
         self.limits = limits = self.limits_now()
         about = message.metadata
         left = about.created_at + about.ttl - CLOCK.now()
-        self.deadline = Deadline.of(left, about.ttl, limits.max_seconds, limits.max_memory, limits.max_cpu)
+        self.deadline = Deadline.of(left, about.ttl, limits)
         self.deadline.check()
         if limits == Limits.off():
             return
         settings = [record for record in message.content.values() if not isinstance(record, ArrayRecord)]
         if sum(len(record.deflate()) for record in settings) > _LARGEST_CONFIG:
             raise LimitReached(f"the message tells more than {_LARGEST_CONFIG} bytes beside its models")
-        if str(_config(message).get(keys.PLUGINS, "")).count("\n") >= _MOST_PLUGINS:
+        if str(config_of(message).get(keys.PLUGINS, "")).count("\n") >= _MOST_PLUGINS:
             raise LimitReached(f"the roll call names more than {_MOST_PLUGINS} plug-ins")
 
     def check_question(self, message: Message, model: str) -> None:
@@ -182,7 +181,7 @@ class Guard:
         for name, record in message.content.items():
             if isinstance(record, ArrayRecord) and name != keys.ARRAYS:
                 models[name] = content_hash(record)
-        config = _config(message)
+        config = config_of(message)
         run = str(config.get(keys.RUN_KEY, "")) or f"run {message.metadata.run_id}"
         server_round = int(config.get(keys.SERVER_ROUND, 0))
         self._book.answer(Question(kind, run, server_round, question_digest(models, config)), self.limits)
@@ -256,6 +255,7 @@ class Guard:
             prune(store, self._book, run_key, self.limits.max_state, needed)
 
 
-def _config(message: Message) -> Mapping[str, Any]:
-    config = message.content.get(keys.CONFIG)
+def config_of(message: Message) -> Mapping[str, Any]:
+    """Return the config of a message; empty where it has none."""
+    config = message.content.get(keys.CONFIG) if message.has_content() else None
     return config if isinstance(config, ConfigRecord) else {}

@@ -82,8 +82,9 @@ class Protection:
             return
         if not rule.sends_model:
             raise ConfigError(f"{named} with local-rule = '{rule.name}': a reply is not one trained model (0)")
-        if (whole := _not_floating(layout)) is not None:
-            raise ConfigError(f"{named} with this model: '{whole}' is not floating point (0)")
+        whole = (name for name, _, dtype in layout.entries if not np.issubdtype(np.dtype(dtype), np.floating))
+        if (name := next(whole, None)) is not None:
+            raise ConfigError(f"{named} with this model: '{name}' is not floating point (0)")
 
 
 def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> ClientCall:
@@ -99,7 +100,7 @@ def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> C
     """
     config, protection = participant.config, Protection.of(participant.config, participant.node)
     protection.check(rule, participant.layout)
-    norm = protection.norm
+    norm, noise = protection.norm, protection.noise
     if not norm:
         return train
 
@@ -108,28 +109,27 @@ def protected(participant: Participant, rule: LocalRule, train: ClientCall) -> C
         sent, local = model_of(message.content), model_of(reply.content)
         length = update_norm(_views(local, local), _views(sent, local))
         if not math.isfinite(length):
-            reply.content[keys.ARRAYS] = _of_nan(local)
-        elif protection.noise.epsilon:
+            # Of NaN alone, for nothing would bound the other values: a server can send an infinite bias, of a unit
+            # that is never active.
+            nan = {name: Array(np.full_like(view(array), np.nan)) for name, array in local.items()}
+            reply.content[keys.ARRAYS] = ArrayRecord(nan)
+        elif noise.epsilon:
+            settings: Mapping[str, Any] = message.content[keys.CONFIG]
             if length == 0:  # Flower's mod divides by it
                 reply.content[keys.ARRAYS] = local = _nudged(local)
-            return add_noise(message, context, reply, local)
+            # By the update, not by the question: were the data to change between two, equal noise would cancel.
+            seed = draw_seed(
+                config.seed,
+                f"privacy/{noise_key(participant.store)}/{content_hash(local)}",
+                client=participant.client_id,
+                server_round=int(settings[keys.SERVER_ROUND]),
+            )
+            mod = local_dp_mod(norm, noise.sensitivity, noise.epsilon, noise.delta, seed)
+            return mod(message, context, lambda *_: reply)
         elif length > norm:  # one inside the norm stays as it is, to the bit
             clipped = clip_update(_views(local, local), _views(sent, local), norm)
             reply.content[keys.ARRAYS] = ArrayRecord(dict(zip(local, map(Array, clipped), strict=True)))
         return reply
-
-    def add_noise(message: Message, context: Context, reply: Message, local: ArrayRecord) -> Message:
-        settings: Mapping[str, Any] = message.content[keys.CONFIG]
-        # By the update, not by the question: were the data to change between two of them, equal noise would cancel.
-        seed = draw_seed(
-            config.seed,
-            f"privacy/{noise_key(participant.store)}/{content_hash(local)}",
-            client=participant.client_id,
-            server_round=int(settings[keys.SERVER_ROUND]),
-        )
-        noise = protection.noise
-        mod = local_dp_mod(norm, noise.sensitivity, noise.epsilon, noise.delta, seed)
-        return mod(message, context, lambda *_: reply)
 
     return train_protected
 
@@ -144,18 +144,6 @@ def noise_key(store: Store) -> str:
         record = Record({"key": secrets.token_hex(16)})
         store.write("noise-key", record)
     return str(record.values["key"])
-
-
-def _not_floating(layout: Layout) -> str | None:
-    return next((name for name, _, dtype in layout.entries if not np.issubdtype(np.dtype(dtype), np.floating)), None)
-
-
-def _of_nan(model: ArrayRecord) -> ArrayRecord:
-    """Return a model of NaN alone: it says that the update is not finite, and no value of it.
-
-    Nothing would bound the others: a server can send an infinite bias, of a unit that is never active.
-    """
-    return ArrayRecord({name: Array(np.full_like(view(array), np.nan)) for name, array in model.items()})
 
 
 def _views(model: ArrayRecord, names: Iterable[str]) -> list[NDArray]:

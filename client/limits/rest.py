@@ -170,19 +170,16 @@ class Rest:
         """Return why the client rests, in one line; empty: it does not."""
         if self.pause_file is not None and self.pause_file.exists():
             return f"nothing is worked on until {self.pause_file} is gone"
-        looked, why = self._latest
-        if self.clock() - looked >= _EVERY:
-            before, why = why, self._limit(why)
-            self._latest = self.clock(), why
-            if why != before:
-                self._note(why)
-        return why
-
-    def _limit(self, before: str) -> str:
-        try:
-            return why_resting(self.guard.limits_now(), self.around, self.guard.moved_today)
-        except ConfigError:  # a damaged file is said where a message is answered
+        looked, before = self._latest
+        if self.clock() - looked < _EVERY:
             return before
+        why = before
+        with suppress(ConfigError):  # a damaged file is said where a message is answered
+            why = why_resting(self.guard.limits_now(), self.around, self.guard.moved_today)
+        self._latest = self.clock(), why
+        if why != before:
+            self._note(why)
+        return why
 
     def _note(self, why: str) -> None:
         if self.pause_file is None:

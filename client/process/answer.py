@@ -10,10 +10,10 @@ from typing import Self
 from flwr.app import Message, MessageType
 
 from client.data.unfit import OwnDataError
+from client.limits.guard import config_of
 from client.state.activity import Activity, Judged
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import (
-    CONFIG,
     DATA_REFUSED,
     DECISION,
     INFO,
@@ -77,7 +77,7 @@ class Answer:
             settings: the run's.
             seconds: what the answer took.
         """
-        config = _config(self.message)
+        config = config_of(self.message)
         activity.answered(
             str(config.get(RUN_KEY, "")),
             settings,
@@ -94,12 +94,12 @@ def task_of(message: Message) -> str:
     """Return what a message asks for: ``round 3``, or ``roll call``."""
     if message.metadata.message_type.partition(".")[0] == MessageType.QUERY:
         return "roll call"
-    return f"round {_round(_config(message)) or message.metadata.group_id or '?'}"
+    return f"round {_round(config_of(message)) or message.metadata.group_id or '?'}"
 
 
 def round_of(message: Message) -> int | None:
     """Return the round that a message is of; None: of none."""
-    return _round(_config(message)) or None
+    return _round(config_of(message)) or None
 
 
 def _outcome(message: Message, reply: Message) -> str:
@@ -120,10 +120,6 @@ def _declined(reply: Message) -> str:
     """Return the data problem for which an answer declines the roll call; empty: none."""
     info = reply.content.config_records.get(INFO) if reply.has_content() else None
     return str(info.get(DATA_REFUSED, "")) if info else ""
-
-
-def _config(message: Message) -> Mapping[str, object]:
-    return (message.content.config_records.get(CONFIG) if message.has_content() else None) or {}
 
 
 def _round(config: Mapping[str, object]) -> int:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client.fleet.activation import Identity
-from client.fleet.connection import FleetConnection, connect
+from client.fleet.connection import FleetConnection
 from client.fleet.polling import poll_wait, retry_wait
 from client.fleet.traffic import Traffic
 from client.limits.guard import Guard
@@ -31,7 +31,7 @@ from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
 from client.state.activity import Activity, forget_work, run_of, take_judged, working
 from client.state.own_key import note_connection
-from client.state.store import DiskStore, clear_up, make_private
+from client.state.store import DiskStore, tidy
 from fedappeal.core.store import Record
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import error_reply, set_times
@@ -100,9 +100,8 @@ def run_client(
     app: ClientApp,
     *,
     connect_timeout: float | None = None,
-    on_event: OnEvent | None = None,
-    around: Surroundings | None = None,
-    watch: OnEvent | None = None,
+    on_event: OnEvent = _log,
+    watch: OnEvent = lambda event: None,
     alive: Alive = lambda seconds: None,
     log_as_json: bool = False,
 ) -> int:
@@ -113,9 +112,8 @@ def run_client(
         connection: how to reach the SuperLink.
         app: what answers messages; an exception of it becomes an error reply, and the client keeps serving.
         connect_timeout: seconds to try for a first connection; None: for ever. A lost one is tried again for ever.
-        on_event: told of everything that happens; None: the logger ``fedappeal.client``, by default to standard
-            output.
-        around: where the client stands; None: as this device says.
+        on_event: told of everything that happens; by default it goes to the logger ``fedappeal.client``, and that to
+            standard output.
         watch: told of the same, besides.
         alive: called while all is well; the next call comes within that many seconds.
         log_as_json: whether that logger prints JSON lines.
@@ -123,13 +121,12 @@ def run_client(
     Returns:
         0 after a signal; 2 where the state folder is in use, the key is unfit or no connection was made in time.
     """
-    if on_event is None:
+    if on_event is _log:
         _log_to_terminal(log_as_json)
-    watchers = [on_event or _log, *([watch] if watch else [])]
 
     def tell(event: Event) -> None:
-        for watcher in watchers:
-            watcher(event)
+        on_event(event)
+        watch(event)
 
     try:
         identity = Identity.of(connection)
@@ -140,11 +137,8 @@ def run_client(
         folder = Path(node.state_dir).expanduser() if node.state_dir else None
         with only_process(folder) if folder else nullcontext(), GracefulShutdown() as shutdown:
             if folder:
-                make_private(folder)
-                clear_up(folder)
-            here = around or Surroundings()
-            client = _Client(node, connection, app, identity, connect_timeout, tell, shutdown, here, alive)
-            return client.serve()
+                tidy(folder)
+            return _Client(node, connection, app, identity, connect_timeout, tell, shutdown, alive).serve()
     except InUse as error:
         other = f"another client (process {error.process}): stop it, or give another folder"
         tell(Event("given-up", f"state-dir = '{node.state_dir}' is in use by {other}"))
@@ -167,7 +161,6 @@ class _Client:
     connect_timeout: float | None
     on_event: OnEvent
     shutdown: GracefulShutdown
-    around: Surroundings = field(default_factory=Surroundings)
     alive: Alive = lambda seconds: None
 
     def __post_init__(self) -> None:
@@ -179,12 +172,12 @@ class _Client:
             self._store.write("identity", Record({"client-id": self.node.client_id}))
         self._folder = folder
         forget_work(folder)
-        self._pause_file = folder / PAUSED if folder else None
         self._activity = Activity(folder) if folder else None
         self._guard = Guard(folder, self.node.limits)
-        self._rest = Rest(self._pause_file, self._guard, self.around)
-        self._traffic = Traffic(self._bandwidth, self._wait)
-        check_surroundings(self._guard.limits, self.around)
+        around = Surroundings()
+        self._rest = Rest(folder / PAUSED if folder else None, self._guard, around)
+        self._traffic = Traffic(lambda: self._limits().max_bandwidth * MEGABYTE, self._wait)
+        check_surroundings(self._guard.limits, around)
 
     def _tell(self, kind: str, text: str, about: Message | None = None) -> None:
         run = about.metadata.run_id if about is not None else None
@@ -196,19 +189,18 @@ class _Client:
         """Connect and answer until asked to end; returns the exit code."""
         try:
             while not self.shutdown.asked.is_set():
-                fleet = self._connect()
+                fleet = self._persist(self._open)
                 if fleet is None:
                     break
+                self.connect_timeout = None
+                self._tell("connected", f"connected to {self.connection.superlink} as node {fleet.node_id}")
                 self.shutdown.last_act = fleet.close
-                try:
-                    self._serve_on(fleet)
-                    fleet.close()
-                except NodeForgotten as error:
-                    self._tell("waiting", f"{error}; connecting again")
-                    fleet.abandon()
-                except BaseException:
-                    fleet.close()
-                    raise
+                with fleet:
+                    try:
+                        self._serve_on(fleet)
+                    except NodeForgotten as error:
+                        self._tell("waiting", f"{error}; connecting again")
+                        fleet.abandon()
         except _GivenUp as error:
             self._tell("given-up", str(error))
             return 2
@@ -217,29 +209,16 @@ class _Client:
         self._tell("ended", "ended, offline")
         return 0
 
-    def _connect(self) -> FleetConnection | None:
-        """Connect, however long it takes; None when asked to end."""
-        fleet = self._persist(self._open)
-        if fleet is not None:
-            self.connect_timeout = None
-            self._tell("connected", f"connected to {self.connection.superlink} as node {fleet.node_id}")
-        return fleet
-
     def _open(self) -> FleetConnection:
-        return connect(self.connection, self.identity, self._store, self._largest_message, self._traffic)
+        def largest() -> int:
+            return int(self._limits().max_model * MEGABYTE)
 
-    def _bandwidth(self) -> float:
-        """Return the most bytes a second that are sent and fetched; 0: any number."""
-        return self._limits().max_bandwidth * MEGABYTE
+        return FleetConnection(self.connection, self.identity, self._store, largest, self._traffic)
 
     def _limits(self) -> Limits:
         with contextlib.suppress(ConfigError):  # a damaged file is said where the message is answered
             self._guard.limits = self._guard.limits_now()
         return self._guard.limits
-
-    def _largest_message(self) -> int:
-        """Return the most bytes that a message may bring; 0: any number."""
-        return int(self._limits().max_model * MEGABYTE)
 
     def _serve_on(self, fleet: FleetConnection) -> None:
         """Answer messages until asked to end, or until the SuperLink has forgotten this node."""
@@ -335,16 +314,13 @@ class _Client:
         except BaseException as error:  # the owner's function and plug-ins may raise anything, and end nothing
             LOGGER.debug("the app raised", exc_info=True)
             reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+            owners = (self.node.state_dir, self.node.data, self.node.data_dir, self.connection.key)
             take_judged(context.state)  # what failed is no figure of the next model
-            return Answer("failed", f"failed, {reason}", message, error_reply(self._reason(error), message))
+            return Answer("failed", f"failed, {reason}", message, error_reply(reason_of(error, owners), message))
         finally:
             self._states[run_id] = context.state
             while len(self._states) > _KEPT_RUNS:
                 self._states.pop(next(iter(self._states)))
-
-    def _reason(self, error: BaseException) -> str:
-        node = self.node
-        return reason_of(error, (node.state_dir, node.data, node.data_dir, self.connection.key))
 
     def _persist(self, act: Callable[[], T], *, until: float | None = None) -> T | None:
         """Do something that needs the SuperLink, again and again until it works.

@@ -10,19 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flwr.app import ConfigRecord, RecordDict
 from pydantic import TypeAdapter
 
 from fedappeal.core.requirement import LOSS, METRIC, Evaluation, Requirement
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
 from fedappeal.system.wording import counted
-
-if TYPE_CHECKING:
-    from flwr.app import RecordDict
 
 ACTIVITY = "activity.json"
 """The file's name in the state folder."""
@@ -71,7 +68,7 @@ class Judged:
 
 
 def note_judged(
-    state: "RecordDict",
+    state: RecordDict,
     evaluation: Evaluation,
     requirement: Requirement,
     split: str,
@@ -86,8 +83,6 @@ def note_judged(
         split: on which data.
         goodwill: rounds that it has joined on request, and how many it gives; None: it was not asked to train.
     """
-    from flwr.app import ConfigRecord
-
     figure, of, bound = evaluation.loss, LOSS, "below"
     if requirement.of == METRIC:
         metric = evaluation.metric
@@ -98,7 +93,7 @@ def note_judged(
         state[_JUDGED] = ConfigRecord({key: value for key, value in judged.items() if value is not None})
 
 
-def take_judged(state: "RecordDict") -> Judged | None:
+def take_judged(state: RecordDict) -> Judged | None:
     """Take out of a context's state what was noted; None where nothing was."""
     record: Any = state.get(_JUDGED)
     if record is None:
@@ -177,9 +172,7 @@ def run_of(settings: Mapping[str, object]) -> str:
     return f"{strategy} on {task}" if strategy and task else "a run of another kind"
 
 
-@lru_cache
-def _runs() -> TypeAdapter[list[RunActivity]]:
-    return TypeAdapter(list[RunActivity])
+_RUNS: TypeAdapter[list[RunActivity]] = TypeAdapter(list[RunActivity])
 
 
 class Activity:
@@ -194,7 +187,7 @@ class Activity:
         if not self._path.exists():
             return {}
         try:
-            runs = _runs().validate_json(self._path.read_bytes())
+            runs = _RUNS.validate_json(self._path.read_bytes())
         except (OSError, ValueError) as error:
             log.warning("%s cannot be read, and is begun anew: %s", self._path, str(error).splitlines()[0])
             return {}

@@ -3,8 +3,9 @@
 import json
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +47,13 @@ def _run_record(values: tuple[tuple[str, Scalar], ...]) -> Record:
     return Record(dict(values))
 
 
-def _past(
-    server_round: int,
-    decision: int,
-    loss: float,
-    held_out: float = math.nan,
-    wishes: Sequence[int] = (),
-    mandatory: int = 0,
-) -> Past:
+_ABSENT: list[Any] = [0, 0, math.nan, math.nan, (), 0]
+"""In place of what a round that an earlier version kept does not say."""
+
+
+def _past(line: list[Any]) -> Past:
     """Return a round that was kept as a list of numbers."""
+    server_round, decision, loss, held_out, wishes, mandatory = [*line, *_ABSENT[len(line) :]]
     held_out = held_out if math.isfinite(held_out) else math.nan  # one NaN for all: equal pasts compare as equal
     wished = tuple(Decision(wish) for wish in wishes)
     return Past(server_round, Decision(decision), float(loss), held_out, wished, bool(mandatory))
@@ -156,7 +155,7 @@ class RunMemory:
         """Return the rounds before one, oldest first; later ones are about to be run again."""
         record = self._store.read(f"past-{self._run_key}")
         lines = json.loads(str(record.values["rounds"])) if record else []
-        past = (_past(*line) for line in lines)
+        past = map(_past, lines)
         return tuple(earlier for earlier in past if earlier.server_round < server_round)
 
     def keep_past(self, past: tuple[Past, ...]) -> None:

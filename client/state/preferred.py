@@ -39,16 +39,9 @@ def keep(store: Store, arrays: Arrays, card: ModelCard) -> None:
 def describe_preferred(store: DiskStore) -> list[str]:
     """Return a line for each preferred model that is kept, the newest run's first; a damaged one says so."""
     names = _newest_first(store)
-    if record_name(_run_key_of_latest(store)) not in names:
+    if record_name(str(store.readable_values(LATEST).get(RUN_KEY, ""))) not in names:
         names.insert(0, LATEST)  # of a version that kept one alone
     return [line for name in names if (line := _line(store, name))]
-
-
-def _run_key_of_latest(store: DiskStore) -> str:
-    try:
-        return str((store.values(LATEST) or {}).get(RUN_KEY, ""))
-    except ConfigError:
-        return ""
 
 
 def _newest_first(store: DiskStore) -> list[str]:

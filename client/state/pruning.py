@@ -4,14 +4,13 @@ A run leaves a record of itself, its requirement with the model trained alone, a
 variates, a personal part). The run that is served is never touched, nor is what belongs to no run.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from client.limits.answer_book import AnswerBook
 from client.limits.limits import MEGABYTE, LimitReached
 from client.state import preferred
 from client.state.store import DiskStore
 from fedappeal.core.store import Record
-from fedappeal.settings.config import ConfigError, Scalar
 
 KEPT_RUNS = 20
 """Latest runs of which everything is kept."""
@@ -37,7 +36,7 @@ def prune(store: DiskStore, book: AnswerBook, served: str, max_state: float, nee
         LimitReached: if there is no room for the run.
     """
     runs = _oldest_first(store, book, served)
-    left = {key for key in runs if _values(store, _RUN + key).get("left-round")}
+    left = {key for key in runs if store.readable_values(_RUN + key).get("left-round")}
     past = runs[:-1]
     for key in past[: max(0, len(runs) - KEPT_RUNS)]:
         _forget(store, key, runs, keep_mark=key in left)
@@ -76,7 +75,7 @@ def _forget(store: DiskStore, key: str, runs: Sequence[str], *, keep_mark: bool)
         if name.startswith(f"{preferred.LATEST}-") or _run_of(name, runs) != key:
             continue
         if name == _RUN + key and keep_mark:
-            if (values := _values(store, name)).get("requirement"):
+            if (values := store.readable_values(name)).get("requirement"):
                 store.write(name, Record({**values, "requirement": ""}))
         else:
             store.delete(name)
@@ -93,15 +92,7 @@ def _run_of(name: str, runs: Iterable[str]) -> str | None:
 def _forget_requirements(store: DiskStore) -> None:
     """Forget requirements that no run refers to."""
     names = store.names()
-    wanted = {_values(store, name).get("requirement", "") for name in names if name.startswith(_RUN)}
+    wanted = {store.readable_values(name).get("requirement", "") for name in names if name.startswith(_RUN)}
     for name in names:
         if name.startswith(_REQUIREMENT) and name not in wanted:
             store.delete(name)
-
-
-def _values(store: DiskStore, name: str) -> Mapping[str, Scalar]:
-    """Return a record's scalars; none where it is not there or damaged, which is for its reader to say."""
-    try:
-        return store.values(name) or {}
-    except ConfigError:
-        return {}

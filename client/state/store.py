@@ -97,6 +97,12 @@ class DiskStore:
         """Return a record's scalars without reading its arrays, or None; errors as in `look`."""
         return self._first_readable(name, read_values)
 
+    def readable_values(self, name: str) -> dict[str, Scalar]:
+        """Return a record's scalars; none where it is not there or damaged, which is for its reader to say."""
+        with suppress(ConfigError):
+            return self.values(name) or {}
+        return {}
+
     def written(self, name: str) -> float:
         """Return when the record of that name was written, in seconds since the epoch."""
         path = self.path(name)
@@ -142,19 +148,18 @@ class DiskStore:
         return self.folder / _COPIES / f"{name}.safetensors"
 
 
-def clear_up(folder: Path) -> None:
-    """Delete what a killed client left half-written: it may be as large as a model, and no limit counts it."""
-    for place in (folder, folder / _COPIES):
-        delete_unfinished(place)
+def tidy(folder: Path) -> None:
+    """Let only its owner read a state folder, and delete what a killed client left half-written in it.
 
-
-def make_private(folder: Path) -> None:
-    """Let only its owner read a state folder, where the file system knows owners."""
-    with suppress(OSError):
+    That may be as large as a model, and no limit counts it.
+    """
+    with suppress(OSError):  # a file system that knows no owners
         folder.chmod(_FOLDER)
         for path in folder.rglob("*"):
             if not path.is_symlink():
                 path.chmod(_FOLDER if path.is_dir() else _FILE)
+    for place in (folder, folder / _COPIES):
+        delete_unfinished(place)
 
 
 def is_precious(name: str) -> bool:

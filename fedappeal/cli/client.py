@@ -59,7 +59,7 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     beats = Heartbeat(Path(process.heartbeat).expanduser().absolute()) if process.heartbeat else None
     from client.app import app
 
-    def serve(watch: OnEvent | None, alive: Alive) -> int:
+    def serve(watch: OnEvent, alive: Alive) -> int:
         timeout = process.connect_timeout or None
         return run_client(
             node, connection, app, connect_timeout=timeout, watch=watch, alive=alive, log_as_json=as_json
@@ -69,7 +69,7 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     beside = _page(folder, process.page_port, node.limits) if process.page else nullcontext()
     if not metrics.port:
         with beside:
-            code = serve(None, beat)
+            code = serve(lambda event: None, beat)
         sys.exit(code)
     from fedappeal.views.metrics.client_metrics import ClientMetrics
 

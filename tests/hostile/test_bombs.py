@@ -33,7 +33,7 @@ import re, sys, time
 from pathlib import Path
 import client.data.tables, client.data.image_folder, client.data.npz, client.data.own_data, client.data.to_predict
 import numpy, torch, pyarrow.parquet, PIL.Image, PIL.PngImagePlugin, fedappeal.hf.texts
-from client.data.columns import Chosen, Columns
+from client.data.columns import Columns
 from client.data.raw import LabelReader
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
@@ -52,8 +52,8 @@ print(highest() - before, time.monotonic() - begun)
 """
 CHECK = "client.data.own_data.check_own_data(path, Columns(label='y'))"
 LOAD = "client.data.own_data.load_own_data(task, path, 'alice')"
-CSV = "client.data.tables.read_csv(path, Chosen(('x',), 'y'), LabelReader(num_classes=10))"
-PARQUET = "client.data.tables.read_parquet(path, Chosen(('x',), 'y'), LabelReader(num_classes=10))"
+CSV = "client.data.tables.read_csv(path, Columns(('x',), 'y'), LabelReader(num_classes=10))"
+PARQUET = "client.data.tables.read_parquet(path, Columns(('x',), 'y'), LabelReader(num_classes=10))"
 PREDICT = """from fedappeal.trained.card import read_card
     list(client.data.to_predict.examples_in(Path(path), read_card(Path(path).with_name('m'))).batches)"""
 TEXTS = "fedappeal.hf.texts.read_table(Path(path), 'x')"

@@ -118,10 +118,10 @@ class Clock:
 
 
 def test_the_deadline_is_the_messages_or_the_owners_whichever_comes_first() -> None:
-    now = time.monotonic()
-    assert Deadline.of(60.0, 60.0, 0.0, 0.0).until - now == pytest.approx(59.0, abs=1.0)  # a second for the way back
-    assert Deadline.of(10.0, 10.0, 0.0, 0.0).until - now == pytest.approx(9.0, abs=0.4)
-    assert Deadline.of(1e9, 1e9, 20.0, 0.0).until - now == pytest.approx(20.0, abs=1.0)
+    now, none = time.monotonic(), Limits.off()
+    assert Deadline.of(60.0, 60.0, none).until - now == pytest.approx(59.0, abs=1.0)  # a second for the way back
+    assert Deadline.of(10.0, 10.0, none).until - now == pytest.approx(9.0, abs=0.4)
+    assert Deadline.of(1e9, 1e9, Limits(max_seconds=20.0)).until - now == pytest.approx(20.0, abs=1.0)
     clock = Clock()
     deadline = Deadline(101.0, "too late", clock=clock)
     deadline.check()

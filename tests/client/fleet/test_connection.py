@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from client.fleet.activation import Identity
-from client.fleet.connection import FleetConnection, connect
+from client.fleet.connection import FleetConnection
 from client.settings import Connection
 from client.state.store import DiskStore
 from fedappeal import __version__
@@ -40,14 +40,14 @@ def connection(superlink: Any) -> Connection:
 def abandoned(connection: Connection) -> tuple[Identity, int, float]:
     """A node that vanished without a word, before all tests: see the last one."""
     identity = Identity.of(connection)
-    fleet = connect(connection, identity)
+    fleet = FleetConnection(connection, identity)
     fleet.abandon()
     return identity, fleet.node_id, time.monotonic()
 
 
 @pytest.fixture
 def fleet(connection: Connection) -> Iterator[FleetConnection]:
-    with connect(connection) as connected:
+    with FleetConnection(connection) as connected:
         yield connected
 
 
@@ -75,7 +75,7 @@ def count_pulls(fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 def test_a_node_is_online_until_it_closes(run: Any, connection: Connection) -> None:
-    with connect(connection) as fleet:
+    with FleetConnection(connection) as fleet:
         assert fleet.node_id in run.nodes()
         assert fleet.receive() is None
     assert fleet.node_id not in run.nodes()
@@ -109,7 +109,6 @@ def test_a_model_is_pulled_once_for_evaluate_and_train(
         assert sum(pulls[before:]) == expected
         fleet.reply(Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message), 0.0)
         assert run.pull(sent)["metrics"] == {"loss": 1.0}
-    assert fleet.cache_hits == 3
 
 
 def test_a_message_that_was_half_pulled_when_the_connection_broke_is_pulled_to_its_end(
@@ -246,23 +245,23 @@ def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch:
         ca = tls.ca.read_bytes()
         options = {"superlink": superlink.fleet_address, "root_certificates": str(tls.ca)}
         with pytest.raises(NotConnected, match="admits registered keys only, and this node has none"):
-            connect(Connection(**options))
+            FleetConnection(Connection(**options))
         connection = Connection(**options, key=str(key))
         identity = Identity.of(connection)
         unknown = rf"does not admit this node's key \({identity.client_id}\): it is not registered there"
         with pytest.raises(NotConnected, match=unknown):
-            connect(connection)
+            FleetConnection(connection)
         register(superlink.control_address, [PublicKey.read(key.with_suffix(".pub"))], ca)
         node_id = list_nodes(superlink.control_address, ca)[0].node_id
         for _ in range(2):  # the same key is the same node
-            with connect(connection, identity, store) as fleet:
+            with FleetConnection(connection, identity, store) as fleet:
                 assert fleet.node_id == node_id
                 assert fleet.receive() is None
                 # One that was here before can tell a key that is online from one that is not known.
                 with pytest.raises(NotConnected, match="still counts this node as online"):
-                    connect(connection, identity, store)
+                    FleetConnection(connection, identity, store)
                 with pytest.raises(NotConnected, match="or another process is online with it"):
-                    connect(connection, identity)
+                    FleetConnection(connection, identity)
         for ahead, said in (
             (3600.2, r"3600 s \(1\.0 hours\) ahead of"),
             (-400.2, "400 s behind"),
@@ -271,13 +270,13 @@ def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch:
             with monkeypatch.context() as patch:
                 patch.setattr(signing, "now", lambda ahead=ahead: datetime.now(UTC) + timedelta(seconds=ahead))
                 with pytest.raises(NotConnected, match=f"this machine's clock is .*{said}"):
-                    connect(connection, identity)
+                    FleetConnection(connection, identity)
         fab = build_fab({"a": 1}, "remote_server:app")
         run_id = submit(superlink.control_address, fab, root_certificates=ca)
         assert not run_status(superlink.control_address, run_id, root_certificates=tls.ca.read_bytes()).finished
         unregister(superlink.control_address, identity.client_id, ca)
         with pytest.raises(NotConnected, match="it was known there before: unregistered since"):
-            connect(connection, identity, store)
+            FleetConnection(connection, identity, store)
 
 
 def test_a_key_comes_back_as_the_same_node_once_it_counts_as_offline(
@@ -286,7 +285,7 @@ def test_a_key_comes_back_as_the_same_node_once_it_counts_as_offline(
     identity, node_id, since = abandoned
     if time.monotonic() - since < 15:
         with pytest.raises(NotConnected, match="another process is online with it"):
-            connect(connection, identity)
+            FleetConnection(connection, identity)
     time.sleep(max(0.0, since + 20.5 - time.monotonic()))
-    with connect(connection, identity) as fleet:
+    with FleetConnection(connection, identity) as fleet:
         assert fleet.node_id == node_id

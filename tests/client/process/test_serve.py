@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.fleet.connection import connect
+from client.fleet.connection import FleetConnection
 from client.limits.limits import Limits, write_limits
 from client.process.serve import Event, run_client
 from client.settings import Connection, NodeSettings
@@ -162,7 +162,7 @@ def test_a_run_of_another_package_version_is_served_and_a_stopped_one_dropped(
     node = client.connected()
     np.testing.assert_array_equal(foreign_run.ask(node, **{"server-round": 2})["model"], MODEL)
     client.wait_for("round 2: joined")
-    with connect(Connection(superlink=superlink.fleet_address, insecure=True)) as fleet:
+    with FleetConnection(Connection(superlink=superlink.fleet_address, insecure=True)) as fleet:
         assert fleet.run_settings(foreign_run.run_id).version == "9.9.9"
         foreign_run.push(fleet.node_id)
         while (message := fleet.receive()) is None:
