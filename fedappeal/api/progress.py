@@ -4,20 +4,16 @@ import importlib
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 
 from fedappeal.views.terminal.progress import bars
 
-
-class Shown(Protocol):
-    """What shows how far it is."""
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Show that ``done`` rounds of ``total`` are over."""
+Shown = Callable[[str, int, int], None]
+"""Shows of something that so many rounds, of a total, are over."""
 
 
 @contextmanager

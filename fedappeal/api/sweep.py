@@ -22,8 +22,7 @@ from fedappeal.api.simulate import warn_of
 from fedappeal.record.files import CONFIG
 from fedappeal.record.folder import check_new
 from fedappeal.runs.launch.in_process import Machine
-from fedappeal.runs.plan import RunPlan
-from fedappeal.runs.sweep import check_distinct, combinations, foreign_sections, name_of_run
+from fedappeal.runs.plan import RunPlan, check_distinct, combinations, foreign_sections, name_of_run
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.engine import quiet
 from fedappeal.simulation.options import Simulation

@@ -182,7 +182,7 @@ def simulate(
     from fedappeal.cli.against import plan_against, show_against
     from fedappeal.cli.start import report_unused, start_simulations
     from fedappeal.runs.launch.in_process import InProcess
-    from fedappeal.runs.sweep import swept_plans
+    from fedappeal.runs.plan import swept_plans
     from fedappeal.simulation.options import Simulation
 
     onlookers, settings = watching.onlookers(settings)

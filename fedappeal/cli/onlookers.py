@@ -189,16 +189,12 @@ class ConnectedClients:
         """Return the number of nodes that are online; None where the SuperLink does not say."""
         with self._alone:
             if self.superlink and time.monotonic() - self._asked > _KEPT:
-                self._count = _online(self.superlink)
+                from fedappeal.flower.control import ControlError, control
+
+                try:
+                    with control(self.superlink.address, self.superlink.root_certificates) as api:
+                        self._count = sum(node.status == "online" for node in api.nodes())
+                except ControlError:
+                    self._count = None
                 self._asked = time.monotonic()
             return self._count
-
-
-def _online(superlink: "RemoteSuperLink") -> int | None:
-    from fedappeal.flower.control import ControlError, control
-
-    try:
-        with control(superlink.address, superlink.root_certificates) as api:
-            return sum(node.status == "online" for node in api.nodes())
-    except ControlError:
-        return None

@@ -73,19 +73,13 @@ def shown_page(view: "View", place: "PagePlace", console: Console, folder: Path 
 
     with live_page(view, place) as page:
         say(console, "the live page: ", (page.url, "bold"))
-        kept = _keep(folder, page.url)
+        if folder is not None:
+            replace_file(folder / ADDRESS, f"{page.url}\n".encode(), durable=False, mode=0o600)
         try:
             yield
         finally:
-            if kept is not None:
-                kept.unlink(missing_ok=True)
-
-
-def _keep(folder: Path | None, url: str) -> Path | None:
-    if folder is None:
-        return None
-    replace_file(folder / ADDRESS, f"{url}\n".encode(), durable=False, mode=0o600)
-    return folder / ADDRESS
+            if folder is not None:
+                (folder / ADDRESS).unlink(missing_ok=True)
 
 
 def watch(run: Path | None, superlink: str, root_certificates: str, options: PageOptions) -> None:

@@ -1,18 +1,23 @@
-"""A run before it starts: its settings, its plug-ins and its task, each resolved once and checked in one place."""
+"""Runs before they start, alone or swept: settings, plug-ins and task, each resolved once, checked in one place."""
 
+import difflib
+import itertools
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from fedappeal.record.folder import GIVEN, RunFolder, Usable, new_path, without_memory
-from fedappeal.runs.influence import INFLUENCE, bounded_by_default, check_bounded
-from fedappeal.settings.config import RunConfig, Scalar
+from fedappeal.core.plugins import Plugin, is_ours
+from fedappeal.record.folder import GIVEN, RunFolder, Usable, check_new, new_path, without_memory
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar, scalar
 from fedappeal.tasks.task import Task
 from server.build import NOTHING_GIVEN, Chosen, Given, check_settings, chosen
+from strategies.rounds.sums.influence import FAR, FEWEST
 
 
 @dataclass(frozen=True)
@@ -138,3 +143,162 @@ def unused_lines(plans: Sequence[RunPlan]) -> list[str]:
     """Return a line for each plug-in setting that some of these runs do not use."""
     counts = Counter(line for plan in plans for line in plan.unused)
     return [f"in {count} of {len(plans)} runs: {line}" if len(plans) > 1 else line for line, count in counts.items()]
+
+
+INFLUENCE, BOUNDED = "influence", "bounded"
+
+
+def check_bounded(run: Chosen) -> None:
+    """Check that a run of real processes can be bounded as its settings say.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if run.config.influence != BOUNDED:
+        return
+    run.strategy.check_influence(run.config.influence, run.config.aggregation)
+    if lack := run.strategy.bounds_lack(run.config, run.settings_of(run.strategy)):
+        raise ConfigError(lack)
+
+
+def bounded_by_default(run: Chosen) -> tuple[Chosen, str]:
+    """Return a run whose settings say nothing of bounds: bounded; or as it is, and a line that says why."""
+    reason = run.strategy.unbounded or run.strategy.bounds_lack(run.config, run.settings_of(run.strategy))
+    if reason:
+        return run, f"influence: off: one client can replace the model ({reason})"
+    return replace(run, config=run.config.model_copy(update={INFLUENCE: BOUNDED})), ""
+
+
+def influence_line(run: Chosen) -> str:
+    """Return what a heading says of the bounds; empty where there are none."""
+    config = run.config
+    if config.influence != BOUNDED:
+        return ""
+    if config.clients < FEWEST:
+        return f"influence: bounded has no effect on fewer than {FEWEST} clients: one can replace the model"
+    unbounded = f"; not bounded: {run.strategy.still_open}" if run.strategy.still_open else ""
+    return (
+        f"influence: bounded (an update counts as the clients' median at most, as does a weight above "
+        f"{config.influence_weight:g} medians; one against the common direction, or above "
+        f"{FAR * config.influence_norm:g} medians, for nothing{unbounded})"
+    )
+
+
+MOST_RUNS = 10_000
+"""Runs of one sweep; more are a slip of the pen."""
+_WHOLE = re.compile("[0-9]{1,18}")
+
+
+def combinations(varied: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return every combination of values, by name; the last name changes fastest."""
+    return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+
+
+def name_of_run(varied: Mapping[str, Any]) -> str:
+    """Return what tells a run from the others of its sweep: ``seed-1-strategy-maxfl``."""
+    return "-".join(f"{key}-{value}" for key, value in varied.items())
+
+
+def check_distinct(runs: Iterable[tuple[str, object]], sweep: str) -> None:
+    """Check that no two runs of a sweep are the same.
+
+    Args:
+        runs: each run's name, and all that makes it.
+        sweep: what the message calls the sweep.
+
+    Raises:
+        ConfigError: names the two.
+    """
+    names: dict[object, str] = {}
+    for name, identity in runs:
+        if identity in names:
+            raise ConfigError(f"{sweep} is not allowed: {names[identity]} and {name} are the same run")
+        names[identity] = name
+
+
+def swept_plans(
+    settings: Mapping[str, Any], sweep: Sequence[str] = (), out: str = "", data_dir: str = ""
+) -> list[RunPlan]:
+    """Return a plan for each combination of swept values; for a lone run without any.
+
+    Args:
+        settings: settings that all runs share; those of plug-ins under ``NAME.KEY``.
+        sweep: ``KEY=VALUE,VALUE,...`` or ``NAME.KEY=VALUE,...``; a range of whole numbers is written ``0..4``. A run
+            whose plug-ins do not know a key leaves it alone.
+        out: folder of the run, or of all runs; empty: a new one under ``runs``.
+        data_dir: folder of the data sets.
+
+    Raises:
+        ConfigError: for a setting that is not allowed.
+    """
+    written = f"sweep = '{' '.join(sweep)}'"
+    varied: dict[str, list[Any]] = {}
+    for text in sweep:
+        key, values = _swept(text)
+        if key in varied:
+            raise ConfigError(f"sweep = '{text}' is not allowed: {key} is swept twice; give all its values at once")
+        varied[key] = values
+    if (runs := prod(map(len, varied.values()))) > MOST_RUNS:
+        raise ConfigError(f"{written} is not allowed: {runs} runs, at most {MOST_RUNS}")
+    each_varied = combinations(varied)
+    configs = [RunConfig.parse({**settings, **values}) for values in each_varied]
+    if not out:
+        shared = {key: value for key, value in settings.items() if key not in varied}
+        out = str(new_path(RunConfig.parse(shared) if varied else configs[0]))
+    names = [name_of_run(values).replace(":", ".").replace("/", "_") for values in each_varied]
+    check_distinct(zip(names, (tuple(sorted(c.as_config().items())) for c in configs), strict=True), written)
+    root = Path(out).absolute()
+    plans = [
+        RunPlan(plugins, root / name if name else root, name or "run", data_dir, unused=tuple(unused))
+        for (plugins, unused), name in zip(_without_others([chosen(c) for c in configs]), names, strict=True)
+    ]
+    for plan in plans:
+        plan.plugins.check()
+        check_new(plan.path)
+    return plans
+
+
+def _swept(text: str) -> tuple[str, list[Any]]:
+    """Return the key and the values of ``KEY=VALUE,VALUE,...``."""
+    key, equals, values = text.partition("=")
+    key = key.strip().replace("_", "-")
+    general = RunConfig.keys()
+    of_plugin = all(key.partition("."))
+    if not equals or not values or not (of_plugin or key in general):
+        near = [] if of_plugin else difflib.get_close_matches(key, general, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near and near[0] != key else ""
+        raise ConfigError(
+            f"sweep = '{text}' is not allowed: KEY=VALUE,VALUE,... with a key of the run's settings, "
+            f"or NAME.KEY of a plug-in{hint}"
+        )
+    swept: list[Any] = []
+    for value in values.split(","):
+        first, dots, last = value.partition("..")
+        whole = dots and all(_WHOLE.fullmatch(end) for end in (first, last))
+        if whole and int(first) > int(last):
+            raise ConfigError(f"sweep = '{text}' is not allowed: the range {value} is empty; {last}..{first}?")
+        if whole and int(last) - int(first) >= MOST_RUNS:
+            raise ConfigError(f"sweep = '{text}' is not allowed: at most {MOST_RUNS} runs")
+        swept += range(int(first), int(last) + 1) if whole else [scalar(value) if of_plugin else value]
+    return key, swept
+
+
+def foreign_sections(runs: Sequence[Chosen]) -> list[frozenset[str]]:
+    """Return, for each run, the names of own plug-ins that only other runs of its sweep use."""
+    own = [frozenset(p.settings_name() for p in run.plugins if not is_ours(p)) for run in runs]
+    return [frozenset[str]().union(*own) - of_run for of_run in own]
+
+
+def _without_others(runs: Sequence[Chosen]) -> list[tuple[Chosen, list[str]]]:
+    """Return each run without the settings of own plug-ins that only others use, and what it does not use.
+
+    Raises:
+        ConfigError: for a setting of no known plug-in, or one that its plug-in does not have.
+    """
+    beside: dict[str, type[Plugin]] = {p.settings_name(): p for run in runs for p in run.plugins}
+    trimmed = []
+    for run, foreign in zip(runs, foreign_sections(runs), strict=True):
+        kept = tuple((key, value) for key, value in run.config.plugins if key.partition(".")[0] not in foreign)
+        config = run.config.model_copy(update={"plugins": kept})
+        trimmed.append((replace(run, config=config), run.unused_settings(beside)))
+    return trimmed

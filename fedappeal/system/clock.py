@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 
 def _counted() -> float:
@@ -22,27 +23,19 @@ class SteadyClock:
             counted: returns seconds that only grow.
         """
         self._machine, self._counted = machine, counted
-        self._difference: float | None = None
 
     def now(self) -> float:
         """Return the time in seconds since 1970."""
         return self._counted() + self.difference
 
-    @property
+    @cached_property
     def difference(self) -> float:
-        """Seconds from the counted time to the time of day."""
-        if self._difference is None:
-            self.read_again()
-        assert self._difference is not None
-        return self._difference
-
-    @difference.setter
-    def difference(self, seconds: float) -> None:
-        self._difference = seconds
+        """Seconds from the counted time to the time of day; another process's may be set."""
+        return self._machine() - self._counted()
 
     def read_again(self) -> None:
         """Take up the machine's time: another party, which has the right one, does not agree with this one."""
-        self._difference = self._machine() - self._counted()
+        self.difference = self._machine() - self._counted()
 
 
 CLOCK = SteadyClock()

@@ -9,7 +9,7 @@ from fedappeal.cli.against import plan_against
 from fedappeal.cli.commands import cli
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
-from fedappeal.runs.sweep import swept_plans
+from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig
 
 SMALL = ["--model", "logistic", "--clients", "3", "--rounds", "3", "--local-steps", "2", "--set", "solo.steps=4"]

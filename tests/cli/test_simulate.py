@@ -10,8 +10,7 @@ from fedappeal.cli.option_groups import ResumeOptions
 from fedappeal.cli.start import report_unused, resume_run, start_simulations
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess, Machine
-from fedappeal.runs.plan import RunPlan
-from fedappeal.runs.sweep import swept_plans
+from fedappeal.runs.plan import RunPlan, swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation import engine
 from fedappeal.simulation.forms.choice import Choice

@@ -15,7 +15,7 @@ from fedappeal.cli.page import ADDRESS, PageOptions
 from fedappeal.cli.start import start_simulations
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess
-from fedappeal.runs.sweep import swept_plans
+from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
 from fedappeal.views.tracking.tracker import TrackedRun, Tracker

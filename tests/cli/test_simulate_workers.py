@@ -8,7 +8,7 @@ import pytest
 
 from fedappeal.cli.start import start_simulations
 from fedappeal.runs.launch.in_process import InProcess, Machine
-from fedappeal.runs.sweep import swept_plans
+from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import RayOptions

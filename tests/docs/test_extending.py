@@ -28,8 +28,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.files import MODEL
 from fedappeal.record.reader import Record
-from fedappeal.runs.plan import RunPlan, unused_lines
-from fedappeal.runs.sweep import swept_plans
+from fedappeal.runs.plan import RunPlan, swept_plans, unused_lines
 from fedappeal.settings.config import ConfigError, RunConfig, plugin_settings
 from fedappeal.simulation.engine import choose_mode, simulate
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid

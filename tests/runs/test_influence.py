@@ -3,8 +3,7 @@
 import pytest
 
 from fedappeal.core.registry import STRATEGIES
-from fedappeal.runs.influence import check_bounded, influence_line
-from fedappeal.runs.plan import deployed_plan
+from fedappeal.runs.plan import check_bounded, deployed_plan, influence_line
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from server.build import chosen
 from tests.views.terminal.test_view import printed

@@ -15,10 +15,9 @@ from fedappeal.record.files import INITIAL
 from fedappeal.record.folder import COMMAND_LOCK, KIND, LOCAL, RunFolder
 from fedappeal.record.follower import WatchedRun
 from fedappeal.runs.checks import check_guarded, check_trains_here, resume_command
-from fedappeal.runs.influence import check_bounded
 from fedappeal.runs.launch.clients import ClientProcesses, ClientsEnded
 from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
-from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.plan import RunPlan, check_bounded
 from fedappeal.system.process_end import end_as_interrupt
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 

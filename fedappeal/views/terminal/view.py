@@ -13,8 +13,7 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CLIENTS, LINE, TABLE, Column, shown_in
 from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import Snapshot
-from fedappeal.runs.influence import influence_line
-from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.plan import RunPlan, influence_line
 from fedappeal.settings.rounds import AUTO
 from fedappeal.system.wording import counted
 from fedappeal.tasks.labelled import NaturalTask, PartitionedTask

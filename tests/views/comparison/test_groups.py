@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedappeal.runs.launch.in_process import simulate_quietly
-from fedappeal.runs.sweep import swept_plans
+from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import Simulation
 from fedappeal.views.comparison.measures import Measure, last

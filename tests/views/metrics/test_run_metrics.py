@@ -20,7 +20,7 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.launch.local import LocalProcesses
 from fedappeal.runs.launch.remote import Submission
-from fedappeal.runs.sweep import swept_plans
+from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
 from fedappeal.views.metrics.run_metrics import KINDS, OTHER, kind_of

@@ -18,7 +18,7 @@ from fedappeal.record.lines import append_lines, rewrite, sealed
 from fedappeal.record.reader import Record
 from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
 from fedappeal.runs.launch.in_process import InProcess
-from fedappeal.runs.sweep import swept_plans
+from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import replace_file
