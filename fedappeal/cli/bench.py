@@ -8,11 +8,10 @@ from rich.console import Console
 from fedappeal.cli.option_groups import BenchOptions
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.bench.conclusions import HEADLINES, conclusions
-from fedappeal.studies.bench.page import PICTURE, tables, write_page
-from fedappeal.studies.bench.picture import draw
+from fedappeal.studies.bench.page import tables, with_verdicts, write_page
 from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.bench.runs import Selection, do_runs
+from fedappeal.studies.verdict import check_statistics
 from fedappeal.views.comparison.figures import check_plots
 from fedappeal.views.terminal.shown import complain, say
 
@@ -30,6 +29,7 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     name = "" if options.known is None else str(options.known)
     selection = Selection(tasks, behaviours, strategies, options.seeds, options.quick, known, name)
     check_plots()
+    check_statistics()
     console = Console(highlight=False)
     try:
         results = do_runs(selection, options.out.absolute(), machine, console, options.redo)
@@ -50,19 +50,17 @@ def write_again(results: Path) -> None:
         ConfigError: the file cannot be read.
     """
     check_plots()
-    _show(BenchResults.of_file(results), results.parent, Console(highlight=False), written=True)
+    check_statistics()
+    _show(BenchResults.of_file(results), results.parent, Console(highlight=False))
 
 
-def _show(results: BenchResults, folder: Path, console: Console, written: bool = False) -> None:
-    for table in tables(results, HEADLINES):
+def _show(results: BenchResults, folder: Path, console: Console) -> None:
+    results = with_verdicts(results)
+    for table in tables(results):
         for part in table.rich(console.width):
             console.print(part)
-    for line in conclusions(results):
-        say(console, line.replace("**", ""))
     folder.mkdir(parents=True, exist_ok=True)
-    if not written:
-        results.write(folder / RESULTS)
-    draw(results, folder / PICTURE)
+    results.write(folder / RESULTS)
     say(console, "the page: ", (str(write_page(results, folder)), "bold"))
 
 

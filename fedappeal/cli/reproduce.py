@@ -17,8 +17,7 @@ from fedappeal.studies.harness import carry_out
 from fedappeal.studies.page import add_to_page, all_tables, rewrite_page, write_page
 from fedappeal.studies.plan import Plan, make_plan
 from fedappeal.studies.record import Record, read_record
-from fedappeal.studies.table import claims_table
-from fedappeal.studies.verdict import verdicts
+from fedappeal.studies.verdict import check_statistics
 from fedappeal.views.comparison.figures import check_plots
 from fedappeal.views.terminal.shown import complain, say
 
@@ -50,7 +49,8 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
         say(Console(highlight=False), "the page: ", (str(page), "bold"))
         return
     keys = grid_keys(experiment, options.grid) if options.grid else ()
-    if experiment.figure:
+    check_statistics()
+    if experiment.figure or experiment.glances:
         check_plots()
     console = Console(highlight=False)
     changed = dict(map(_changed, options.changed or ()))
@@ -91,7 +91,7 @@ def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machin
     }
     if wrong := [name for name, given in others.items() if given]:
         raise ConfigError(f"{wrong[0]} is not allowed with --missing: its rows are run as the page's others were")
-    if experiment.glance:
+    if experiment.glances:
         check_plots()
     folder = options.pages or options.out
     record = read_record(experiment, folder)
@@ -110,8 +110,7 @@ def _end(failed: Mapping[str, str], trouble: bool) -> None:
 
 def _report(page: Path, record: Record, trouble: str, console: Console) -> bool:
     """Print the tables and where the page is; return whether the figure could not be drawn."""
-    claims = claims_table(verdicts(record.results()))
-    for table in [*all_tables(record), *([claims] if claims else [])]:
+    for table in all_tables(record):
         for part in table.rich(console.width):
             console.print(part)
     say(console, "the page: ", (str(page), "bold"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.studies.page import rewrite_page
 from fedappeal.studies.record import read_record
-from fedappeal.studies.verdict import summary, verdicts
+from fedappeal.studies.verdict import summary
 from fedappeal.system.files import replace_file
 
 BEGIN, END = "<!-- pages -->", "<!-- /pages -->"
@@ -21,10 +21,9 @@ def page_list(folder: Path) -> str:
     lines = ["| page | | what came out |", "| --- | --- | --- |"]
     for name in experiment_names():
         experiment = load_experiment(name)
-        found = verdicts(read_record(experiment, folder).results())
         title = experiment.title.partition(": ")[2] or experiment.title
-        first = f" {found[0].claim.text[0].upper()}{found[0].claim.text[1:]}: {found[0].words()}." if found else ""
-        lines.append(f"| [{name}]({name}.md) | {experiment.source}: {title} | {summary(found)}{first} |")
+        outcome = summary(read_record(experiment, folder).numbers.verdicts)
+        lines.append(f"| [{name}]({name}.md) | {experiment.source}: {title} | {outcome} |")
     return "\n".join(lines)
 
 

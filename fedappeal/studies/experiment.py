@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedappeal.settings.config import Scalar
 from fedappeal.views.comparison.measures import Lines, Measure, unmeasured
@@ -80,37 +80,57 @@ Margin = Callable[[Numbers], float]
 """By how much something holds for one seed: above 0 where it does."""
 
 
-def at_least(arm: str, key: str, bound: float) -> Margin:
+@dataclass(frozen=True)
+class Contrast:
+    """One number less another, or less a bound: the margin of most claims.
+
+    Attributes:
+        one: arm and measure.
+        other: arm and measure that it is compared with, or a bound.
+        sign: -1 where it is claimed to be lower.
+        event: what counts is whether a number is at least this one; None: the numbers themselves.
+    """
+
+    one: tuple[str, str]
+    other: tuple[str, str] | float
+    sign: Literal[1, -1] = 1
+    event: float | None = None
+
+    def __call__(self, number: Numbers) -> float:
+        """Return the margin of one seed."""
+        other = self._counted(number(*self.other)) if isinstance(self.other, tuple) else self.other
+        return self.sign * (self._counted(number(*self.one)) - other)
+
+    def _counted(self, value: float) -> float:
+        return value if self.event is None else float(value >= self.event)
+
+
+def at_least(arm: str, key: str, bound: float) -> Contrast:
     """Return by how much an arm's number is above a bound."""
-    return lambda number: number(arm, key) - bound
+    return Contrast((arm, key), bound)
 
 
-def at_most(arm: str, key: str, bound: float) -> Margin:
+def at_most(arm: str, key: str, bound: float) -> Contrast:
     """Return by how much an arm's number is below a bound."""
-    return lambda number: bound - number(arm, key)
+    return Contrast((arm, key), bound, -1)
 
 
-def gap(one: tuple[str, str], other: tuple[str, str]) -> Margin:
-    """Return by how much one number, an arm's and a measure's, is above another."""
-    return lambda number: number(*one) - number(*other)
-
-
-def ahead(arm: str, other: str, key: str) -> Margin:
+def ahead(arm: str, other: str, key: str) -> Contrast:
     """Return by how much an arm's number is above another arm's."""
-    return gap((arm, key), (other, key))
+    return Contrast((arm, key), (other, key))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, and by how much one seed's numbers bear it out.
+    """A claim, and by how much one seed's numbers bear it out.
 
     Attributes:
-        text: what the paper says, in a sentence that the page prints.
+        text: what is claimed, in a few words that the page prints.
         margin: by how much it holds for one seed: above 0 where it does; of several conditions the least.
         group: which variant or interpretation it is checked for, as `Arm.group`.
         unit: of the margin; empty: that of the number itself, such as a share.
         inclusive: whether it holds with a margin of 0 too: "at least", "none".
-        among: where it is that a row is first, the number of rows that could be; 0: it is no rank.
+        ours: whether the claim, or its bound, is ours and not the paper's.
     """
 
     text: str
@@ -118,12 +138,7 @@ class Claim:
     group: str = ""
     unit: str = ""
     inclusive: bool = False
-    among: int = 0
-
-    def holds(self, numbers: Numbers) -> bool:
-        """Return whether it holds for one seed."""
-        margin = self.margin(numbers)
-        return margin >= 0 if self.inclusive else margin > 0
+    ours: bool = False
 
 
 # -- what came out ---------------------------------------------------------------------------------------
@@ -202,6 +217,10 @@ class Results:
         return [value for value in found if value is not None]
 
 
+Drawing = Callable[[Results, Path], None]
+"""Draws results and writes ``stem.png`` and ``stem.svg``."""
+
+
 # -- the experiment --------------------------------------------------------------------------------------
 
 
@@ -220,13 +239,12 @@ class Experiment:
         quick: what ``--quick`` runs.
         seeds: number of seeds of a full run; they are 0, 1, ...
         claims: what is checked for each seed.
-        figure: draws the paper's figure and writes ``stem.png`` and ``stem.svg`` (see `plots`); None: none.
-        glance: draws a picture from the numbers alone, which stands before the figure (see `glance`); None: none.
+        figure: draws the paper's figure from the runs' histories, as ``stem.png`` and ``stem.svg``; None: none.
+        glances: pictures drawn from the numbers alone, by what their names end with; they stand before the figure.
         notes: Markdown for the page: interpretations, deviations from the paper.
         compute: for what is no federated run: ``(settings, seed) -> JSON object``, which becomes the run's one line.
         grid: values to search over by setting, for ``--grid``; empty: nothing to search.
         criterion: key of the measure by which the grid's best is chosen.
-        twins: rows, by `Arm.shown`, that cannot be told from another one, and are not counted twice.
         numbers_of: the experiment on whose page all its numbers are; empty: it has a record of its own.
     """
 
@@ -240,13 +258,12 @@ class Experiment:
     quick: Quick
     seeds: int = 5
     claims: tuple[Claim, ...] = ()
-    figure: Callable[[Results, Path], None] | None = None
-    glance: Callable[[Results, Path], None] | None = None
+    figure: Drawing | None = None
+    glances: Mapping[str, Drawing] = field(default_factory=dict)
     notes: str = ""
     compute: Callable[[Mapping[str, Any], int], Mapping[str, Any]] | None = None
     grid: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     criterion: str = ""
-    twins: tuple[str, ...] = ()
     numbers_of: str = ""
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ def grid_experiment(experiment: Experiment, keys: tuple[str, ...]) -> Experiment
         quick=Quick(quick, tuple(short), experiment.quick.seeds),
         claims=(),
         figure=None,
-        glance=None,
+        glances={},
         notes="",
         grid={},
         criterion="",
@@ -104,7 +104,7 @@ def best_of_each(experiment: Experiment, plan: Plan, results: Results) -> tuple[
         name=f"{experiment.name}-tuned",
         title=f"{experiment.title}, each row with its best settings",
         arms=tuple(chosen.values()),
-        glance=None,
+        glances={},
         quick=Quick({}),
         notes=f"{experiment.notes}- The best by {measure.title}, on the seeds that are reported.\n",
     )

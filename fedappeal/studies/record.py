@@ -3,7 +3,6 @@
 A page is made from its record alone (see `page`), so that it can be written again without the runs.
 """
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,9 +13,7 @@ from fedappeal.studies.experiment import Arm, Experiment, Results, RunResult
 from fedappeal.studies.plan import Plan, skipped_lines
 from fedappeal.studies.results import Row, StudyResults
 from fedappeal.studies.table import diverged_runs
-
-_TRIED = re.compile(r" \(tried: .*\)")
-"""Errors of a download on this machine, which say nothing to a reader of the page."""
+from fedappeal.studies.verdict import verdicts
 
 _SEPARATE = ("out", "resume", "schedule-rounds", "seed")
 """Settings that differ from run to run by nature."""
@@ -42,6 +39,16 @@ class Record:
         names = {row.name for row in self.numbers.rows}
         return [arm for arm in self.experiment.arms if arm.name in names]
 
+    def with_verdicts(self) -> "Record":
+        """Return the record with verdicts on its claims.
+
+        Raises:
+            ConfigError: scipy or statsmodels is not installed.
+        """
+        found = {"verdicts": tuple(verdicts(self.results()))}
+        drawn = {} if self.experiment.figure else {"figure": False, "undrawn": ()}
+        return Record(self.experiment, self.numbers.model_copy(update={**found, **drawn}))
+
     def waiting(self) -> list[str]:
         """Return the arms and columns that were written down after the last full run."""
         present = {row.name for row in self.numbers.rows} | set(self.numbers.skipped)
@@ -54,7 +61,8 @@ class Record:
         # An arm that was added since then is not part of a group that could not be run.
         waiting = set(self.waiting())
         arms = tuple(arm for arm in self.experiment.arms if arm.name not in waiting)
-        return [_TRIED.sub("", line) for line in skipped_lines(arms, self.numbers.skipped)]
+        reasons = {name: reason.partition(": ")[0] for name, reason in self.numbers.skipped.items()}
+        return skipped_lines(arms, reasons)
 
     def results(self) -> Results:
         """Return the numbers as results, without the runs' histories.
@@ -62,13 +70,7 @@ class Record:
         Measures that were written down after the runs are left out.
         """
         measures = tuple(m for m in self.experiment.measures if m.key in self.numbers.measures)
-        by_name = {arm.name: arm for arm in self.experiment.arms}
-        runs = tuple(
-            RunResult(by_name[row.name], seed, {}, (), Path(), {key: ours[n] for key, ours in row.ours.items()})
-            for row in self.numbers.rows
-            if row.name in by_name
-            for n, seed in enumerate(row.seeds)
-        )
+        runs = recorded_runs(self.numbers, {arm.name: arm for arm in self.experiment.arms})
         return Results(replace(self.experiment, measures=measures), runs, self.numbers.quick)
 
     def missing_rows(self) -> Experiment:
@@ -116,6 +118,16 @@ class Record:
             keys = {key for row in settings.values() for key in row if key in defaults}
             settings = {name: {**{key: defaults[key] for key in keys}, **row} for name, row in settings.items()}
         return Record(self.experiment, numbers.model_copy(update={"undrawn": undrawn, "settings": settings}))
+
+
+def recorded_runs(numbers: StudyResults, arms: Mapping[str, Arm]) -> tuple[RunResult, ...]:
+    """Return the runs of these rows, with their numbers in place of histories."""
+    return tuple(
+        RunResult(arms[row.name], seed, {}, (), Path(), {key: ours[n] for key, ours in row.ours.items()})
+        for row in numbers.rows
+        if row.name in arms
+        for n, seed in enumerate(row.seeds)
+    )
 
 
 def make_record(plan: Plan, results: Results, failed: Mapping[str, str], figure: bool) -> Record:
@@ -211,24 +223,6 @@ def command(plan: Plan) -> str:
     for key, value in plan.changed.items():
         words += ["--set", f"{key}={value}"]
     return shlex.join(words)
-
-
-def settings_apart(rows: Mapping[str, Mapping[str, str]]) -> tuple[list[str], dict[str, str]]:
-    """Return the keys of the settings that differ between rows, and the other settings.
-
-    A row has the general settings and those of its own plug-ins, which are compared with the rows that have them.
-
-    Args:
-        rows: each row's settings, as texts.
-    """
-    values: dict[str, list[str]] = {}
-    for settings in rows.values():
-        for key, value in settings.items():
-            values.setdefault(key, []).append(value)
-    different = [
-        key for key in sorted(values) if len({*values[key]}) > 1 or ("." not in key and len(values[key]) < len(rows))
-    ]
-    return different, {key: values[key][0] for key in sorted(values) if key not in different}
 
 
 def text_of(value: object) -> str:

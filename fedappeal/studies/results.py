@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Number, RunResult
+from fedappeal.studies.verdict import Verdict
 from fedappeal.system.files import replace_file
 from fedappeal.views.comparison.measures import Measure
 
@@ -92,6 +93,7 @@ class StudyResults(_Model):
         settings: of each row's runs, by row.
         metrics: each task's metric, as runs record it, by task, where tasks have different ones.
         versions: of the packages, as the runs record them.
+        verdicts: on the claims, as they follow from the rows.
     """
 
     format: Literal[2] = FORMAT
@@ -110,6 +112,7 @@ class StudyResults(_Model):
     settings: Mapping[str, Mapping[str, Any]]
     metrics: Mapping[str, Mapping[str, Any]] = {}
     versions: Mapping[str, tuple[str, ...]]
+    verdicts: tuple[Verdict, ...] = ()
 
     @model_validator(mode="after")
     def _no_row_twice(self) -> Self:

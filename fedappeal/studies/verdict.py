@@ -1,104 +1,121 @@
-"""What came out of a paper's claim, in plain words: seeds for which it holds, by how much, the paper's own number."""
+"""Verdicts: what paired seeds say of a claim, by scipy's tests and Holm's correction, in one of four words.
+
+A method is compared with each baseline on its own, on the seeds that both have. Runs that live or freeze are counted
+(McNemar's exact test); other margins are tested by Student's t, or, where Shapiro and Wilk's test finds them not
+normal, by sign flips with a bootstrap interval. Holm's correction is over all claims of a page.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict
+
+from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import (
+    OWN,
     Claim,
+    Contrast,
     Experiment,
     Missing,
-    Number,
     Numbers,
     Results,
     Unmeasured,
 )
 from fedappeal.system.wording import counted
-from fedappeal.views.comparison.statistics import Interval
 
-Word = Literal["yes", "no", "level", "unmeasured"]
+Word = Literal["reproduced", "same direction, smaller", "not reproduced", "undecided"]
+WORDS: tuple[Word, ...] = ("reproduced", "same direction, smaller", "not reproduced", "undecided")
+
+LEVEL = 0.05
+"""Significance level, of intervals too."""
+POWER = 0.8
+"""Power of the number of seeds that an undecided claim needs."""
+RELEVANT = 0.5
+"""Share of the paper's gap: where the interval ends below it, the claim is not reproduced."""
+MOST_SEEDS = 100
+"""The largest number of seeds that is stated."""
+SAME = 1e-9
+"""Margins that are no farther apart are equal."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A claim with what came out of it.
+class Verdict(BaseModel):
+    """A claim with what came out of it, as it stands in the JSON beside a page.
 
     Attributes:
-        claim: the claim.
-        margins: its margin by seed, for the seeds that have the numbers.
-        unmeasured: seeds whose models diverged, never got there, or whose runs failed.
-        paper: the margin that the paper's own numbers give; None where it does not print them.
+        claim: its text.
+        group: of rows that it is checked for.
+        whose: who claims it.
+        unit: of the margin.
+        inclusive: whether it holds with a margin of 0 too.
+        contrast: what is compared; None: of more than two numbers.
+        margins: by seed, above 0 where it holds.
+        unmeasured: seeds without a number.
+        lived: of an event, the runs of both rows that have it.
+        paper: the margin of the paper's own numbers; None where it does not print them.
+        test: how p was found; empty: no test, as all margins are equal, or there is one.
+        mean: of the margins.
+        low: lower end of the mean's 95 % interval; None: there is none.
+        high: upper end.
+        p: of a margin other than 0, two-sided.
+        adjusted: p by Holm's correction over the page.
+        word: the verdict.
+        needs: number of seeds that an undecided claim needs; None: more than `MOST_SEEDS`, or not known.
     """
 
-    claim: Claim
-    margins: tuple[float, ...]
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    claim: str
+    group: str
+    whose: Literal["the paper's", "ours"]
+    unit: str
+    inclusive: bool
+    contrast: Contrast | None
+    margins: Mapping[int, float]
     unmeasured: int
+    lived: tuple[int, int] | None = None
     paper: float | None
+    test: Literal["", "t", "sign flips", "McNemar"] = ""
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    adjusted: float | None = None
+    word: Word = "undecided"
+    needs: int | None = None
 
     @property
-    def held(self) -> int:
-        """Seeds for which it holds."""
-        return sum(map(self._holds, self.margins))
-
-    def _holds(self, margin: float) -> bool:
-        return margin >= 0 if self.claim.inclusive else margin > 0
-
-    @property
-    def gap(self) -> Interval | None:
-        """The mean margin with its interval; None without a seed that has a finite one."""
-        finite = [margin for margin in self.margins if math.isfinite(margin)]
-        return Interval.of(finite) if finite else None
-
-    @property
-    def word(self) -> Word:
-        """Whether it holds: level where the interval of the mean margin holds 0.
-
-        A seed without a number, or with an infinite margin, is not in the interval. It cannot make a claim hold or
-        fail, but it keeps it from that, unless its margin is infinite in the same direction.
-        """
-        if not self.margins:
-            return "unmeasured"
-        gap = self.gap
-        if gap is None or gap.low is None or gap.high is None:  # nothing to tell noise by
-            finite = [margin for margin in self.margins if math.isfinite(margin)] or self.margins
-            word: Word = "yes" if all(map(self._holds, finite)) else "no"
-        elif gap.low > 0 or (self.claim.inclusive and gap.low >= 0):
-            word = "yes"
-        else:
-            word = "no" if gap.high < 0 or gap.low == gap.high == 0 else "level"
-        ways = {"yes": (math.inf,), "no": (-math.inf,)}.get(word, ())
-        agree = all(margin in ways for margin in self.margins if not math.isfinite(margin))
-        return word if agree and not self.unmeasured else "level"
+    def here(self) -> str:
+        """What came out: the mean margin with its interval, or the runs that live."""
+        seeds = len(self.margins)
+        if self.mean is None:
+            return "no number"
+        if self.lived is not None:
+            return f"{self.lived[0]}:{self.lived[1]} of {seeds} live"
+        digits = self._digits
+        text = f"{_signed(self.mean, digits)}"
+        if self.low is not None and self.high is not None and self.test:
+            text += f" [{_signed(self.low, digits)}, {_signed(self.high, digits)}]"
+        return text + (f" ({self.unmeasured} of {seeds + self.unmeasured} without)" if self.unmeasured else "")
 
     @property
-    def apart(self) -> bool | None:
-        """Whether the paper's own margin is outside of the interval; None where one of them is missing."""
-        gap = self.gap
-        if self.paper is None or gap is None or gap.low is None or gap.high is None:
-            return None
-        return not gap.low <= self.paper <= gap.high
+    def papers(self) -> str:
+        """The paper's own margin; empty where it does not print it."""
+        return "" if self.paper is None else _signed(self.paper, self._digits)
 
+    @property
+    def _digits(self) -> int:
+        largest = max(abs(value or 0.0) for value in (self.mean, self.low, self.high, self.paper))
+        return 1 if self.unit == "points" or largest >= 10 else 2 if largest >= 0.05 else 4
+
+    @property
     def words(self) -> str:
-        """Return it as a sentence without its end: ``no, 1 of 5 seeds, gap -1.2 (95 % interval ...) against +27``."""
-        if not self.margins:
-            return f"not measured: {counted(self.unmeasured, 'seed')} without a number"
-        parts = [self.word, f"{self.held} of {counted(len(self.margins), 'seed')}"]
-        if self.unmeasured:
-            parts[-1] += f" ({self.unmeasured} without a number)"
-        if self.claim.among > 2:
-            parts[-1] += f" (by chance 1 in {self.claim.among})"
-        if gap := self.gap:
-            parts.append(self._gap(gap))
-        return ", ".join(parts)
-
-    def _gap(self, gap: Interval) -> str:
-        unit, largest = self.claim.unit, max(map(abs, (gap.mean, gap.half or 0.0, self.paper or 0.0)))
-        digits = 1 if unit == "points" or largest >= 10 else 2 if largest >= 0.05 else 4
-        text = f"gap {_signed(gap.mean, digits)}" + (f" {unit}" if unit else "")
-        if gap.low is not None and gap.high is not None:
-            text += f" (95 % interval {_signed(gap.low, digits)} to {_signed(gap.high, digits)})"
-        return text + (f" against the paper's {_signed(self.paper, digits)}" if self.paper is not None else "")
+        """The verdict's word, and what an undecided one needs."""
+        if self.word != "undecided" or len(self.margins) < 2 or self.unmeasured:
+            return self.word
+        needs = f"about {self.needs}" if self.needs else f"over {MOST_SEEDS}"
+        return f"{self.word} (needs {needs} seeds)"
 
 
 def _signed(value: float, digits: int) -> str:
@@ -106,25 +123,165 @@ def _signed(value: float, digits: int) -> str:
     return f"{value:+.{digits}f}" if value else f"{0:.{digits}f}"
 
 
-def verdicts(results: Results) -> list[Verdict]:
-    """Return the verdicts of all claims that were checked, those without a group first."""
+def check_statistics() -> None:
+    """Check that verdicts can be found.
+
+    Raises:
+        ConfigError: scipy or statsmodels is not installed; names the extra.
+    """
+    try:
+        import scipy  # noqa: F401
+        import statsmodels  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"verdicts need {error.name}: pip install 'fedappeal[plots]'") from None
+
+
+def verdicts(results: Results, by_group: bool = False) -> list[Verdict]:
+    """Return the verdicts of all claims that were checked, those without a group first.
+
+    Args:
+        results: what came out.
+        by_group: whether Holm's correction is over the claims of a group, not over all.
+
+    Raises:
+        ConfigError: scipy or statsmodels is not installed.
+    """
+    check_statistics()
     seeds = sorted({run.seed for run in results.runs})
-    by_group: dict[str, list[Verdict]] = {}
-    for claim in results.experiment.claims:
-        margins, unmeasured, missing = [], 0, 0
-        for seed in seeds:
-            try:
-                margins.append(claim.margin(results.of_seed(seed)))
-            except Missing:
-                missing += 1
-            except Unmeasured:
-                unmeasured += 1
-        if margins or unmeasured:
-            paper = papers_margin(claim, results.experiment)
-            # Other seeds have these rows: this one's run failed.
-            by_group.setdefault(claim.group, []).append(Verdict(claim, tuple(margins), unmeasured + missing, paper))
-    groups = sorted(by_group.items(), key=lambda item: item[0] != "")
-    return [verdict for _, group in groups for verdict in group]
+    numbers = {seed: results.of_seed(seed) for seed in seeds}
+    found = [v for claim in results.experiment.claims if (v := _tested(claim, results.experiment, numbers))]
+    found.sort(key=lambda verdict: verdict.group != "")
+    if not by_group:
+        return _corrected(found)
+    groups = dict.fromkeys(verdict.group for verdict in found)
+    return [v for group in groups for v in _corrected([verdict for verdict in found if verdict.group == group])]
+
+
+def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers]) -> Verdict | None:
+    """Return a claim with its test; None where no seed has its rows."""
+    margins, unmeasured, missing = dict[int, float](), 0, 0
+    for seed, number in numbers.items():
+        try:
+            margins[seed] = claim.margin(number)
+        except Unmeasured:
+            unmeasured += 1
+        except Missing:
+            missing += 1
+    if not margins and not unmeasured:
+        return None
+    contrast = claim.margin if isinstance(claim.margin, Contrast) else None
+    event = contrast.event if contrast else None
+    found = Verdict(
+        claim=claim.text,
+        group=claim.group,
+        whose="ours" if claim.ours or experiment.source == OWN else "the paper's",
+        unit=claim.unit,
+        inclusive=claim.inclusive,
+        contrast=contrast,
+        margins=margins,
+        unmeasured=unmeasured + missing,
+        paper=None if event is not None else papers_margin(claim, experiment),
+    )
+    if contrast and event is not None and isinstance(contrast.other, tuple) and margins:
+        sides = [sum(numbers[seed](*side) >= event for seed in margins) for side in (contrast.one, contrast.other)]
+        return found.model_copy(update={"lived": (sides[0], sides[1]), **_of_events(list(margins.values()))})
+    return found.model_copy(update=_of_numbers(list(margins.values())))
+
+
+def _of_events(margins: Sequence[float]) -> dict[str, object]:
+    """Return McNemar's exact test of pairs of runs: 1 and -1 where one alone lives."""
+    from scipy import stats
+
+    ahead, behind = margins.count(1), margins.count(-1)
+    p = float(stats.binomtest(ahead, ahead + behind).pvalue) if ahead + behind else 1.0
+    return {"test": "McNemar", "mean": sum(margins) / len(margins), "p": p}
+
+
+def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
+    """Return the mean with its interval and p; of equal margins there is nothing to test."""
+    from scipy import stats
+
+    if not margins:
+        return {}
+    mean = math.fsum(margins) / len(margins)
+    if max(margins) - min(margins) < SAME:
+        ends = {"low": mean, "high": mean} if len(margins) > 1 else {}
+        return {"mean": mean, **ends}
+    if len(margins) < 3 or stats.shapiro(margins).pvalue >= LEVEL:
+        by_t = stats.ttest_1samp(margins, 0.0)
+        low, high = by_t.confidence_interval(1 - LEVEL)
+        return {"test": "t", "mean": mean, "low": float(low), "high": float(high), "p": float(by_t.pvalue)}
+    flips = stats.permutation_test((margins,), _mean, permutation_type="samples", rng=0)
+    ends = stats.bootstrap((margins,), _mean, confidence_level=1 - LEVEL, rng=0).confidence_interval
+    found = {"low": float(ends.low), "high": float(ends.high), "p": float(flips.pvalue)}
+    return {"test": "sign flips", "mean": mean, **found}
+
+
+def _mean(values: Sequence[float], axis: int = -1) -> object:
+    import numpy as np
+
+    return np.mean(values, axis=axis)
+
+
+def _corrected(found: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts with Holm's p and their words."""
+    from statsmodels.stats.multitest import multipletests
+
+    tested = [verdict.p for verdict in found if verdict.p is not None]
+    holm = iter(multipletests(tested, LEVEL, "holm")[1] if tested else ())
+    corrected = []
+    for verdict in found:
+        adjusted = None if verdict.p is None else float(next(holm))
+        verdict = verdict.model_copy(update={"adjusted": adjusted})
+        word = _word(verdict)
+        needs = _needed(verdict, LEVEL / len(tested)) if word == "undecided" and verdict.p is not None else None
+        corrected.append(verdict.model_copy(update={"word": word, "needs": needs}))
+    return corrected
+
+
+def _word(verdict: Verdict) -> Word:
+    mean, high, paper = verdict.mean, verdict.high, verdict.paper
+    if mean is None or verdict.unmeasured or len(verdict.margins) < 2:
+        return "undecided"
+    if verdict.p is None:  # the same in every seed
+        holds = mean > 0 or (verdict.inclusive and mean > -SAME)
+        fails = not holds
+    else:
+        decided = (verdict.adjusted or 0.0) <= LEVEL
+        holds, fails = decided and mean > 0, decided and mean < 0
+    if holds:
+        smaller = paper is not None and high is not None and high < paper
+        return "same direction, smaller" if smaller else "reproduced"
+    elsewhere = paper is not None and paper > 0 and high is not None and high < RELEVANT * paper
+    return "not reproduced" if fails or elsewhere else "undecided"
+
+
+def _needed(verdict: Verdict, level: float) -> int | None:
+    """Return the number of seeds with which a margin like this one's would be told from 0."""
+    margins = list(verdict.margins.values())
+    if verdict.test == "McNemar":
+        return _first(lambda n: _events_p(margins, n) <= level)
+    fewest = 1 - math.log2(level) if verdict.test == "sign flips" else 2  # with which such a p can be reached at all
+    from scipy import stats
+
+    effect = abs(verdict.mean or 0.0) / float(stats.tstd(margins))
+
+    def power(n: int) -> float:
+        return float(1 - stats.nct.cdf(stats.t.ppf(1 - level / 2, n - 1), n - 1, effect * math.sqrt(n)))
+
+    return _first(lambda n: n >= fewest and power(n) >= POWER)
+
+
+def _events_p(margins: Sequence[float], seeds: int) -> float:
+    """Return McNemar's p where as large shares of more seeds differ."""
+    from scipy import stats
+
+    ahead, behind = (round(margins.count(side) * seeds / len(margins)) for side in (1, -1))
+    return float(stats.binomtest(ahead, ahead + behind).pvalue) if ahead + behind else 1.0
+
+
+def _first(enough: Callable[[int], bool]) -> int | None:
+    return next((n for n in range(2, MOST_SEEDS + 1) if enough(n)), None)
 
 
 def papers_margin(claim: Claim, experiment: Experiment) -> float | None:
@@ -142,24 +299,34 @@ def _papers(experiment: Experiment) -> Numbers:
     def number(arm: str, key: str) -> float:
         if arm not in arms or printed_as[key] not in arms[arm]:
             raise Missing(f"{arm}: {key}")
-        value: Number = arms[arm][printed_as[key]]
+        value = arms[arm][printed_as[key]]
         return float(value[0] if isinstance(value, tuple) else value)
 
     return number
 
 
+def leading(outcomes: Sequence[Verdict]) -> list[Verdict]:
+    """Return the verdicts that a page begins with: of the first group with claims of the paper, else of ours."""
+    papers = [verdict for verdict in outcomes if verdict.whose == "the paper's"] or list(outcomes)
+    return [verdict for verdict in papers if verdict.group == papers[0].group]
+
+
 def summary(outcomes: Sequence[Verdict]) -> str:
-    """Return how many of the claims hold, in a sentence; empty where none was checked."""
+    """Return a page's verdict in a sentence: on its leading claims, then on all; empty without any."""
     if not outcomes:
         return ""
-    words = [verdict.word for verdict in outcomes]
-    parts = [f"{words.count('yes')} {'holds' if words.count('yes') == 1 else 'hold'}"]
-    level = words.count("level")
-    parts.append(f"{level} {'is' if level == 1 else 'are'} level (within noise, or a seed has no number)")
-    parts.append(f"{words.count('no')} {'does' if words.count('no') == 1 else 'do'} not hold")
-    if none := words.count("unmeasured"):
-        parts.append(f"{none} could not be measured")
-    text = f"Of {counted(len(outcomes), 'claim')} checked, {', '.join(parts)}."
-    if apart := [verdict.apart for verdict in outcomes if verdict.apart is not None]:
-        text += f" The paper's own gap is outside of our interval in {sum(apart)} of {len(apart)}."
-    return text
+    first = leading(outcomes)
+    words = Counter(verdict.word for verdict in first)
+    most = max(WORDS, key=lambda word: words[word])
+    share = words[most] / len(first)
+    headline = most.capitalize() if share == 1 else f"Mostly {most}" if share > 0.5 else "Mixed"
+    who = "our" if first[0].whose == "ours" else "the paper's"
+    where = f" under '{first[0].group}'" if first[0].group else ""
+    text = f"**{headline}**: of {who} {counted(len(first), 'claim')}{where} {_counts(words)}"
+    if len(outcomes) > len(first):
+        text += f"; of all {len(outcomes)} claims of this page {_counts(Counter(v.word for v in outcomes))}"
+    return text + "."
+
+
+def _counts(words: Mapping[Word, int]) -> str:
+    return ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])

@@ -42,7 +42,7 @@ def test_known_rows_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixt
     command(*short, "--strategies", "maxfl", "--page", tmp_path / "whole")
     whole = BenchResults.of_file(tmp_path / "whole" / RESULTS)
     assert both.model_dump(exclude={"command"}) == whole.model_dump(exclude={"command"})
-    assert f"--strategies maxfl --seeds 1 --known {known}\n" in (tmp_path / "both" / PAGE).read_text()
+    assert f"--strategies maxfl --seeds 1 --known {known}`;" in (tmp_path / "both" / PAGE).read_text()
     capsys.readouterr()
     with pytest.raises(ConfigError, match="these results have all rows"):
         command(*short, "--strategies", "maxfl", "--known", tmp_path / "both" / RESULTS)

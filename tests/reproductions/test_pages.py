@@ -1,14 +1,14 @@
 """The committed pages: each is what its numbers give, to the byte."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.reproductions.pages import with_list
-from fedappeal.studies.page import page_of
+from fedappeal.studies.page import MOST_WORDS, page_of
 from fedappeal.studies.record import read_record
-from fedappeal.studies.verdict import verdicts
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reproductions"
 
@@ -18,20 +18,26 @@ def test_a_page_is_what_its_numbers_give(name: str) -> None:
     experiment = load_experiment(name)
     record = read_record(experiment, FOLDER)
     assert page_of(record) == (FOLDER / f"{name}.md").read_text()
+    assert page_of(record.with_verdicts()) == page_of(record)
+    assert len(page_of(record).split()) <= MOST_WORDS
     arms = {arm.name: arm for arm in experiment.arms}
     for row in record.numbers.rows:
         assert row.paper == arms[row.name].paper
 
 
-def test_the_first_picture_is_drawn_from_the_numbers(tmp_path: Path) -> None:
+def test_a_picture_is_drawn_from_the_numbers(tmp_path: Path) -> None:
     experiment = load_experiment("fedalign-figure2")
-    assert experiment.glance is not None
-    experiment.glance(read_record(experiment, FOLDER).results(), tmp_path / "gaps")
+    experiment.glances["-gaps"](read_record(experiment, FOLDER).results(), tmp_path / "gaps")
     assert (tmp_path / "gaps.png").read_bytes().startswith(b"\x89PNG")
     drawn = (tmp_path / "gaps.svg").read_text()
-    shown = [f"{noise} noise" in drawn for noise in ("low", "medium", "high")]
-    assert shown == [True] * 3
-    assert "100 examples a client" not in drawn
+    assert all(f"{noise} noise" in drawn for noise in ("low", "medium", "high"))
+    assert "FedALIGN, on the loss over priority only" in drawn
+
+
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_shows_only_pictures_that_are_there(page: Path) -> None:
+    for picture in re.findall(r"\]\(([^)]*\.(?:png|svg))\)", page.read_text()):
+        assert (FOLDER / picture).exists()
 
 
 def test_the_list_of_pages_is_what_the_numbers_give() -> None:
@@ -46,13 +52,13 @@ def test_two_verdicts_by_hand() -> None:
     """
     (first,) = (
         verdict
-        for verdict in verdicts(read_record(load_experiment("maxfl-table5"), FOLDER).results())
-        if verdict.claim.group == "100 steps alone" and "GM-Appeal" in verdict.claim.text
+        for verdict in read_record(load_experiment("maxfl-table5"), FOLDER).numbers.verdicts
+        if verdict.group == "100 steps alone" and verdict.claim == "MaxFL over FedAvg: GM-Appeal"
     )
-    assert first.words() == "yes, 5 of 5 seeds, gap +0.13 (95 % interval +0.08 to +0.17) against the paper's +0.54"
+    assert (first.here, first.papers) == ("+0.13 [+0.08, +0.17]", "+0.54")
     (second,) = (
         verdict
-        for verdict in verdicts(read_record(load_experiment("fedalign-figure2"), FOLDER).results())
-        if verdict.claim.group == "high noise" and verdict.claim.text == "'FedALIGN' ends ahead of 'priority only'"
+        for verdict in read_record(load_experiment("fedalign-figure2"), FOLDER).numbers.verdicts
+        if verdict.group == "high noise" and verdict.claim == "FedALIGN over priority only: the end"
     )
-    assert second.words() == "level, 1 of 5 seeds, gap -2.0 points (95 % interval -4.1 to +0.0)"
+    assert second.here == "-2.0 [-4.1, +0.0]"

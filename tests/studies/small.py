@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
 from fedappeal.views.comparison.measures import Measure, last, late
 
 VALUE = Measure("value", "value", last("value"))
@@ -38,6 +38,12 @@ def computed(marks: Path, **changed: Any) -> Experiment:
         "compute": compute,
     }
     return Experiment(**{**given, **changed})
+
+
+def holds(claim: Claim, number: Numbers) -> bool:
+    """Whether a claim holds for the numbers of one seed."""
+    margin = claim.margin(number)
+    return margin >= 0 if claim.inclusive else margin > 0
 
 
 def draw(results: Results, stem: Path) -> None:

@@ -15,7 +15,6 @@ from fedappeal.studies.grid import best_of_each, grid_experiment, grid_keys
 from fedappeal.studies.harness import carry_out
 from fedappeal.studies.page import write_page
 from fedappeal.studies.plan import make_plan
-from fedappeal.studies.table import claims_table
 from fedappeal.studies.verdict import verdicts
 from fedappeal.views.comparison.measures import Measure, last
 from tests.studies.small import FEDERATED, computed
@@ -81,12 +80,13 @@ def test_the_best_of_each_row_is_reported(tmp_path: Path, better: str, best: int
     assert tuned.arms[0].paper == {"value": 12.0}
     page, _, _ = write_page(tuned_plan, tuned, {}, tmp_path)
     assert page.name == "computed-tuned.md"
-    assert f"| ten (base {best}) | {best}.50 ± 0.71 | 12.00 | {best - 11.5:+.2f} |" in page.read_text()
-    claims = claims_table(verdicts(tuned))
-    assert claims is not None
-    assert claims.rows[0] == (
+    assert f"| ten (base {best}) | {best}.50 ± 0.71 (12.00) |" in page.read_text()
+    (first, _) = verdicts(tuned)
+    assert (first.claim, first.word, first.here, first.papers) == (
         "twenty is more than ten",
-        "no, 0 of 2 seeds, gap 0.00 (95 % interval 0.00 to 0.00) against the paper's +8.00",
+        "not reproduced",
+        "0.00",
+        "+8.00",
     )
 
 
@@ -120,5 +120,5 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     start_reproduction(ReproduceOptions("computed", quick=True, out=tmp_path, grid="base"), MACHINE)
     assert "ten (base 30)" in capsys.readouterr().out
     page = (tmp_path / "computed-tuned-quick.md").read_text()
-    assert "fedappeal reproduce computed --quick --grid base --seeds 1\n" in page
+    assert "`fedappeal reproduce computed --quick --grid base --seeds 1` did" in page
     assert (tmp_path / "computed-grid-quick.md").exists()

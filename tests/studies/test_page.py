@@ -13,14 +13,14 @@ from fedappeal.cli.reproduce import start_reproduction
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.experiment import Arm, Results
+from fedappeal.studies.experiment import Arm, Claim, Contrast, Results
 from fedappeal.studies.harness import carry_out
-from fedappeal.studies.page import page_of, rewrite_page, write_page
+from fedappeal.studies.page import MOST_WORDS, page_of, rewrite_page, write_page
 from fedappeal.studies.plan import make_plan
 from fedappeal.studies.record import read_record
 from fedappeal.system.versions import recorded_versions
 from fedappeal.views.comparison.measures import Measure, last
-from tests.studies.small import FEDERATED, computed, draw
+from tests.studies.small import computed, draw
 
 
 def made(tmp_path: Path, **changed: object) -> tuple[str, dict[str, object], str]:
@@ -39,27 +39,21 @@ def made(tmp_path: Path, **changed: object) -> tuple[str, dict[str, object], str
 def test_a_page_has_it_all(tmp_path: Path) -> None:
     page, numbers, trouble = made(tmp_path, figure=draw, notes="- A note.\n")
     assert trouble == ""
-    assert page.startswith("# A computed experiment\n\nnowhere, table 0. Twenty is more than ten.\n")
-    assert "fedappeal reproduce computed --seeds 3\n" in page
-    assert "| ten | 10.50 ± 0.71 | 12.00 | -1.50 |" in page
-    assert "| twenty | 20.50 ± 0.71 | 20.00 ± 0.50 | +0.50 |" in page
+    assert "| ten | 10.50 ± 0.71 (12.00) |" in page
+    assert "| twenty | 20.50 ± 0.71 (20.00) |" in page
     # 20 - 10 and 21 - 11; 20 - 20 and 21 - 20: mean 0.5, deviation sqrt(1/2), t of one degree of freedom 12.706
-    both = "yes, 2 of 2 seeds, gap +10.0 (95 % interval +10.0 to +10.0) against the paper's +8.0."
-    assert f"- The paper says: twenty is more than ten. Here: {both}\n" in page
-    one = "level, 1 of 2 seeds, gap +0.50 (95 % interval -5.85 to +6.85) against the paper's 0.00."
-    assert f"- The paper says: twenty is more than twenty. Here: {one}\n" in page
-    verdict = "Of 2 claims checked, 1 holds, 1 is level (within noise, or a seed has no number), 0 do not hold."
-    assert f"## Verdict\n\n{verdict} The paper's own gap is outside of our interval in 1 of 2.\n" in page
-    assert page.index("## Verdict") < page.index("computed.png") < page.index("## value") < page.index("## Every")
+    assert "| twenty is more than ten | reproduced | +10.0 | +8.0 |\n" in page
+    assert "| twenty is more than twenty | undecided (needs about 18 seeds) | +0.50 [-5.85, +6.85] | 0.00 |\n" in page
+    verdict = "**Mixed**: of the paper's 2 claims 1 reproduced, 1 undecided."
+    assert page.startswith(f"# A computed experiment\n\n{verdict}\n\nnowhere, table 0. Twenty is more than ten.\n")
     assert "![A computed experiment](computed.png)" in page
     assert (tmp_path / "pages" / "computed.png").read_text() == "ten twenty"
     assert "## Notes\n\n- A note." in page
-    assert "- ten, seed 2: ArithmeticError: no value for seed 2" in page
-    assert "Seeds: 0, 1, 2." in page
-    assert "|  | `base` |\n| --- | ---: |\n| ten | 10 |\n| twenty | 20 |" in page
-    assert "| `fails` | [2] |" in page
-    for package, version in recorded_versions().items():
-        assert (f"{package} {version}" in page) == (package != "platform")
+    assert "`fedappeal reproduce computed --seeds 3` did these runs, with seeds 0, 1, 2; " in page
+    assert "- failed: ten, seed 2: ArithmeticError: no value for seed 2" in page
+    assert numbers["settings"]["ten"]["base"] == "10"
+    assert numbers["versions"]["python"] == [recorded_versions()["python"]]
+    assert [verdict["word"] for verdict in numbers["verdicts"]] == ["reproduced", "undecided"]
     assert numbers["rows"] == [
         {
             "name": "ten",
@@ -91,9 +85,16 @@ def test_a_page_is_made_again_from_its_numbers_alone(tmp_path: Path) -> None:
     more = dataclasses.replace(
         experiment, arms=(*experiment.arms, Arm("thirty", {"base": 30})), measures=(*experiment.measures, later)
     )
-    assert "## Not run yet\n\nWritten down after the last full run:\n\n- thirty\n- the column 'later'\n" in page_of(
-        read_record(more, written.parent)
-    )
+    assert "- not run yet: thirty, the column 'later'\n" in page_of(read_record(more, written.parent))
+
+
+def test_a_page_has_no_more_words_than_a_reader_reads(tmp_path: Path) -> None:
+    claims = tuple(Claim(f"claim {n}", Contrast(("ten", "value"), 0.0), f"group {n // 9}") for n in range(900))
+    page, numbers, _ = made(tmp_path, claims=claims)
+    assert len(numbers["verdicts"]) == 900  # type: ignore[arg-type]
+    assert MOST_WORDS - 150 < len(page.split()) <= MOST_WORDS
+    assert "| claim 8 | undecided " in page
+    assert "claim 890" not in page
 
 
 @pytest.mark.parametrize(
@@ -125,20 +126,6 @@ def test_the_command_writes_a_page_again(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "maxfl-figure4.md").read_text() == page
 
 
-def test_settings_of_plug_ins_are_compared_where_rows_have_them(tmp_path: Path) -> None:
-    arms = (
-        Arm("FedAvg", {"strategy": "fedavg"}),
-        *(Arm(f"MaxFL, {rate}", {"strategy": "maxfl", "maxfl.server-lr": rate}) for rate in (0.5, 1.0)),
-    )
-    experiment = dataclasses.replace(FEDERATED, arms=arms)
-    page, _, _ = write_page(make_plan(experiment, tmp_path), Results(experiment, ()), {}, tmp_path)
-    differing, others = page.read_text().split("<details><summary>What does not differ</summary>")
-    assert "|  | `maxfl.server-lr` | `strategy` |" in differing
-    assert "| FedAvg |  | fedavg |\n| MaxFL, 0.5 | 0.5 | maxfl |" in differing
-    assert "| `maxfl.stabilizer` | 0.001 |" in others
-    assert "| `solo.steps` | 2 |" in others
-
-
 def test_a_figure_that_cannot_be_drawn_costs_the_figure_only(tmp_path: Path) -> None:
     def broken(results: Results, stem: Path) -> None:
         raise RuntimeError("no\nink")
@@ -146,7 +133,7 @@ def test_a_figure_that_cannot_be_drawn_costs_the_figure_only(tmp_path: Path) -> 
     page, _, trouble = made(tmp_path, figure=broken)
     assert trouble == "RuntimeError: no ink"
     assert "computed.png" not in page
-    assert "| ten | 10.50 ± 0.71 |" in page
+    assert "| ten | 10.50 ± 0.71 (12.00) |" in page
 
 
 def test_all_experiments_say_what_they_are() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedappeal.reproductions import load_experiment
 from fedappeal.studies.experiment import Arm, Experiment, Quick
-from fedappeal.studies.record import settings_apart, take_over, taken_over
+from fedappeal.studies.record import take_over, taken_over
 from fedappeal.studies.results import StudyResults
 from fedappeal.views.comparison.measures import Measure, last
 
@@ -50,7 +50,6 @@ def test_rows_and_columns_that_are_its_own() -> None:
     assert numbers.diverged == {"a, seed 0": ("3", "1 of 9")}
     assert numbers.undrawn == ("c",)
     assert (numbers.skipped, numbers.failed) == ({}, {"a, seed 1": "that too"})
-    assert settings_apart(numbers.settings) == (["rate"], {"clients": "9", "flip": "yes"})
     assert {name: row["rate"] for name, row in numbers.settings.items()} == {"a": "0.1", "c": "0.3"}
 
 

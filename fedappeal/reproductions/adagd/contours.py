@@ -145,27 +145,14 @@ def _no_agent_leaves(arm: str) -> Claim:
 
 
 _NOTES = """\
-- The paper draws its starts and steps without numbers. These are ours: epsilon = 0.1; in figure 5a averaging takes
-  one long step that brings one agent's loss to 0, then steps of 0.04; in figure 5b it takes three steps of 0.8, then
-  steps of 0.04, and alpha' = 0.2.
-- The bad region follows from the geometry: an agent that is left alone moves the model along its own gradient only.
-  It begins at (2 epsilon, epsilon), the corner of S* that the paper names.
-- The claims are checked on drawn starts or sequences of steps, 300 for each seed. Rows where nothing is drawn are the
-  same for all seeds; their starts and steps were chosen to show harm, so they prove nothing.
-- Observation 2, F of at least 1/2 from (1, 1), follows from the geometry: agent 2 leaves at once, agent 1 alone keeps
-  w_1 = 1, and F_1 + F_2 is at least 1 wherever that is so. Two rows show it; it is not among the claims checked, as
-  it could not fail.
-- Observation 3 says that with probability 1 - 2 epsilon over the start, which is 80 % at our epsilon, some step sizes
-  do harm. Counted here are starts, drawn evenly from the unit disc, with two step sizes after which both agents have
-  left and the model is outside S*. Others may have three: read it as "at least".
-- Observation 4 says that for any steps there is such a problem. Here each drawn sequence runs in P_0 until agent 2
-  leaves; alpha' is then what makes that model's F_2 zero, and the same steps are taken in P_alpha'. Each sequence has
-  500 steps, evenly between 0 and a size of its own, drawn between 0.01 and 1 (evenly in its logarithm).
-- "1/2 in P_alpha'" is the paper's, and follows too: after agent 2 has left, agent 1 moves along (0, 1), and the sum
-  of both losses stays 1 until w_2 is below 0. ADA-GD stops by its own rule, between epsilon and 4 epsilon: where
-  averaging does no harm it ends lower.
-- ADA-GD's step is theorem 1's for these losses with their kinks rounded off within epsilon: Lipschitz constant
-  sqrt 2, smoothness 2 / epsilon. Its models stay where losses are above epsilon and linear.
+- The paper draws its starts and steps without numbers. Ours: epsilon = 0.1; in figure 5a one long step that brings
+  one agent's loss to 0, then steps of 0.04; in 5b three steps of 0.8, then 0.04, and alpha' = 0.2.
+- Claims are checked on drawn starts or sequences of steps, 300 a seed; rows where nothing is drawn prove nothing.
+  Observation 2 follows from the geometry and could not fail.
+- Observation 3 is counted over starts, evenly from the unit disc, with two harmful step sizes: read "at least".
+- Observation 4: each drawn sequence runs in P_0 until agent 2 leaves; alpha' then makes that model's F_2 zero, and
+  the same steps are taken in P_alpha'. ADA-GD stops by its own rule, between epsilon and 4 epsilon.
+- ADA-GD's step is theorem 1's, with kinks rounded off within epsilon.
 """
 
 EXPERIMENTS = (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedappeal.reproductions.adagd.settings import AGENTS_LOST, END_ACCURACY, defections
 from fedappeal.studies.experiment import Results, RunResult
-from fedappeal.studies.plots import series
+from fedappeal.studies.pictures import series
 from fedappeal.views.comparison.figures import COLOURS, new_figure, save
 
 if TYPE_CHECKING:

@@ -1,15 +1,10 @@
 """Settings of FedALIGN's experiments: section 4's, the arms, the measures, the figures' panels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from textwrap import fill
 from typing import Any
 
-from fedappeal.studies.experiment import Arm, Claim, Results, ahead, gap
-from fedappeal.studies.glance import gaps
-from fedappeal.studies.plots import draw
-from fedappeal.views.comparison.figures import new_figure, save
+from fedappeal.studies.experiment import Arm, Claim, Contrast, ahead
 from fedappeal.views.comparison.measures import LATE, Lines, Measure, last, late
 from strategies.fedalign.strategy import warmup_rounds
 
@@ -62,17 +57,17 @@ def _at_its_end(lines: Lines) -> float | None:
     return last("priority_accuracy")(lines[: _warm_up(lines)]) if lines else None
 
 
-_COLOURS = {arm: n for n, arm in enumerate(HOW)}
-
 ACCURACY = Measure("accuracy", "priority clients' accuracy %", last("priority_accuracy"), percent=True)
-ACCURACY_LATE = Measure("accuracy-late", f"the same, last {LATE} rounds", late("priority_accuracy"), percent=True)
+ACCURACY_LATE = Measure(
+    "accuracy-late", f"priority clients' accuracy %, last {LATE} rounds", late("priority_accuracy"), percent=True
+)
 ACCURACY_MEAN = Measure(
     "accuracy-mean",
-    "the same, mean of the rounds after warm-up",
+    "priority clients' accuracy %, mean after warm-up",
     _after_warm_up,
     percent=True,
 )
-ACCURACY_WARM = Measure("accuracy-warm", "the same, at the end of warm-up", _at_its_end, percent=True)
+ACCURACY_WARM = Measure("accuracy-warm", "priority clients' accuracy %, end of warm-up", _at_its_end, percent=True)
 ACCEPTED = Measure("accepted", f"non-priority clients taken in, last {LATE} rounds", late("accepted"), better="")
 ALL_CLIENTS = Measure("all-clients", f"all clients' accuracy %, last {LATE} rounds", late("accuracy"), percent=True)
 
@@ -112,61 +107,20 @@ class Setting:
             for other in _BASELINES:
                 if arm in _BASELINES or other not in self.arms:
                     continue
-                claims.append(self._ahead(arm, other, ACCURACY_LATE, "ends ahead of"))
+                claims.append(self._ahead(arm, other, ACCURACY_LATE, "the end"))
                 if arm == FEDALIGN:
-                    claims.append(self._ahead(arm, other, ACCURACY_MEAN, "is, on average after warm-up, ahead of"))
+                    claims.append(self._ahead(arm, other, ACCURACY_MEAN, "mean after warm-up"))
         if ALL_LATER in self.arms:
             name, text = (
                 self.named(ALL_LATER),
-                f"'{ALL_LATER}' is worse, on average, after warm-up than at the end of it",
+                f"{ALL_LATER}, is worse on average than at the end of warm-up",
             )
             claims.append(
-                Claim(text, gap((name, ACCURACY_WARM.key), (name, ACCURACY_MEAN.key)), self.title, "points")
+                Claim(text, Contrast((name, ACCURACY_WARM.key), (name, ACCURACY_MEAN.key)), self.title, "points")
             )
         return tuple(claims)
 
-    def _ahead(self, arm: str, other: str, measure: Measure, says: str) -> Claim:
+    def _ahead(self, arm: str, other: str, measure: Measure, when: str) -> Claim:
         margin = ahead(self.named(arm), self.named(other), measure.key)
-        return Claim(f"'{arm}' {says} '{other}'", margin, self.title, "points")
-
-
-def ends_ahead(settings: Sequence[Setting]) -> Callable[[Results, Path], None]:
-    """Return a figure of by how much FedALIGN ends ahead of the baselines in some settings, paired by seed."""
-    return gaps([setting.title for setting in settings], lambda claim: "ends ahead of" in claim.text)
-
-
-Row = tuple[str, str, bool]
-"""Key of the history, label of the axis, whether in per cent."""
-
-
-def panels(settings: Sequence[Setting], rows: Sequence[Row], across: int) -> Callable[[Results, Path], None]:
-    """Return a figure as the paper's: a panel a setting, and its values over the rounds.
-
-    Args:
-        settings: the panels; a setting that was not run is left out.
-        rows: the values, one below the other.
-        across: settings beside one another.
-    """
-
-    def figure(results: Results, stem: Path) -> None:
-        shown = [s for s in settings if any(results.of(s.named(arm)) for arm in s.arms)]
-        wide = min(across, len(shown))
-        bands = -(-len(shown) // wide)
-        picture = new_figure(4.4 * wide, 2.9 * bands * len(rows) + 0.2)
-        grid = picture.subplots(bands * len(rows), wide, squeeze=False)
-        for axes in grid.flat:
-            axes.set_visible(False)
-        for place, setting in enumerate(shown):
-            band, column = divmod(place, wide)
-            names = [setting.named(arm) for arm in setting.arms]
-            for k, (key, label, percent) in enumerate(rows):
-                axes = grid[band * len(rows) + k][column]
-                axes.set_visible(True)
-                draw(axes, results, key, names, percent, _COLOURS)
-                axes.set_ylabel(label)
-                if k == 0:
-                    axes.set_title(fill(setting.title, 56), loc="left", fontsize=9)
-                    axes.legend(fontsize=7)
-        save(picture, stem)
-
-    return figure
+        ours = measure is ACCURACY_MEAN
+        return Claim(f"{arm} over {other}: {when}", margin, self.title, "points", ours=ours)

@@ -4,7 +4,7 @@ import numpy as np
 
 from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Claim, Experiment, Quick, at_least
-from fedappeal.studies.plots import curves
+from fedappeal.studies.pictures import curves, forest
 from fedappeal.views.comparison.measures import Lines, Measure
 
 _row = maxfl.printed("unseen-gm-appeal", "unseen-preferred")
@@ -35,19 +35,13 @@ _SEEN: maxfl.Readings = tuple((reading, {name: {} for name in table}) for readin
 
 _NOTES = """\
 - Figure 3 shows seen clients, table 3 unseen ones; both read the same runs.
-- The paper says that 30 % of the clients have flipped labels. It does not say whether in training data only, nor
-  whether in these experiments too: each reading is a group of rows. A flip turns label y into 9 - y, so it
-  moves a client into the cluster of other labels, and a preferred-model accuracy near 99 % is that of a task of
-  two labels.
-- One learning rate for all rows of a group and, as in appendix D.1, for the solo steps behind rho_k. What a client
-  requires moves with it: at 0.1 a client alone gets to a loss that no global model of ten labels reaches, at
-  0.001 FedAvg satisfies every client too. The paper tuned each row and does not print its rates (`--grid
-  learning-rate` tunes, with the rate of the solo steps fixed).
-- The paper's network has dropout, and the paper does not say whether F_k and rho_k are measured with it. They are
-  measured without it, except in the group that says so (`loss-mode = training`). There rho_k, the loss to beat, is
-  higher, while the test loss that GM-Appeal compares with it is the same measure as everywhere, without dropout.
-- FedProx's mu is 0.01, too small to tell its rows from FedAvg's; the paper names none.
-- The paper averages over 3 seeds (appendix D).
+- The paper says that 30 % of the clients have flipped labels, not which and where: each reading is a group. A flip
+  turns label y into 9 - y; a preferred-model accuracy near 99 % is that of a task of two labels.
+- One rate for all rows of a group and, as in appendix D.1, for the solo steps behind rho_k: at 0.1 no global model
+  reaches what a client requires, at 0.001 FedAvg satisfies every client too. The paper tuned each row and does not
+  print its rates (`--grid learning-rate` tunes).
+- F_k and rho_k are measured without dropout, except in the group that says so (`loss-mode = training`).
+- FedProx's mu, 0.01, leaves it as FedAvg; the paper names none.
 """
 
 
@@ -76,12 +70,8 @@ EXPERIMENTS = (
         measures=maxfl.UNSEEN_JUDGED,
         quick=_QUICK,
         claims=maxfl.firsts(_READINGS, maxfl.UNSEEN_JUDGED[1::2]),
-        figure=curves(
-            (("unseen_gm_appeal", "GM-Appeal", False), ("unseen_preferred_accuracy", "preferred-model acc. %", True)),
-            maxfl.ORDER,
-        ),
+        glances={"-gaps": forest},
         notes=_NOTES,
-        twins=maxfl.TWINS,
         grid=maxfl.GRID,
         criterion=maxfl.UNSEEN_JUDGED[-1].key,
     ),
@@ -102,11 +92,13 @@ EXPERIMENTS = (
                     "MaxFL's GM-Appeal and preferred-model accuracy go together (correlation above 0)",
                     at_least("MaxFL" + reading.suffix, _TOGETHER.key, 0.0),
                     reading.group,
+                    ours=True,
                 )
                 for reading, _ in _SEEN
             ),
         ),
         figure=curves(maxfl.PREFERRED_TOO, maxfl.ORDER),
+        glances={"-gaps": forest},
         notes=_NOTES,
     ),
 )

@@ -25,7 +25,7 @@ from fedappeal.reproductions.maxfl.mean_estimation import (
     objective,
     sigmoid_slope,
 )
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, gap
+from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Quick, Results, at_least
 from fedappeal.views.comparison.figures import COLOURS, new_figure, save
 from fedappeal.views.comparison.measures import Measure, last
 
@@ -170,7 +170,7 @@ def _higher(arm: str) -> Claim:
 def _slow(arm: str) -> Claim:
     return Claim(
         f"{arm}: a rate from the global smoothness is slower from a flat region (rounds)",
-        gap((arm, _CONSTANT.key), (arm, _ADAPTIVE.key)),
+        Contrast((arm, _CONSTANT.key), (arm, _ADAPTIVE.key)),
         unit="rounds",
     )
 
@@ -191,17 +191,13 @@ EXPERIMENTS = (
         claims=(*(_higher(arm.name) for arm in _ARMS), *(_slow(arm.name) for arm in _ARMS)),
         figure=_figure,
         notes=f"""\
-- "The mean estimation example in Fig. 1(b)", says the paper; today's figure 1 has no example, and its example of two
-  clients is [figure 4(b)](maxfl-figure4.md)'s. The picture is of that one's estimates, the table of many draws.
-- The paper prints no numbers for this figure, and no epsilon. Its own, M L_c / (4 L_s), needs a Lipschitz constant
-  that a parabola has not; here it is the strategy's default, {STABILIZER:g}. The rate is at most M / (L_s epsilon).
-- "Flat" is ours: slope and curvature are at most {FLAT:g} of the largest ones of the models that are looked at, which
-  go {AROUND:g} beyond the outermost estimates. A minimum is not flat in this sense: its slope is 0, its curvature is
-  not.
-- Rates are geometric means over the flat models and over the others.
-- Rounds: of gradient descent on equation 3's objective, from {BEYOND:g} beyond the larger estimate until the
-  objective is within {NEAR:g} of its minimum at that estimate; at most {MOST}. With the adaptive rate, and
-  clients that return their local minimum, that is MaxFL's own round.
+- "The mean estimation example in Fig. 1(b)", says the paper; today's is [figure 4(b)](maxfl-figure4.md)'s. The
+  picture is of that one's estimates, the table of many draws. The paper prints neither numbers nor epsilon; ours is
+  {STABILIZER:g}, the strategy's default.
+- "Flat" is ours: slope and curvature are at most {FLAT:g} of the largest ones within {AROUND:g} of the outermost
+  estimates. Rates are geometric means.
+- Rounds: of gradient descent from {BEYOND:g} beyond the larger estimate until the objective is within {NEAR:g} of
+  its minimum there; at most {MOST}.
 """,
         compute=compute,
     ),

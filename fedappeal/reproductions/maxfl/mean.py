@@ -102,9 +102,8 @@ def _more(case: str) -> Claim:
 
 _NOTES = """\
 - The paper's figure has no numbers to compare with.
-- The local minimum is found with MaxFL's own round, in which each client returns its local minimum, not with
-  SciPy. The paper does not say where its search starts; ours starts at the estimate of a client drawn at random
-  (three clients: the lowest of the minima found from each).
+- The local minimum is found with MaxFL's own round, not with SciPy, from the estimate of a client drawn at random
+  (of three clients: the lowest of the minima found from each).
 """
 
 EXPERIMENTS = (
@@ -130,6 +129,7 @@ EXPERIMENTS = (
                 "bound)",
                 _decays,
                 inclusive=True,
+                ours=True,
             ),
             Claim(
                 f"MaxFL's GM-Appeal is at least theorem A.1's constant, {theorem_a1():.3f}",
@@ -150,12 +150,10 @@ EXPERIMENTS = (
         figure=figure_4,
         notes=_NOTES
         + """\
-- ReLU gives FedAvg by construction, so that is no claim that is checked: no gap F_k - rho_k of this example is
-  below 0, and there ReLU changes nothing. The log loss is lemma A.2's case: the weights differ from FedAvg's on the
-  way, the solution may not.
-- The largest distance is over all draws and all values of gamma_G^2, in standard deviations of an estimate.
-- Lemma A.1's bound is above 1, and so says nothing, up to gamma_G^2 = 3.4.
-- The estimates of the picture's (b), 0.5 and 3 to either side of 0, are chosen by hand; the paper gives none.
+- ReLU gives FedAvg by construction, so that is no claim: no gap of this example is below 0. The log loss is lemma
+  A.2's case: the weights differ on the way, the solution may not. Lemma A.1's bound says nothing up to gamma_G^2 =
+  3.4, where it is above 1.
+- The estimates of the picture's (b), 0.5 and 3 to either side of 0, are ours.
 """,
         compute=two_clients,
     ),
@@ -193,18 +191,12 @@ EXPERIMENTS = (
         figure=figure_5,
         notes=_NOTES
         + f"""\
-- The true means of the three cases are ours, and so are the picture's estimates: the true means themselves,
-  without noise. The table is over many draws of the noise; the paper's is of variance 1, as ours where no other
-  gamma is given.
-- The paper's solution is the average of all estimates (case 1), one client's estimate (case 2), the average of
-  clients 1 and 2 (case 3). A solution that is within {SAME} standard deviations of an estimate of it counts as it.
-  The settings count clients from 0.
-- In case 1 noise of variance 1 often puts the estimates so far apart that MaxFL's objective has several minima,
-  or one that is not at the average. The further group has estimates nearly as close to each other as the picture's.
-- Far apart, MaxFL serves one client of them, and the tiny pull towards the others is towards the truth in half
-  of the draws only. So "at least one" is satisfied in half of them.
-- Where two are alike, their average satisfies both only where their estimates lie on different sides of the truth:
-  with both on one side, the nearer one's own estimate is better for it than the average.
+- The true means and the picture's estimates are ours. A solution within {SAME} standard deviations of what the
+  paper says (the average; one client's estimate; that of clients 1 and 2) counts as it.
+- In case 1 noise of variance 1 often puts the estimates so far apart that the objective has several minima; the
+  further group has a hundred times the samples.
+- Far apart, MaxFL serves one client, and the pull towards the others is towards the truth in half of the draws.
+  Where two are alike, their average satisfies both only where their estimates lie on different sides of the truth.
 """,
         compute=three_clients,
     ),

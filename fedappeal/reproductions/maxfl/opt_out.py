@@ -5,8 +5,7 @@ from typing import Any
 
 from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Experiment, Quick
-from fedappeal.studies.glance import gaps
-from fedappeal.studies.plots import curves
+from fedappeal.studies.pictures import by_seed, forest
 from fedappeal.views.comparison import measures
 
 row = maxfl.printed("accuracy", "gm-appeal", "unseen-accuracy", "unseen-gm-appeal")
@@ -115,6 +114,9 @@ JOINED = measures.Measure(
     "joined", "joined %, of those asked after round 10", measures.joined_share(after=10), percent=True, digits=1
 )
 
+LIVES = 2.0
+"""The per cent of the clients asked after round 10 that join in a run that lives; fewer where none joins for long."""
+
 EXPERIMENTS = (
     Experiment(
         name="maxfl-table1",
@@ -126,38 +128,23 @@ EXPERIMENTS = (
         arms=maxfl.rows(_EVERY),
         measures=(*MEASURES, JOINED),
         quick=Quick(maxfl.QUICK, ("FedAvg", "Scaffold", "qFFL", "MaxFL")),
-        claims=tuple(
-            maxfl.first(measure, reading, tuple(table))
-            for reading, table in _EVERY
-            for measure in (JOINED, measures.GM_APPEAL_LATE, measures.ACCURACY_LATE, measures.UNSEEN_ACCURACY_LATE)
-            if measure is not JOINED
-            or "participation" not in reading.settings  # where no client may opt out all join
+        claims=(
+            *(
+                maxfl.over(JOINED, reading, name, LIVES)
+                for reading, table in _EVERY
+                if reading.settings.get("participation") != "always"  # where no client may opt out all join
+                for name in table
+                if name != "MaxFL"
+            ),
+            *maxfl.firsts(_EVERY, (measures.GM_APPEAL_LATE, measures.ACCURACY_LATE, measures.UNSEEN_ACCURACY_LATE)),
         ),
-        figure=curves(maxfl.SEEN_AND_UNSEEN, maxfl.ORDER),
-        glance=gaps([reading.group for reading, _ in _READINGS[:2]], lambda claim: claim.unit == "points"),
+        glances={"-gaps": forest, "-joined": by_seed(JOINED.key, 3, LIVES)},
         notes="""\
-- The paper leaves open what happens in a round without a joiner, which labels a flip changes (training or test
-  data), and what a Dirichlet partition into clusters is. Each reading is a group of rows. In the first, a Dirichlet
-  draw (0.5) deals the labels to five clusters, and a cluster's clients share its data evenly; a round without a
-  joiner leaves the model as it is, so that it is frozen once no client ever joins again.
-- One learning rate for all rows of a group, 0.1 where nothing else is said, and, as in appendix D.1, for the
-  solo steps behind rho_k; 30 local steps, batches of 32. The paper tuned each row and does not print what it
-  found. What a client requires moves with the rate, so groups of another rate have other targets. `--grid`
-  searches appendix D.1's grid; the solo steps keep their rate, 0.1, in that search: otherwise GM-Appeal would
-  compare different targets. Their batches are the run's, so the target still moves with `batch-size`.
-- The paper's network has dropout, and the paper does not say whether F_k and rho_k are measured with it. They are
-  measured without it, except in the group that says so (`loss-mode = training`): there each round draws new noise.
-  Test losses and accuracies are always measured without it.
-- Line 6 of the paper's algorithm picks m of all clients, who then join or not. Here further clients are asked until m
-  have joined, but for the groups that say otherwise (`ask-on = false`). The paper does not say whether a client that
-  opted out may come back. Here it may, but for the groups in which it decides once (`participation = appeal+once`).
-- Where training and test labels are flipped alike, 30 % of the clients contradict the others on the test data, so no
-  single model gets much beyond 61 %, 70 % of what it gets on clean labels: the paper's 70.9 cannot come from there.
-- The paper averages over 3 seeds (appendix D).
-- PerFedAvg's accuracy is that of the global model as it is sent. FedProx's mu is 0.01, too small to tell its rows
-  from FedAvg's; the paper names none.
+- The paper leaves open what a round without a joiner does, what a flip changes, when clients decide, the rate: each
+  reading is a group. Rates are also those of rho_k's solo steps; 30 local steps.
+- With test labels flipped no single model gets beyond about 61 %: the paper's 70.9 cannot come from there.
+- FedProx's mu, 0.01, leaves it as FedAvg. A run lives when 2 % of those asked join.
 """,
-        twins=maxfl.TWINS,
         grid=maxfl.GRID,
         criterion=measures.ACCURACY_LATE.key,
     ),

@@ -2,7 +2,7 @@
 
 from fedappeal.reproductions.maxfl import settings as maxfl
 from fedappeal.studies.experiment import Experiment, Quick
-from fedappeal.studies.plots import curves
+from fedappeal.studies.pictures import forest
 
 _row = maxfl.printed("gm-appeal", "unseen-gm-appeal", "preferred", "unseen-preferred")
 
@@ -39,15 +39,12 @@ EXPERIMENTS = (
         measures=(*maxfl.JUDGED[:2], *maxfl.UNSEEN_JUDGED[:2], *maxfl.JUDGED[2:], *maxfl.UNSEEN_JUDGED[2:]),
         quick=Quick(maxfl.QUICK, ("FedAvg", "PerFedAvg", "MaxFL")),
         claims=maxfl.firsts(_READINGS, (maxfl.JUDGED[1], maxfl.UNSEEN_JUDGED[1], maxfl.JUDGED[3])),
-        figure=curves(maxfl.PREFERRED_TOO, maxfl.ORDER),
+        glances={"-gaps": forest},
         notes="""\
-- All rows are judged after 5 steps of the run's local SGD (`tuning-steps = 5`); MaxFL also computes its weights
-  so. The preferred model is the tuned global one where it appeals, else the client's own.
-- PerFedAvg is judged by the same 5 steps as all others, not by the step that it was trained for.
-- Which clients' labels are flipped and where, and the rate of training and of the solo steps, are read in four ways:
-  the groups of rows.
+- All rows are judged after 5 steps of the run's local SGD; MaxFL also computes its weights so, PerFedAvg too. The
+  preferred model is the tuned global one where it appeals, else the client's own.
+- Flips and rates are read in four ways: the groups of rows.
 """,
-        twins=maxfl.TWINS,
         grid=maxfl.GRID,
         criterion=maxfl.JUDGED[-1].key,
     ),

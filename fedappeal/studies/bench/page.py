@@ -1,137 +1,172 @@
-"""The benchmark's page, from its results alone."""
+"""The benchmark's page, pictures and verdicts, from its results alone."""
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
 from pathlib import Path
 
-from fedappeal.studies.bench.conclusions import Compared, chance, compared, conclusions, tally
 from fedappeal.studies.bench.design import BASELINE, Cell
-from fedappeal.studies.bench.picture import FURTHER, places
-from fedappeal.studies.bench.results import BenchResults
-from fedappeal.studies.table import Spread
+from fedappeal.studies.bench.results import RESULTS, BenchResults
+from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Quick, Results
+from fedappeal.studies.page import MOST_WORDS, SHORT_FORM
+from fedappeal.studies.pictures import by_seed
+from fedappeal.studies.record import recorded_runs
+from fedappeal.studies.table import numbers_table
+from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.system.files import replace_file
 from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.table import NONE, Table
 
 PAGE = "README.md"
-PICTURE = "overview"
+PICTURES = {"kept": "overview", "gm-appeal": "overview-appeal"}
+"""By the measure that is drawn."""
+
+HEADLINES = {"kept": "runs that live", "gm-appeal": "GM-Appeal", "score": "the metric"}
+"""Measures by which strategies are compared with FedAvg, with their names."""
+
+LIVES = 20.0
+"""A run lives when at least this many per cent of its clients join in its last rounds."""
 
 _NOT_SAID = """\
 - Clients are simulated: their policies are rules that the papers state, not people.
-- Each strategy runs with the same local training on a task, but for ADA-GD and MaxFL+ADA-GD: their round is one
-  gradient step, as long as the others' local steps together. Own settings are the papers' or this project's
-  defaults, but for these: ADA-GD's precision is the loss at which clients leave (half of it where none does), its
-  slack is 1, and it proceeds without clients that are missing; of FedALIGN half of the clients have priority, and
-  epsilon is 0.2. None was tuned to the benchmark. A strategy that is level here may be ahead with other settings.
-- All are judged by the global model. Per-FedAvg, pFedMe and Ditto train it for another use: a model of each
-  client's own. Ditto's global model is FedAvg's, and so is FedNova's where clients take equally many local steps:
-  they are level by construction there.
-- Where no client joins, the model stays as it is, and clients that sat out sit out for good: with many strategies
-  `appeal` ends so. MIFA alone moves the model in such a round.
-- A run that ended early counts on as in its last round: the model stays, and so do the clients' decisions. Where
-  that round was mandatory nothing is known of these. A difference is judged where every seed of both has a number.
+- Each strategy runs with the same local training on a task, but for ADA-GD and MaxFL+ADA-GD, whose round is one
+  gradient step. Own settings are the papers' or this project's defaults; none was tuned to the benchmark.
+- All are judged by the global model. Per-FedAvg, pFedMe and Ditto train it for another use, a model of each client's
+  own. Ditto's global model is FedAvg's, and so is FedNova's where clients take equally many local steps.
+- Where no client joins, the model stays as it is, and clients that sat out sit out for good.
+- A run that ended early counts on as in its last round; where that was mandatory nothing is known of these.
 - GM-Appeal is measured on test data, while clients decide by their training data.
 - Tasks are small: a round takes a client some milliseconds. Nothing is said about large models.
-- A client that is asked may decline at no cost here, but where a behaviour says otherwise.
 """
 
 
-def tables(results: BenchResults, keys: Collection[str] = ()) -> list[Table]:
-    """Return a table for each task and behaviour: measures, and their differences from FedAvg.
+def as_results(results: BenchResults) -> Results:
+    """Return the rows as those of an experiment, whose claims are that a strategy is ahead of FedAvg."""
+    cells = results.cells()
+    arms = tuple(Arm(str(cell), group=f"{cell.behaviour}, {cell.task}", label=cell.strategy) for cell in cells)
+    of_task = {task: results.measures_of(task) for task in dict.fromkeys(cell.task for cell in cells)}
+    measures = {measure.key: measure for shown in of_task.values() for measure in reversed(shown)}
+    claims = tuple(
+        _ahead(cell, measure)
+        for cell in cells
+        for measure in of_task[cell.task]
+        if cell.strategy != BASELINE and measure.key in HEADLINES
+    )
+    experiment = Experiment(
+        "bench", "Who keeps its volunteers", OWN, "", {}, arms, tuple(measures.values()), Quick({}), claims=claims
+    )
+    return Results(experiment, recorded_runs(results, {arm.name: arm for arm in arms}), results.quick)
 
-    Args:
-        results: what came out.
-        keys: of the measures; empty: all.
-    """
-    against = {(result.cell, result.measure.key): result for result in compared(results, keys)}
-    shown = []
-    for task, behaviour in dict.fromkeys((cell.task, cell.behaviour) for cell in results.cells()):
-        rows = [cell for cell in results.cells() if (cell.task, cell.behaviour) == (task, behaviour)]
-        measures = [measure for measure in results.measures_of(task) if not keys or measure.key in keys]
-        title = f"{task}, {behaviour}: {results.titles()[behaviour]}"
-        shown.append(_table(title, results, rows, measures, against))
-    return shown
+
+def _ahead(cell: Cell, measure: Measure) -> Claim:
+    other = str(Cell(cell.task, cell.behaviour, BASELINE))
+    sides, sign = [(str(cell), measure.key), (other, measure.key)], -1 if measure.better == "lower" else 1
+    margin = Contrast(sides[0], sides[1], sign, LIVES if measure.key == "kept" else None)  # type: ignore[arg-type]
+    group, unit = f"{cell.behaviour}, {cell.task}", "points" if measure.percent else ""
+    return Claim(f"{cell.strategy} over {BASELINE}: {HEADLINES[measure.key]}", margin, group, unit)
 
 
-def _table(
-    title: str,
-    results: BenchResults,
-    rows: Sequence[Cell],
-    measures: Sequence[Measure],
-    against: Mapping[tuple[Cell, str], Compared],
-) -> Table:
-    header = ["", *(part for measure in measures for part in (measure.title, "against FedAvg"))]
-    cells = []
-    for cell in rows:
-        line, runs = [cell.strategy], len(results.cells()[cell].seeds)
-        for measure in measures:
-            other, numbers = against.get((cell, measure.key)), results.numbers(cell, measure.key)
-            line.append(Spread.shown(list(numbers.values()), runs, measure.digits))
-            line.append(f"{other} {other.difference.verdict}".strip() if other else NONE)
-        cells.append(tuple(line))
-    return Table(title, tuple(header), tuple(cells))
+def with_verdicts(results: BenchResults) -> BenchResults:
+    """Return the results with their verdicts, corrected for the comparisons of one task and behaviour."""
+    found = tuple(verdicts(as_results(results), by_group=True))
+    return results.model_copy(update={"verdicts": found})
+
+
+def side(verdict: Verdict) -> str:
+    """Return whether a strategy is ``ahead`` of FedAvg or ``behind``; ``undecided`` where seeds do not tell."""
+    if verdict.word == "undecided" or not verdict.mean:
+        return "level" if verdict.word != "undecided" else "undecided"
+    return "ahead" if verdict.mean > 0 else "behind"
+
+
+def tables(results: BenchResults) -> list[Table]:
+    """Return all numbers, how often each strategy is ahead, and the differences that are decided."""
+    return [numbers_table(as_results(results), as_results(results).arms), tally(results), decided(results)]
+
+
+def tally(results: BenchResults) -> Table:
+    """Return how often each strategy is ahead of FedAvg, undecided, level by construction and behind."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for verdict in results.verdicts:
+        strategy, _, rest = verdict.claim.partition(f" over {BASELINE}: ")
+        counts.setdefault((strategy, rest), Counter())[side(verdict)] += 1
+    names = dict.fromkeys(strategy for strategy, _ in counts)
+    ways = ("ahead", "undecided", "level", "behind")
+    rows = tuple(
+        (
+            name,
+            *(
+                "/".join(str(counts[name, key][way]) for way in ways) if (name, key) in counts else NONE
+                for key in HEADLINES.values()
+            ),
+        )
+        for name in names
+    )
+    return Table("ahead of FedAvg/undecided/level/behind", ("", *HEADLINES.values()), rows)
+
+
+def decided(results: BenchResults) -> Table:
+    """Return the differences from FedAvg that the seeds decide."""
+    rows = [
+        (f"{v.group}: {v.claim}", v.here, side(v))
+        for v in results.verdicts
+        if side(v) in ("ahead", "behind") and v.test
+    ]
+    return Table("Decided differences", ("", "gap", ""), tuple(rows))
 
 
 def write_page(results: BenchResults, folder: Path) -> Path:
-    """Write the page beside its picture; return its path."""
-    parts = ["# Who keeps its volunteers"]
+    """Draw the pictures and write the page beside them; return its path."""
+    shown = as_results(results)
+    for key, name in PICTURES.items():
+        if shown.runs:
+            by_seed(key, 4, LIVES if key == "kept" else None)(shown, folder / name)
+    parts = ["# Who keeps its volunteers", _summary(results)]
     if results.quick:
-        parts.append("**The short form (`--quick`): it shows that the benchmark runs, not what comes out of it.**")
+        parts.append(SHORT_FORM.format("benchmark"))
     parts.append(
-        "Every strategy on the same clients, which are free to sit out or to leave. Differences are paired by seed."
+        "Every strategy on the same clients, which are free to sit out or to leave. Differences from FedAvg are "
+        f"paired by seed. A run lives when at least {LIVES:g} % of its clients join in its last rounds."
     )
-    whole, further = places(results)
-    if whole:
-        parts.append(f"![Each strategy against FedAvg]({PICTURE}.png)")
-    if further:
-        parts.append(f"![Where few strategies were run]({PICTURE}{FURTHER}.png)")
-    if whole:
-        parts += [
-            "Differences within noise are in brackets. Orange: more clients, or more appeal, than with FedAvg.",
-            "How often each is ahead of FedAvg / level / behind, over tasks and behaviours:",
-            tally(results).markdown(),
-        ]
-    parts += ["## What we conclude", "\n".join(f"- {line}" for line in conclusions(results)), chance(results)]
-    parts += ["## What we do not", _NOT_SAID.strip(), "## Tasks and behaviours"]
-    parts.append("\n".join(f"- **{name}**: {title}" for name, title in results.titles().items()))
-    parts += [
-        "## Results",
-        f"Mean ± sample standard deviation over {results.seeds} seeds; differences with 95 % intervals.",
-    ]
-    for table in tables(results):
-        parts += [f"### {table.title}", table.markdown()]
-    if early := _ended_early(results):
-        parts += ["## Runs that ended early", "\n".join(early)]
-    if results.skipped:
-        parts += ["## Not run here", "\n".join(f"- {row}: {reason}" for row, reason in results.skipped.items())]
-    if results.failed:
-        parts += ["## Failed runs", "\n".join(f"- {run}: {reason}" for run, reason in results.failed.items())]
-    parts += ["## How it was made", f"```\n{results.command}\n```", _settings(results)]
-    parts.append(
-        ", ".join(f"{package} {', '.join(numbers)}" for package, numbers in sorted(results.versions.items()))
-    )
+    parts += [f"![{HEADLINES[key]}]({name}.png)" for key, name in PICTURES.items() if shown.runs]
+    counted = tally(results)
+    parts += [f"How often each strategy is {counted.title}, over tasks and behaviours:", counted.markdown()]
+    tail = ["## What we do not conclude", _NOT_SAID.strip(), "## How it was made", _made(results)]
+    if (found := decided(results)).rows:
+        title = "The differences that the seeds decide (the others are in the JSON):"
+        room = MOST_WORDS - sum(len(part.split()) for part in [*parts, *tail, title])
+        parts += [title, _first_rows(found, room).markdown()]
     path = folder / PAGE
-    replace_file(path, ("\n\n".join(parts) + "\n").encode())
+    replace_file(path, ("\n\n".join([*parts, *tail]) + "\n").encode())
     return path
 
 
-def _ended_early(results: BenchResults) -> list[str]:
-    """Return a line for each row with runs that ended before their last round: how many, and when."""
-    lines = []
-    for cell, row in results.cells().items():
-        planned = int(results.settings[str(cell)]["rounds"])
-        if early := [rounds for rounds in row.rounds if rounds < planned]:
-            when = f"{min(early)}" if min(early) == max(early) else f"{min(early)} to {max(early)}"
-            lines.append(f"- {cell}: {len(early)} of {len(row.seeds)}, after {when} of {planned} rounds")
-    return lines
+def _first_rows(table: Table, room: int) -> Table:
+    """Return a table with as many of its first rows as take this number of words."""
+    rows = list(table.rows)
+    while rows and len(Table("", table.header, tuple(rows)).markdown().split()) > room:
+        rows.pop()
+    return Table(table.title, table.header, tuple(rows))
 
 
-def _settings(results: BenchResults) -> str:
-    """Return each row's settings, those of a task and behaviour's baseline first and then what differs."""
-    lines = []
-    for cell in results.cells():
-        settings = results.settings[str(cell)]
-        base = results.settings.get(str(Cell(cell.task, cell.behaviour, BASELINE)), {})
-        shown = settings if cell.strategy == BASELINE else {k: v for k, v in settings.items() if base.get(k) != v}
-        lines.append(f"- {cell}: `{json.dumps(shown)}`")
-    return "<details><summary>Settings</summary>\n\n" + "\n".join(lines) + "\n\n</details>"
+def _summary(results: BenchResults) -> str:
+    """Return the verdict in a sentence."""
+    words = Counter(side(verdict) for verdict in results.verdicts)
+    lives = [verdict for verdict in results.verdicts if verdict.lived is not None]
+    alive = Counter(side(verdict) for verdict in lives)
+    return (
+        f"**{'Mostly undecided' if words['undecided'] * 2 > len(results.verdicts) else 'Decided in part'}**: with "
+        f"{results.seeds} seeds, of {len(results.verdicts)} differences from FedAvg {words['ahead']} are ahead, "
+        f"{words['behind']} behind, {words['level']} level and {words['undecided']} undecided; of {len(lives)} on "
+        f"runs that live {alive['ahead']} are ahead and {alive['behind']} behind."
+    )
+
+
+def _made(results: BenchResults) -> str:
+    lines = [f"- {row}: {reason}" for row, reason in results.skipped.items()]
+    lines += [f"- {run}: {reason}" for run, reason in results.failed.items()]
+    planned = {name: int(settings["rounds"]) for name, settings in results.settings.items()}
+    early = sum(length < planned[row.name] for row in results.rows for length in row.rounds)
+    text = (
+        f"`{'`, `'.join(results.command.splitlines())}`; {early} runs ended early. Every number, setting, version "
+        f"and verdict stands in [{RESULTS}]({RESULTS})."
+    )
+    return "\n".join([text, *lines])

@@ -31,6 +31,7 @@ from fedappeal.reproductions.adagd.settings import (
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment
 from server.build import check_settings
+from tests.studies.small import holds
 
 LINES: list[dict[str, Any]] = [
     {"round": 1, "left": 0, "accuracy": 0.5, "unseen_accuracy": 0.25},
@@ -116,7 +117,7 @@ def test_figure_2s_claims_by_hand() -> None:
     claims = [claim for claim in figure_2.EXPERIMENTS[0].claims if claim.group == "epsilon = 0.4"]
 
     def held() -> list[bool]:
-        return [claim.holds(lambda _, key: numbers[key]) for claim in claims]
+        return [holds(claim, lambda _, key: numbers[key]) for claim in claims]
 
     assert held() == [False, False, True, True, False, True]
     numbers |= {"worse-after": 100.0, "gone-at-peak": 0.0, "population": 55.0}
@@ -148,14 +149,14 @@ def test_figure_3s_claims_by_hand(data: str) -> None:
     every = figure_3.EXPERIMENTS[0].claims
     claims = [claim for claim in every if claim.group.startswith("CIFAR-10") == bool(data)]
     assert len(claims) * 2 == len(every)
-    assert all(claim.holds(number) for claim in claims)
+    assert all(holds(claim, number) for claim in claims)
     for values in cells.values():
         values.update(accuracy=50, apart=10)
-    held = {claim.text for claim in claims if claim.holds(number)}
+    held = {claim.text for claim in claims if holds(claim, number)}
     assert held == {claim.text for claim in claims if "stays within a point" in claim.text}
     for kept, k, (i, precision) in itertools.product(KEPT, STEPS, enumerate(PRECISIONS)):
         cells[cell(kept, k, precision, data)]["accuracy"] = 50 + 2 * i
-    assert not any(claim.holds(number) for claim in claims)
+    assert not any(holds(claim, number) for claim in claims)
 
 
 EXPERIMENTS = (

@@ -10,6 +10,7 @@ from fedappeal.reproductions.adagd import retention, steps
 from fedappeal.reproductions.adagd.retention import MAIN, PAPER, SUFFIXES
 from fedappeal.reproductions.adagd.steps import ALGORITHMS, LOCAL, chosen, largest, row, tenfold
 from fedappeal.studies.experiment import Claim, Missing, Results, RunResult, Unmeasured
+from tests.studies.small import holds
 
 Values = dict[tuple[str, str], float]
 
@@ -41,16 +42,16 @@ def test_figure_7as_claims_by_hand() -> None:
         }
     )
     claims = texts(MAIN)
-    assert claims["with local SGD an agent leaves"].holds(number)
-    assert not claims["Local SGD's final model is at least 5 points worse than its best"].holds(number)
-    assert claims["Local SGD's final model is at least 1 point worse than its best"].holds(number)
-    assert claims["ADA-GD loses no agent, and does not end in round 1"].holds(number)
+    assert holds(claims["with local SGD agents leave"], number)
+    assert not holds(claims["Local SGD's final model is at least 5 points worse than its best"], number)
+    assert holds(claims["Local SGD's final model is at least 1 point worse than its best"], number)
+    assert holds(claims["ADA-GD loses no agent, and does not end in round 1"], number)
     improves = "ADA-GD's final model is better than its first, and less than a point worse than its best"
-    assert claims[improves].holds(number)
-    assert not claims[improves].holds(lambda arm, key: 1.0 if key == "below-peak" else number(arm, key))
-    assert not claims["ADA-GD ends with a higher accuracy than Local SGD"].holds(number)
+    assert holds(claims[improves], number)
+    assert not holds(claims[improves], lambda arm, key: 1.0 if key == "below-peak" else number(arm, key))
+    assert not holds(claims["ADA-GD ends with a higher accuracy than Local SGD"], number)
     with pytest.raises(Missing):
-        claims["ADA-GD, slack 1 ends with a higher accuracy than Local SGD"].holds(number)
+        holds(claims["ADA-GD, slack 1 ends with a higher accuracy than Local SGD"], number)
 
 
 def test_a_run_that_ends_at_once_is_no_success() -> None:
@@ -72,7 +73,7 @@ def test_a_run_that_ends_at_once_is_no_success() -> None:
         if text.startswith(("ADA-GD ", "ADA-GD'")) and "exact" not in text
     ]
     assert len(about) == 3
-    assert not any(claim.holds(number) for claim in about)
+    assert not any(holds(claim, number) for claim in about)
 
 
 def test_all_settings_are_claimed_alike() -> None:
@@ -120,19 +121,19 @@ def test_figure_7bs_claims_by_hand() -> None:
         for part in ("as in the paper", "ten times")
     )
     better = "ADA-GD ends with a higher accuracy than local SGD"
-    assert not own[better].holds(number)
-    assert ten[better].holds(number)
-    assert own["ADA-GD's largest step is at least ten times local SGD's"].holds(number)
-    assert not own["ADA-GD, slack 1's largest step is at least ten times local SGD's"].holds(number)
+    assert not holds(own[better], number)
+    assert holds(ten[better], number)
+    assert holds(own["ADA-GD's largest step is at least ten times local SGD's"], number)
+    assert not holds(own["ADA-GD, slack 1's largest step is at least ten times local SGD's"], number)
     with pytest.raises(Unmeasured):
-        own["ADA-GD, slack 1 ends with a higher accuracy than local SGD"].holds(number)
+        holds(own["ADA-GD, slack 1 ends with a higher accuracy than local SGD"], number)
     values[row("ADA-GD", 0.02), "accuracy"] = 90.1
-    assert own[better].holds(number)
+    assert holds(own[better], number)
     for eta in ALGORITHMS[LOCAL]:
         values[row(LOCAL, eta), "agents-lost"] = 1
     for claim in (*own.values(), *ten.values()):
         with pytest.raises(Unmeasured):
-            claim.holds(number)
+            holds(claim, number)
 
 
 def test_ten_times_a_step_that_the_sweep_has_not_is_missing() -> None:
@@ -157,9 +158,9 @@ def test_figure_7bs_own_setting_is_claimed_by_hand() -> None:
             (sgd, "accuracy"): 86,
         }
     )
-    assert not claims["Local SGD loses no agent, and does not end in round 1"].holds(number)
-    assert not claims["ADA-GD loses no agent, and does not end in round 1"].holds(number)
-    assert not claims["ADA-GD ends with a higher accuracy than local SGD"].holds(number)
+    assert not holds(claims["Local SGD loses no agent, and does not end in round 1"], number)
+    assert not holds(claims["ADA-GD loses no agent, and does not end in round 1"], number)
+    assert not holds(claims["ADA-GD ends with a higher accuracy than local SGD"], number)
 
 
 def result(experiment: object, name: str, seed: int, accuracies: list[float], left: int = 0) -> RunResult:

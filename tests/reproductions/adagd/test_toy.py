@@ -21,6 +21,7 @@ from fedappeal.reproductions.adagd.toy import (
     uniform,
 )
 from strategies.adagd import theorem_step_size
+from tests.studies.small import holds
 
 EXAMPLE = Problem()
 EPSILON = 0.1
@@ -168,7 +169,7 @@ def test_claims_hold_and_fail_by_hand() -> None:
         numbers |= {(arm, "lost"): 0, (arm, "largest"): 0.4}
 
     def held() -> list[bool]:
-        return [claim.holds(lambda arm, key: numbers[arm, key]) for claim in EXPERIMENTS[0].claims]
+        return [holds(claim, lambda arm, key: numbers[arm, key]) for claim in EXPERIMENTS[0].claims]
 
     assert held() == [True] * 4
     for key, worse, failing in (

@@ -21,6 +21,7 @@ from fedappeal.reproductions.maxfl.learning_rate import (
 )
 from fedappeal.reproductions.maxfl.mean_estimation import STABILIZER, draw_estimates, federated, minimise, objective
 from strategies import MaxFL
+from tests.studies.small import holds
 
 ESTIMATES = np.array([[-3.0, 3.0]])
 MODELS = np.linspace(-7, 7, 57)
@@ -89,7 +90,7 @@ def test_claims_can_fail() -> None:
     keys = {"higher": 1.0, "rounds-adaptive": 3.0, "rounds-constant": 20.0}
     good = {(row, key): value for row in rows for key, value in keys.items()}
     claims = load_experiment("maxfl-figure7").claims
-    assert all(claim.holds(lambda arm, key: good[arm, key]) for claim in claims)
+    assert all(holds(claim, lambda arm, key: good[arm, key]) for claim in claims)
     for key, value in (("higher", 0.98), ("rounds-constant", 3.0)):
         bad = {**good, (rows[0], key): value}
-        assert sum(not claim.holds(lambda arm, key, bad=bad: bad[arm, key]) for claim in claims) == 1
+        assert sum(not holds(claim, lambda arm, key, bad=bad: bad[arm, key]) for claim in claims) == 1

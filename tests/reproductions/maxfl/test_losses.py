@@ -4,6 +4,7 @@ import pytest
 
 from fedappeal.reproductions import load_experiment
 from fedappeal.views.comparison.measures import Lines
+from tests.studies.small import holds
 
 EXPERIMENT = load_experiment("maxfl-figure6")
 
@@ -25,7 +26,7 @@ def holding(arm: str, lines: Lines) -> list[bool]:
     """Return whether the losses are near, and whether they move together."""
     numbers = measured(lines)
     claims = [claim for claim in EXPERIMENT.claims if claim.text.startswith(arm)]
-    return [claim.holds(lambda _, key: numbers[key] or 0.0) for claim in claims]
+    return [holds(claim, lambda _, key: numbers[key] or 0.0) for claim in claims]
 
 
 def test_measures() -> None:

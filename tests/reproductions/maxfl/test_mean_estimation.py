@@ -31,6 +31,7 @@ from fedappeal.reproductions.maxfl.mean_estimation import (
     two_clients,
 )
 from strategies import FedAvg, MaxFL
+from tests.studies.small import holds
 
 DRAWS = 4000
 values = st.floats(-8, 8)
@@ -255,7 +256,7 @@ def test_the_average_of_two_pleases_both_as_often_as_worked_out() -> None:
 def holding(name: str, numbers: dict[tuple[str, str], float]) -> list[str]:
     """Return the claims that hold for numbers by (row, measure)."""
     claims = load_experiment(name).claims
-    return [claim.text for claim in claims if claim.holds(lambda arm, key: numbers[arm, key])]
+    return [claim.text for claim in claims if holds(claim, lambda arm, key: numbers[arm, key])]
 
 
 def test_claims_of_figure_four_can_fail() -> None:

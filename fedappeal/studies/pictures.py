@@ -1,0 +1,187 @@
+"""Pictures of a study: forests of paired gaps, runs by seed, curves over the rounds. Needs matplotlib.
+
+Forests and runs by seed are drawn from a page's numbers alone, curves from the runs' histories.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedappeal.studies.experiment import Contrast, Drawing, Results, RunResult
+from fedappeal.studies.verdict import Verdict, verdicts
+from fedappeal.views.comparison.curves import by_round
+from fedappeal.views.comparison.figures import COLOURS, DASHES, new_figure, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Panel = tuple[str, str, bool]
+"""One panel of curves: key of the history, label of the axis, whether in per cent."""
+
+
+def forest(results: Results, stem: Path) -> None:
+    """Draw gaps between two rows with their intervals: a panel a measure, a colour a pair of rows."""
+    labels = {arm.name: arm.shown for arm in results.experiment.arms}
+    gaps = [
+        (v, v.contrast.one[1], _pair(v.contrast, labels)) for v in verdicts(results) if v.contrast and _of_two_rows(v)
+    ]
+    colours = {pair: COLOURS[n % len(COLOURS)] for n, pair in enumerate(dict.fromkeys(pair for *_, pair in gaps))}
+    rows: dict[str, dict[str, float]] = {}
+    order, last = list(dict.fromkeys(verdict.group for verdict, *_ in gaps)), 0.0
+    for verdict, _, pair in sorted(gaps, key=lambda gap: order.index(gap[0].group)):
+        if verdict.group not in rows:
+            last += 1.5
+        if pair not in rows.setdefault(verdict.group, {}):
+            last += 1
+            rows[verdict.group][pair] = last
+    panels = {m.key: m for m in results.experiment.measures if m.key in {key for _, key, _ in gaps}}
+    picture = new_figure(3.4 + 2.6 * len(panels), 1.2 + 0.15 * last)
+    grid = picture.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axes, (key, measure) in zip(grid, panels.items(), strict=True):
+        axes.axvline(0, color="#000000", linewidth=0.8)
+        for verdict, _, pair in (gap for gap in gaps if gap[1] == key):
+            _gap(axes, verdict, rows[verdict.group][pair], colours[pair])
+        axes.set_title(fill(measure.title, 30), loc="left", fontsize=9)
+        axes.set_xlabel("gap, points" if measure.percent else "gap", fontsize=8)
+        axes.grid(alpha=0.3, axis="x")
+    grid[0].set_yticks(
+        [fmean(places.values()) for places in rows.values()], [fill(g, 40) for g in rows], fontsize=7.5
+    )
+    grid[0].set_ylim(last + 1, 1)
+    _legend(picture, colours, any(verdict.paper is not None for verdict, *_ in gaps))
+    save(picture, stem)
+
+
+def _of_two_rows(verdict: Verdict) -> bool:
+    """Return whether a verdict compares one measure of two rows."""
+    contrast = verdict.contrast
+    if contrast is None or not isinstance(contrast.other, tuple):
+        return False
+    return contrast.event is None and contrast.one[1] == contrast.other[1]
+
+
+def _pair(contrast: Contrast, labels: Mapping[str, str]) -> str:
+    other = contrast.other[0] if isinstance(contrast.other, tuple) else ""
+    return f"{labels[contrast.one[0]]} over {labels[other]}"
+
+
+def _gap(axes: "Axes", verdict: Verdict, at: float, colour: str) -> None:
+    if verdict.mean is None:
+        return
+    axes.plot(
+        list(verdict.margins.values()), [at] * len(verdict.margins), "o", color=colour, markersize=2.5, alpha=0.5
+    )
+    if verdict.low is not None and verdict.high is not None:
+        axes.plot([verdict.low, verdict.high], [at, at], color=colour, linewidth=1.6)
+    axes.plot([verdict.mean], [at], "D", color=colour, markersize=3.5)
+    if verdict.paper is not None:
+        axes.plot([verdict.paper], [at], "x", color=colour, markersize=5)
+
+
+def _legend(picture: "Figure", colours: dict[str, str], papers: bool) -> None:
+    from matplotlib.lines import Line2D
+
+    entries = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in colours.items()]
+    entries.append(
+        Line2D([], [], color="#444444", marker="D", markersize=4, label="mean, 95 % interval; dots: seeds")
+    )
+    if papers:
+        entries.append(Line2D([], [], color="#444444", marker="x", linestyle="", label="as the paper prints it"))
+    picture.legend(
+        handles=entries,
+        loc="outside lower center",
+        ncols=max(1, int(picture.get_figwidth() / 2.7)),
+        fontsize=8,
+        frameon=False,
+    )
+
+
+def by_seed(key: str, across: int = 4, at_least: float | None = None) -> Drawing:
+    """Return a picture of a measure's number of every run: a panel a group, a line a row, a dot a seed.
+
+    Args:
+        key: of the measure.
+        across: panels beside one another.
+        at_least: a number that is marked: runs from it on live; None: none.
+    """
+
+    def draw(results: Results, stem: Path) -> None:
+        (measure,) = (measure for measure in results.experiment.measures if measure.key == key)
+        groups = dict(sorted(results.groups.items(), key=lambda group: -len(group[1])))
+        wide = min(across, len(groups))
+        rows = [list(groups.values())[n : n + wide] for n in range(0, len(groups), wide)]
+        heights = [max(map(len, row)) + 2 for row in rows]
+        picture = new_figure(2.6 * wide + 1.2, 0.17 * sum(heights) + 0.5 * len(rows) + 0.5)
+        grid = picture.subplots(len(rows), wide, squeeze=False, sharex=True, height_ratios=heights)
+        for axes in grid.flat[len(groups) :]:
+            axes.set_visible(False)
+        for axes, (group, arms) in zip(grid.flat, groups.items(), strict=False):
+            for place, arm in enumerate(arms):
+                numbers = results.numbers(arm.name, measure)
+                heights_of = place + np.linspace(-0.25, 0.25, max(len(numbers), 2))[: len(numbers)]
+                axes.plot(numbers, heights_of, "o", color=COLOURS[0], markersize=3, alpha=0.8)
+                if numbers:
+                    axes.plot(median(numbers), place, "|", color="#000000", markersize=10)
+            if at_least is not None:
+                axes.axvline(at_least, color=COLOURS[1], linestyle="--", linewidth=0.9)
+            axes.set_yticks(range(len(arms)), [arm.shown for arm in arms], fontsize=7)
+            axes.set_ylim(len(arms) - 0.4, -0.6)
+            axes.set_title(fill(group, 38), loc="left", fontsize=7.5)
+            axes.grid(alpha=0.3, axis="x")
+            axes.tick_params(axis="x", labelsize=7)
+        line = "" if at_least is None else f"; dashed: {at_least:g}, from which on a run lives"
+        picture.supxlabel(f"{measure.title} (a dot a seed, bar: median{line})", fontsize=8)
+        save(picture, stem)
+
+    return draw
+
+
+def series(run: RunResult, key: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the rounds of a run in which a value was recorded, and the values."""
+    pairs = [(int(line["round"]), float(line[key])) for line in run.lines if line.get(key) is not None]
+    return np.array([r for r, _ in pairs], dtype=np.int64), np.array([v for _, v in pairs], dtype=np.float64)
+
+
+def curve(runs: Sequence[RunResult], key: str) -> tuple[list[int], list[float]]:
+    """Return rounds and means over runs, up to where a run's model diverged."""
+    found = by_round([(run.seed, run.lines) for run in runs], lambda line: line.get(key))
+    return list(found), [fmean(values) for values in found.values()]
+
+
+def curves(panels: Sequence[Panel], order: Sequence[str] = ()) -> Drawing:
+    """Return a figure over the rounds: a row of panels a group, a thick line a row's mean, a thin one each seed.
+
+    Args:
+        panels: of each row.
+        order: labels of the arms, in the order of their colours, which are the same in all groups.
+    """
+
+    def figure(results: Results, stem: Path) -> None:
+        places = {label: n for n, label in enumerate(dict.fromkeys([*order, *(arm.shown for arm in results.arms)]))}
+        groups = results.groups
+        picture = new_figure(4.2 * len(panels), 3.0 * len(groups) + 0.3)
+        grid = picture.subplots(len(groups), len(panels), squeeze=False)
+        for row, (group, arms) in zip(grid, groups.items(), strict=True):
+            for axes, (key, label, percent) in zip(row, panels, strict=True):
+                scale = 100.0 if percent else 1.0
+                for arm in arms:
+                    place, runs = places[arm.shown], results.of(arm.name)
+                    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+                    for run in runs:
+                        rounds, values = series(run, key)
+                        axes.plot(rounds, scale * values, linewidth=0.5, alpha=0.35, **style)
+                    rounds_of_all, means = curve(runs, key)
+                    axes.plot(rounds_of_all, scale * np.array(means), label=arm.shown, linewidth=1.8, **style)
+                axes.set(xlabel="round", ylabel=label)
+                axes.grid(alpha=0.3)
+            row[0].set_title(fill(group, 60), loc="left", fontsize=10)
+            row[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        save(picture, stem)
+
+    return figure
