@@ -25,7 +25,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
-from fedappeal.flower.errors import known_error
+from fedappeal.flower.messages import known_error
 from fedappeal.flower.node.tls import speaks_tls, split_address
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.proof import client_id_of

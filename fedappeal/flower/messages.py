@@ -1,7 +1,8 @@
-"""Messages: error replies, message ids, and the process-wide identity that Flower gives a new message."""
+"""Messages and errors: error replies, message ids, and the process-wide identity that Flower gives a new message."""
 
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
+from flwr.supercore.error import FlowerError
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedappeal.system.clock import CLOCK
@@ -63,3 +64,17 @@ def be_sender(run_id: int, node_id: int, task_id: int) -> None:
         task_id: the task that makes them.
     """
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, node_id, task_id
+
+
+_LONGEST = 20_000
+"""Characters of an error that is looked at."""
+
+
+def known_error(text: str) -> FlowerError | None:
+    """Return the error of Flower's that a text is; None where it is none, or one that is made to do harm."""
+    if len(text) > _LONGEST:
+        return None
+    try:
+        return FlowerError.from_json(text)
+    except (RecursionError, TypeError, ValueError):
+        return None

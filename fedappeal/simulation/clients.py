@@ -17,7 +17,6 @@ from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue, Th
 from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid
 from fedappeal.simulation.pool import ClientsData
 from fedappeal.simulation.process_wide import frozen_objects, single_threaded_workers
-from fedappeal.tasks.task import Task
 from server.build import Chosen
 
 
@@ -61,20 +60,13 @@ class Contexts:
 
 @contextmanager
 def clients_here(
-    contexts: Contexts,
-    task: Task,
-    pool: ClientsData,
-    cache: Cache,
-    mode: str,
-    threads: int,
-    kind: Callable[..., Participant] = Participant,
+    contexts: Contexts, pool: ClientsData, cache: Cache, mode: str, threads: int, kind: Callable[..., Participant]
 ) -> Iterator[tuple[InProcessGrid, Participants]]:
     """Run with virtual clients in this process.
 
     Args:
         contexts: makes theirs.
-        task: the run's task.
-        pool: their data.
+        pool: their data, of the run's task.
         cache: what they share.
         mode: ``layers``, ``vmap`` or ``sequential``.
         threads: PyTorch threads.
@@ -83,7 +75,7 @@ def clients_here(
     Yields:
         The grid that reaches them, and their participants.
     """
-    form = form_of(mode, task, cache.scratch_model(task, contexts.plugins.config.seed, pool.device))
+    form = form_of(mode, pool.task, cache.scratch_model(pool.task, contexts.plugins.config.seed, pool.device))
     with single_threaded_workers(threads) as workers, frozen_objects():
         scheduler: ClientQueue | None = None
         if form:

@@ -141,7 +141,7 @@ def _clients(
     taken = replace(simulation, mode=mode, threads=threads_here, why=why or simulation.why)
     if pool is not None:
         kind = partial(BFloat16Participant, flips) if simulation.evaluation_precision == BFLOAT16 else Participant
-        with clients_here(contexts, task, pool, cache, mode, threads, kind) as (grid, participants):
+        with clients_here(contexts, pool, cache, mode, threads, kind) as (grid, participants):
             yield grid, participants, taken
         return
     from fedappeal.simulation.workers import grid as workers

@@ -28,9 +28,11 @@ class ClientsData(Protocol):
     """The data of all virtual clients.
 
     Attributes:
+        task: loads them.
         device: where they are.
     """
 
+    task: Task
     device: torch.device
 
     def client(self, k: int) -> OneClientsData:
@@ -68,6 +70,7 @@ class Pool:
     """All clients' examples, loaded at the start.
 
     Attributes:
+        task: loads them.
         device: where they are.
         train: the training examples of all clients.
         test: their test examples.
@@ -87,7 +90,7 @@ class Pool:
             ConfigError: if the data set cannot be had or shared out.
         """
         loaded = [_loaded(task, k, hold_out) for k in clients]
-        self.device = device
+        self.task, self.device = task, device
         self.train = _joined([data.train for data in loaded], device, clients)
         self.test = _joined([data.test for data in loaded], device, clients)
         parts = [data.train.take(slice(0, 0)) if data.held_out is None else data.held_out for data in loaded]

@@ -1,4 +1,4 @@
-"""What fedappeal.flower.errors relies on: errors as Flower sends them, and what its reader does not bear."""
+"""What fedappeal.flower.messages relies on: errors as Flower sends them, and what its reader does not bear."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.error.grpc import _flower_error_to_grpc_json
 
-from fedappeal.flower.errors import known_error
+from fedappeal.flower.messages import known_error
 
 CODE = ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
 SENT = FlowerError(CODE, "only the SuperLink's log says this", "details")

@@ -21,7 +21,7 @@ from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.error import ApiErrorCode
 
-from fedappeal.flower.errors import known_error
+from fedappeal.flower.messages import known_error
 from fedappeal.flower.node import fleet
 from fedappeal.flower.node.fleet import Announcement, RunInfo, Upload
 from fedappeal.flower.node.objects import Parcel, announcement

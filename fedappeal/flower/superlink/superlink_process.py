@@ -98,7 +98,11 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     spare_superlink()
     if guarded and ports.fleet_is_own:
         replace_name(flower, "_run_fleet_api_grpc_rere", _behind_door(ports.fleet))
-    replace_name(flower, "_get_superexec_command", _with_own_superexec(flower._get_superexec_command))
+    command, ours = (
+        flower._get_superexec_command,
+        [sys.executable, "-P", "-m", "fedappeal.flower.superlink.superexec"],
+    )
+    replace_name(flower, "_get_superexec_command", lambda *args, **named: [*ours, *command(*args, **named)[1:]])
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink()
 
@@ -117,11 +121,3 @@ def _behind_door(address: str) -> Callable[..., grpc.Server]:
         return run(*args, interceptors=[OwnUserInterceptor(address), *(interceptors or [])], **named)
 
     return start
-
-
-def _with_own_superexec(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    def ours(*args: Any, **named: Any) -> list[str]:
-        _, *options = command(*args, **named)
-        return [sys.executable, "-P", "-m", "fedappeal.flower.superlink.superexec", *options]
-
-    return ours

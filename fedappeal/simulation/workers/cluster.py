@@ -178,21 +178,21 @@ class WorkerLost(Exception):
     """A worker does not answer any more; the message says why."""
 
 
+@dataclass
 class RayWorker:
-    """A worker that is a Ray actor."""
+    """A worker that is a Ray actor, and Ray's module."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray = ray
-        self._actor = actor
+    ray: Any
+    actor: Any
 
-    def begin(self, method: str, *given: Any) -> Callable[[], Any]:
+    def begin(self, method: str, *arguments: Any) -> Callable[[], Any]:
         """Begin a call; see `fedappeal.simulation.workers.grid.Remote`."""
-        exceptions = self._ray.exceptions
-        reference = getattr(self._actor, method).remote(*given)
+        exceptions = self.ray.exceptions
+        reference = getattr(self.actor, method).remote(*arguments)
 
         def wait() -> Any:
             try:
-                return self._ray.get(reference)
+                return self.ray.get(reference)
             except exceptions.RayTaskError as error:
                 raise error.cause from None
             except exceptions.RayError as error:  # the actor, its node or its memory is gone
@@ -202,4 +202,4 @@ class RayWorker:
 
     def end(self) -> None:
         """End the actor, if it is still there."""
-        self._ray.kill(self._actor)
+        self.ray.kill(self.actor)

@@ -28,7 +28,7 @@ log = logging.getLogger("fedappeal")
 class Remote(Protocol):
     """A worker somewhere else."""
 
-    def begin(self, method: str, *given: Any) -> Callable[[], Any]:
+    def begin(self, method: str, *arguments: Any) -> Callable[[], Any]:
         """Begin a call; what is returned waits for its result.
 
         Raises:
@@ -230,8 +230,8 @@ class WorkersGrid(VirtualClients):
         states: dict[int, Changes] = {}
         for _, message in new:
             node = message.metadata.dst_node_id
-            state, (has, known) = dict(self.context(node).state), self._states.get(node, (number, {}))
-            if changed := worker.changes_between(known if has == number else {}, state):
+            state, (holder, before) = dict(self.context(node).state), self._states.get(node, (number, {}))
+            if changed := worker.changes_between(before if holder == number else {}, state):
                 states[node] = changed
             self._states[node] = number, state
         return [new, list(wanted), states, self._forgotten.pop(number, [])]

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 
 from client.data.cache import Cache, pick_device
+from client.participant import Participant
 from fedappeal.core.plugins import Allowed
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Form, Sums, content_size, model_of, view
@@ -95,12 +96,12 @@ class _Clients:
     Attributes:
         grid: reaches them, and gives messages names of its own.
         asked: messages without an answer by these names, each with its id.
-        known: what the server knows of their states, by node.
+        reported: the states that the server knows, by node.
     """
 
     grid: InProcessGrid
     asked: dict[str, tuple[str, Message]] = field(default_factory=dict)
-    known: dict[int, dict[str, Any]] = field(default_factory=dict)
+    reported: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, messages: Sequence[tuple[str, Message]]) -> None:
         """Take messages, by id."""
@@ -111,12 +112,12 @@ class _Clients:
         """Take up what has changed of a client's state."""
         state = self.grid.context(node).state
         apply_changes(state, changes)
-        self.known[node] = dict(state)
+        self.reported[node] = dict(state)
 
     def changes(self, node: int) -> Changes:
         """Return what has changed of a client's state since the server knew it."""
-        before, state = self.known.get(node, {}), dict(self.grid.context(node).state)
-        self.known[node] = state
+        before, state = self.reported.get(node, {}), dict(self.grid.context(node).state)
+        self.reported[node] = state
         return changes_between(before, state)
 
 
@@ -142,7 +143,7 @@ class EngineWorker:
         task = self._cache.task(job.config.task_settings(), job.data_dir, allowed)
         contexts = Contexts(self._plugins, job.data_dir, str(device))
         pool = Pool(task, sorted(clients), device, job.config.holds_out)
-        here = clients_here(contexts, task, pool, self._cache, job.mode, self._threads)
+        here = clients_here(contexts, pool, self._cache, job.mode, self._threads, Participant)
         placed = _Clients(self._stack.enter_context(here)[0])
         self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)
 
