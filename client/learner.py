@@ -15,10 +15,9 @@ from client.state.memory import RunMemory, client_identity
 from client.training.models import FLOAT32, arrays_of
 from client.training.requests import Arithmetic, EvaluateRequest, GradientRequest, Noise, TrainRequest
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.requirement import LOOKS, Evaluation
-from fedappeal.core.store import Store
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from pydantic import Field
 
+from fedappeal.core.local_rule import Record, Store
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.requirement import METRIC, Requirement, RequirementKind, WarmUp
-from fedappeal.core.store import Record, Store
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, Count, Positive, RunConfig, Scalar
 

@@ -16,7 +16,7 @@ from client.participant import Participant
 from client.settings import NodeSettings
 from client.state.store import ContextStore, DiskStore
 from client.training.requests import Arithmetic
-from fedappeal.core.store import Store
+from fedappeal.core.local_rule import Store
 from fedappeal.settings.config import RunConfig, Scalar
 from fedappeal.tasks.examples import OneClientsData
 

@@ -24,8 +24,7 @@ from pydantic import Field
 
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule as AnyRule
-from fedappeal.core.local_rule import TrainingJob
-from fedappeal.core.store import Store, recall_before, remember_round
+from fedappeal.core.local_rule import Store, TrainingJob, recall_before, remember_round
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import NonNegative, Scalar
 from strategies.fedavg import FedAvg

@@ -31,7 +31,7 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.round import Model, Reply, Round, log
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
-from strategies.rounds.sums.updates import squared_distance
+from strategies.rounds.sums.influence import squared_distance
 from strategies.rounds.sums.weighted_sum import LogWeightedSum
 
 _LARGEST_Q = 1e6

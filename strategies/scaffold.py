@@ -33,10 +33,17 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import BatchedTerms, LocalProblem, TrainingJob, stacked
+from fedappeal.core.local_rule import (
+    BatchedTerms,
+    LocalProblem,
+    Store,
+    TrainingJob,
+    recall_before,
+    remember_round,
+    stacked,
+)
 from fedappeal.core.local_rule import LocalRule as AnyRule
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.core.store import Store, recall_before, remember_round
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.packing import array_record, view
@@ -44,7 +51,7 @@ from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Instructions, Model, Reply, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
-from strategies.rounds.sums.updates import zeros_like
+from strategies.rounds.sums.influence import zeros_like
 from strategies.rounds.sums.weighted_sum import Refused, WeightedSum, finite
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from client.settings import Connection
-from fedappeal.core.store import Record, Store
+from fedappeal.core.local_rule import Record, Store
 from fedappeal.flower.node.fleet import (
     AlreadyRegistered,
     KeyRequired,

@@ -30,7 +30,7 @@ from client.fleet.clock import clock_measured
 from client.fleet.probe import probe
 from client.fleet.traffic import Traffic
 from client.settings import Connection
-from fedappeal.core.store import Store
+from fedappeal.core.local_rule import Store
 from fedappeal.flower import bundle
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import be_sender

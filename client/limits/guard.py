@@ -14,8 +14,7 @@ from client.limits.answer_book import EVALUATE, TRAIN, AnswerBook, Question, que
 from client.limits.limits import MEGABYTE, LimitReached, Limits, read_limits
 from client.state.pruning import prune
 from client.state.store import DiskStore
-from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
-from fedappeal.core.store import Store
+from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings, Store
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import content_bytes, content_hash
 from fedappeal.system.clock import CLOCK

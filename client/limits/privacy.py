@@ -15,8 +15,7 @@ from flwr.app import Array, ArrayRecord, Context, Message
 
 from client.participant import Participant
 from client.settings import NodeSettings
-from fedappeal.core.local_rule import LocalRule
-from fedappeal.core.store import Record, Store
+from fedappeal.core.local_rule import LocalRule, Record, Store
 from fedappeal.flower.privacy import ClientCall, NDArray, clip_update, local_dp_mod, update_norm
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import draw_seed

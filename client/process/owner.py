@@ -9,8 +9,8 @@ from client.state.activity import Activity, work_of
 from client.state.memory import DEPARTURE
 from client.state.preferred import describe_preferred
 from client.state.store import DiskStore, is_precious
+from fedappeal.core.local_rule import Record
 from fedappeal.core.requirement import METRIC
-from fedappeal.core.store import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.wording import counted
 

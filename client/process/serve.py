@@ -32,7 +32,7 @@ from client.settings import Connection, NodeSettings
 from client.state.activity import Activity, forget_work, run_of, take_judged, working
 from client.state.own_key import note_connection
 from client.state.store import DiskStore, tidy
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 from fedappeal.flower.bundle import RunSettings
 from fedappeal.flower.messages import error_reply, set_times
 from fedappeal.flower.node.fleet import LONGEST_HOLD, MessageDropped, MessageRefused, NodeForgotten, NotConnected

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.settings import NodeSettings
+from fedappeal.core.local_rule import Record, Store
 from fedappeal.core.policy import Past
-from fedappeal.core.store import Record, Store
 from fedappeal.protocol.keys import Decision, is_run_key
 from fedappeal.settings.config import ConfigError, Scalar
 

@@ -1,7 +1,7 @@
 """The models that a client prefers: a file a run, the latest also as ``preferred``."""
 
 from client.state.store import DiskStore
-from fedappeal.core.store import Record, Store
+from fedappeal.core.local_rule import Record, Store
 from fedappeal.protocol.keys import RUN_KEY
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, Scalar

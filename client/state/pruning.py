@@ -10,7 +10,7 @@ from client.limits.answer_book import AnswerBook
 from client.limits.limits import MEGABYTE, LimitReached
 from client.state import preferred
 from client.state.store import DiskStore
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 
 KEPT_RUNS = 20
 """Latest runs of which everything is kept."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 from fedappeal.protocol.packing import view
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.files import (

@@ -7,11 +7,10 @@ loads torch or Flower.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from fedappeal.core.local_rule import LocalRule
+from fedappeal.core.local_rule import LocalRule, Store
 from fedappeal.core.local_rule import LocalRule as Rule
 from fedappeal.core.plugins import Plugin, PluginSettings, parse_section
 from fedappeal.core.requirement import Measured
-from fedappeal.core.store import Store
 from fedappeal.settings.config import RunConfig, Scalar
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.machinery import PathFinder
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
@@ -189,7 +189,8 @@ class Registry(Generic[P]):
 
     def names(self) -> list[str]:
         """Return fedappeal's names and those of installed entry points."""
-        return [*self.built_in, *sorted(entry.name for entry in self._entries() if entry.name not in self.built_in)]
+        installed = {entry.name for entry in entry_points(group=self.group)}
+        return [*self.built_in, *sorted(installed - self.built_in.keys())]
 
     def load(self, name: str, allowed: Allowed = ALL) -> type[P]:
         """Return the plug-in of a name.
@@ -249,7 +250,7 @@ class Registry(Generic[P]):
             return self.built_in[name], ""
         if ":" in name:
             return name, ""
-        for entry in self._entries():
+        for entry in entry_points(group=self.group):
             if entry.name == name:
                 return entry.value, entry.dist.name if entry.dist else ""
         names = self.names()
@@ -258,9 +259,6 @@ class Registry(Generic[P]):
         raise ConfigError(
             f"{self.kind} = {name!r} is not allowed: {', '.join(names)}, or package.module:Name of your own{hint}"
         )
-
-    def _entries(self) -> Iterable[EntryPoint]:
-        return entry_points(group=self.group)
 
 
 def _built_in(path: str) -> Any:

@@ -256,24 +256,6 @@ WORST_SHARE = 10
 """The worst decile is one client in ten, rounded up."""
 
 
-def _averaged(metric: Metric, others: Iterable[str]) -> dict[str, str]:
-    """Return the keys of what is averaged, by the columns of the history."""
-    name, primary = metric.name, metric.column
-    return {
-        "gm_appeal": keys.APPEALED,
-        "gm_appeal_train": keys.APPEALED_TRAIN,
-        "gm_appeal_held_out": keys.APPEALED_HELD_OUT,
-        "served": keys.SERVED,
-        primary: name,
-        "loss": keys.LOSS,
-        "train_loss": keys.TRAIN_LOSS,
-        f"preferred_{primary}": keys.PREFERRED + name,
-        f"adapted_{primary}": keys.ADAPTED + name,
-        "adapted_loss": keys.ADAPTED_LOSS,
-        **{column(other): other for other in others},
-    }
-
-
 def summarise(
     replies: Iterable[tuple[Member, Mapping[str, Any]]], metric: Metric = ACCURACY, others: Iterable[str] = ()
 ) -> dict[str, float]:
@@ -293,7 +275,19 @@ def summarise(
         clients where it is worst (``worst_decile_accuracy``), the lowest and the highest (``lowest_accuracy``,
         ``highest_accuracy``); the same with ``unseen_`` in front over the unseen ones.
     """
-    averaged = _averaged(metric, others)
+    averaged = {
+        "gm_appeal": keys.APPEALED,
+        "gm_appeal_train": keys.APPEALED_TRAIN,
+        "gm_appeal_held_out": keys.APPEALED_HELD_OUT,
+        "served": keys.SERVED,
+        metric.column: metric.name,
+        "loss": keys.LOSS,
+        "train_loss": keys.TRAIN_LOSS,
+        f"preferred_{metric.column}": keys.PREFERRED + metric.name,
+        f"adapted_{metric.column}": keys.ADAPTED + metric.name,
+        "adapted_loss": keys.ADAPTED_LOSS,
+        **{column(other): other for other in others},
+    }
     values: dict[str, list[float]] = {}
     for member, metrics in replies:
         prefix = "" if member.role == SEEN else "unseen_"

@@ -20,8 +20,8 @@ from client.state.memory import RunMemory
 from client.state.preferred import describe_preferred
 from client.state.store import DiskStore
 from fedappeal.cli.main import main
+from fedappeal.core.local_rule import Record
 from fedappeal.core.requirement import Requirement
-from fedappeal.core.store import Record
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.files import CHECKPOINT, EVENTS, HISTORY, PARTICIPATION, POLICIES
 from fedappeal.record.folder import RunFolder, rounds_done

@@ -22,7 +22,7 @@ from client.settings import Connection, NodeSettings
 from client.state.memory import RunMemory
 from client.state.store import DiskStore
 from fedappeal.cli.main import main
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 from fedappeal.record.files import HISTORY, MODEL
 from fedappeal.record.lines import append_lines
 from fedappeal.record.reader import Record as RunRecord

@@ -18,7 +18,7 @@ from server.build import check_settings
 from strategies import FedAvg, QFedAvg, Strategy
 from strategies.qfedavg import log_terms
 from strategies.rounds.round import log
-from strategies.rounds.sums.updates import squared_distance
+from strategies.rounds.sums.influence import squared_distance
 from tests.grid import MemoryGrid, Volunteer, model, values_of
 from tests.strategies.rounds.mixed_round import Join, answer, check_mixed
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of
-from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.core.store import Store
+from fedappeal.core.local_rule import LocalTrainingSettings, Store
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import FLAT, Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar

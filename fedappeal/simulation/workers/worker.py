@@ -19,7 +19,7 @@ from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import torch_threads
 from server.build import Given, chosen
-from strategies.rounds.sums.updates import zeros_like
+from strategies.rounds.sums.influence import zeros_like
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused, WeightedSum
 
 Key = tuple[str, str]

@@ -77,23 +77,13 @@ def read_packages(data_dir: Path | None) -> list[Package]:
     return list(by_source.values())
 
 
-def check_list(data_dir: Path | None) -> None:
-    """Check that there is a list.
+@contextmanager
+def _opened(data_dir: Path | None) -> Iterator[tuple[IO[bytes], str]]:
+    """Open the list, and say what it is called.
 
     Raises:
         ConfigError: there is none.
     """
-    if not (data_dir and (data_dir / _SAVED).is_file()) and shutil.which("apt-cache") is None:
-        raise ConfigError(
-            f"task = 'debian' needs apt-cache, which Debian and Ubuntu have; elsewhere put the output of "
-            f"apt-cache dumpavail into {_SAVED} of data-dir"
-        )
-
-
-@contextmanager
-def _opened(data_dir: Path | None) -> Iterator[tuple[IO[bytes], str]]:
-    """Open the list, and say what it is called."""
-    check_list(data_dir)
     if data_dir and (saved := data_dir / _SAVED).is_file():
         try:
             with saved.open("rb") as file:
@@ -101,6 +91,11 @@ def _opened(data_dir: Path | None) -> Iterator[tuple[IO[bytes], str]]:
         except OSError as error:
             raise ConfigError(f"task = 'debian' cannot read {saved}: {error.strerror}") from None
         return
+    if shutil.which("apt-cache") is None:
+        raise ConfigError(
+            f"task = 'debian' needs apt-cache, which Debian and Ubuntu have; elsewhere put the output of "
+            f"apt-cache dumpavail into {_SAVED} of data-dir"
+        )
     command = ["apt-cache", "dumpavail"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

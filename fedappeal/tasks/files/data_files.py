@@ -60,7 +60,7 @@ class DataFiles:
 
     def find(self, data_dir: Path | None) -> Path | None:
         """Return the folder that holds all files, or None; downloads nothing."""
-        for folder in (self._root(data_dir) / self.layout, *self.elsewhere()):
+        for folder in ((data_dir or DEFAULT_DATA_DIR) / self.layout, *self.elsewhere()):
             if all(self._file(folder, name) for name in self.names):
                 return folder
         return None
@@ -74,7 +74,7 @@ class DataFiles:
         folder = self.find(data_dir)
         if folder is not None:
             return folder
-        root = self._root(data_dir)
+        root = data_dir or DEFAULT_DATA_DIR
         where = f"task = {self.task!r} finds no data: "
         remedy = self.remedy.format(data_dir=f"data-dir = {str(root)!r}")
         if self.fetch is None:
@@ -99,10 +99,6 @@ class DataFiles:
         if (path := self._file(folder, name)) is None:
             raise ConfigError(f"task = {self.task!r} cannot read its data: {folder / name} has disappeared")
         return path
-
-    @staticmethod
-    def _root(data_dir: Path | None) -> Path:
-        return data_dir or DEFAULT_DATA_DIR
 
     @staticmethod
     def _file(folder: Path, name: str) -> Path | None:

@@ -167,7 +167,9 @@ class RollCall:
         calls.expire(now)
         online = {node.node_id for node in nodes}
         self.members.set_online(online)
-        self._warn(nodes)
+        if not self._warned and any(node.real and not node.registered for node in nodes):
+            self._warned = True  # once: the run has a node whose key no operator registered
+            self.hooks.on_open_federation()
         # A node that was refused and went away may come back mended (another version, other data): called again then.
         calls.again(self.refused.keys() - online)
         if due := calls.due(nodes, now, self.settings.start_timeout):
@@ -190,12 +192,6 @@ class RollCall:
             content[keys.CONFIG] = ConfigRecord({**self.config, keys.NONCE: call.nonce})
         ttl = self.settings.start_timeout
         return Message(content, call.node.node_id, MessageType.QUERY, ttl=ttl, group_id="0")
-
-    def _warn(self, nodes: Iterable[ConnectedNode]) -> None:
-        """Say once that the run has a node whose key no operator registered."""
-        if not self._warned and any(node.real and not node.registered for node in nodes):
-            self._warned = True
-            self.hooks.on_open_federation()
 
     def _take(self, answers: list[tuple[Call, Message]], online: set[int]) -> None:
         """Enrol the clients that answered, or record why they decline."""
@@ -348,12 +344,9 @@ class RollCall:
                 say = now + NEXT_WORD
             self.channel.sleep(wait)
         if enrolled < least:
+            reasons = list(self.refused.values())
+            more = [f"and {len(reasons) - MOST_REASONS} more"] if len(reasons) > MOST_REASONS else []
             raise RollCallError(
                 f"{enrolled} of {wanted} clients answered the roll call within {settings.start_timeout:g} s "
-                f"(min-clients, start-timeout){self._reasons()}"
+                f"(min-clients, start-timeout){''.join(f'; {reason}' for reason in reasons[:MOST_REASONS] + more)}"
             )
-
-    def _reasons(self) -> str:
-        reasons = list(self.refused.values())
-        more = [f"and {len(reasons) - MOST_REASONS} more"] if len(reasons) > MOST_REASONS else []
-        return "".join(f"; {reason}" for reason in reasons[:MOST_REASONS] + more)

@@ -168,21 +168,6 @@ class LastGood:
         if answered < ANSWERS or 2 * lost <= len(record.measured) + record.unusable:
             self._where = _INITIAL if self._where == _INITIAL else _KEPT
             return model
-        return self._roll_back(algorithm, record, model, hooks, len(usable), answered)
-
-    def _keep(self, algorithm: Algorithm, server_round: int, model: "ArrayRecord") -> None:
-        self.server_round, self._model, self._where = server_round, model, _CURRENT
-        self._carried = packed(algorithm.carried())  # a copy: the algorithm may change its own in place
-
-    def _roll_back(
-        self,
-        algorithm: Algorithm,
-        record: RoundRecord,
-        model: "ArrayRecord",
-        hooks: Hooks,
-        usable: int,
-        answered: int,
-    ) -> "ArrayRecord":
         if self._model is None or self._carried is None:
             return model
         algorithm.take_up(unpacked(self._carried))
@@ -190,9 +175,13 @@ class LastGood:
         self._where = _CURRENT
         record.metrics |= {ROLLED_BACK: 1.0, ROLLED_BACK_TO: float(self.server_round)}
         text = "round %d: %d of %d clients have a usable loss on the new model; back to that of round %d"
-        log.warning(text, record.server_round, usable, answered, self.server_round)
-        hooks.on_rolled_back(record.server_round, self.server_round, usable, answered)
+        log.warning(text, record.server_round, len(usable), answered, self.server_round)
+        hooks.on_rolled_back(record.server_round, self.server_round, len(usable), answered)
         return self._model
+
+    def _keep(self, algorithm: Algorithm, server_round: int, model: "ArrayRecord") -> None:
+        self.server_round, self._model, self._where = server_round, model, _CURRENT
+        self._carried = packed(algorithm.carried())  # a copy: the algorithm may change its own in place
 
     # -- in a checkpoint -----------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from client.settings import NodeSettings
 from client.state.store import ContextStore, DiskStore
 from client.training.models import arrays_of
 from client.training.sgd import SGD
-from fedappeal.core.local_rule import LocalRule
-from fedappeal.core.store import Record, Store
+from fedappeal.core.local_rule import LocalRule, Record, Store
 from fedappeal.flower.messages import be_sender
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout

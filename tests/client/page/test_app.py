@@ -11,7 +11,7 @@ from client.page.app import limits_data, volunteer_app
 from client.process.owner import PAUSED, departures
 from client.state.activity import Activity, Judged, working
 from client.state.store import DiskStore
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 from fedappeal.web.serving import ServedPage, served
 
 

@@ -10,7 +10,7 @@ from client.process.owner import PAUSED, describe, leave, pause, reset
 from client.state.activity import Activity, Judged
 from client.state.memory import RunMemory
 from client.state.store import DiskStore
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 from fedappeal.settings.config import ConfigError
 
 

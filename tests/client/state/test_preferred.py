@@ -8,7 +8,7 @@ import numpy as np
 
 from client.state.preferred import KEPT_RUNS, describe_preferred, keep
 from client.state.store import DiskStore
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
 from fedappeal.trained.card import ModelCard, read_card

@@ -10,7 +10,7 @@ from client.limits.limits import LimitReached, Limits
 from client.state import pruning
 from client.state.pruning import prune, size_of
 from client.state.store import DiskStore
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 
 KEPT = {"identity", "node", "noise-key", "preferred"}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from client.state.store import ContextStore, DiskStore
-from fedappeal.core.store import Record, Store
+from fedappeal.core.local_rule import Record, Store
 from fedappeal.settings.config import ConfigError
 
 scalars = st.one_of(

@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from client.participant import Participant
-from fedappeal.core.store import Record
+from fedappeal.core.local_rule import Record
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import RunConfig, Scalar, scalar
