@@ -15,12 +15,13 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
+from client.fleet.activation import Identity
 from client.fleet.connection import FleetConnection
+from client.settings import Connection
 from fedappeal.federation.remote import run_status, stop_run, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
-from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.protocol import keys, proof
 from fedappeal.record.files import INITIAL
 from fedappeal.record.folder import KIND, LOCAL
@@ -49,10 +50,9 @@ class Attacker(threading.Thread):
     def __init__(self, address: str, answer: Answer, key: ec.EllipticCurvePrivateKey | None = None) -> None:
         super().__init__(name="attacker", daemon=True)
         self.key = key or ec.generate_private_key(ec.SECP256R1())
-        self.fleet = GrpcFleet(address, self.key, insecure=True, root_certificates=None)
-        self.fleet.register()
-        self.node_id = self.fleet.activate(10.0)
-        self.connection = FleetConnection(self.fleet, self.node_id, made_here=True)
+        at = Connection(superlink=address, insecure=True)
+        self.connection = FleetConnection(at, Identity(self.key, made_here=True))
+        self.fleet, self.node_id = self.connection._fleet, self.connection.node_id
         self.received: list[str] = []
         self._answer = answer
         self._over = threading.Event()

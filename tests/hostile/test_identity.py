@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
+from client.fleet.activation import Identity
 from client.fleet.connection import FleetConnection
+from client.settings import Connection
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
-from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.protocol import keys
 from fedappeal.record.reader import Record
 from server.identities import FILE, IdentityFile
@@ -167,9 +168,8 @@ class Crowd(threading.Thread):
         super().__init__(name="crowd", daemon=True)
         self.nodes: list[FleetConnection] = []
         for _ in range(count):
-            fleet = GrpcFleet(address, new_key(), insecure=True, root_certificates=None)
-            fleet.register()
-            self.nodes.append(FleetConnection(fleet, fleet.activate(10.0), made_here=False))
+            at = Connection(superlink=address, insecure=True)
+            self.nodes.append(FleetConnection(at, Identity(new_key(), made_here=True)))
         self.over = threading.Event()
 
     def run(self) -> None:
