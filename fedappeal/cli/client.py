@@ -91,9 +91,9 @@ def _page(folder: Path, port: int, limits: str) -> AbstractContextManager[None]:
         ConfigError: the port is taken, or no port.
     """
     from client.page.beside import page_beside
-    from fedappeal.web.serving import check_page
+    from fedappeal.web.serving import PagePlace
 
-    check_page(port, setting="page-port")
+    PagePlace(port, setting="page-port").check()
     return page_beside(folder, port, limits)
 
 

@@ -103,11 +103,11 @@ def watch(run: Path | None, superlink: str, root_certificates: str, options: Pag
     place = options.place
     assert place is not None  # the option has a default
 
-    from fedappeal.views.live.actions import Actions, ForeignRun, SubmittedRun
+    from fedappeal.views.live.actions import ForeignRun, SubmittedRun
     from fedappeal.views.live.view import View
 
     remote = None
-    actions: Actions = ForeignRun()
+    actions = ForeignRun()
     if superlink:
         from fedappeal.runs.launch.remote import remote_superlink
 

@@ -38,7 +38,8 @@ def packed(server_round: int, decisions: Mapping[str, str]) -> dict[str, Any]:
     order = sorted(decisions, key=_place)
     letters = _letters(decisions.values())
     same = groupby(letters[decisions[client]] for client in order)
-    runs = "".join(_run(letter, sum(1 for _ in each)) for letter, each in same)
+    counts = ((letter, sum(1 for _ in clients)) for letter, clients in same)
+    runs = "".join(f"{letter}{count if count > 1 else ''}" for letter, count in counts)
     return {
         "round": server_round,
         "asked": list(_ranges(order)),
@@ -91,11 +92,13 @@ def clients_of(asked: Iterable[str]) -> list[str]:
 
 
 def unpacked(line: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a round's decisions, one each: ``round``, ``client-id`` and ``decision``.
+    """Return a line's decisions, one each: ``round``, ``client-id`` and ``decision``.
 
     Raises:
         ValueError: the line is damaged.
     """
+    if not is_packed(line):
+        return [dict(line)]
     round_decisions = RoundDecisions.of(line)
     decisions = chain.from_iterable(repeat(word, count) for word, count in round_decisions.runs)
     return [
@@ -110,8 +113,7 @@ def decisions_of(lines: Iterable[Mapping[str, Any]], server_round: int) -> dict[
     for line in lines:
         if line.get("round") == server_round:
             with suppress(ValueError):
-                each = unpacked(line) if is_packed(line) else [line]
-                decided |= {str(one.get("client-id", "")): str(one.get("decision", "")) for one in each}
+                decided |= {str(one.get("client-id", "")): str(one.get("decision", "")) for one in unpacked(line)}
     return decided
 
 
@@ -162,10 +164,6 @@ def _letters(words: Any) -> dict[str, str]:
     for word in sorted(set(words)):
         letters[word] = next(c for c in word + ascii_letters if c in ascii_letters and c not in letters.values())
     return letters
-
-
-def _run(letter: str, count: int) -> str:
-    return letter if count == 1 else f"{letter}{count}"
 
 
 def _words(runs: str, legend: Mapping[str, str]) -> list[tuple[str, int]]:

@@ -180,7 +180,7 @@ class RunFolder:
             if not file.exists():  # a run without a mixture has no policies
                 continue
             try:
-                kept = [line for line in written_lines(file) if not _is_of_later(line.parsed(), server_round)]
+                kept = [line for line in written_lines(file) if not _is_later(line.parsed(), server_round)]
             except (OSError, ValueError) as error:
                 raise ConfigError(f"file '{file}' cannot be read: {error}") from None
             rewrite(file, resealed(kept))
@@ -216,7 +216,7 @@ class RunFolder:
         return {(line.get("file"), line.get("reason")) for line in damages}
 
 
-def _is_of_later(line: Mapping[str, Any], server_round: int) -> bool:
+def _is_later(line: Mapping[str, Any], server_round: int) -> bool:
     """Whether a line is of a later round; of the events, only that it began."""
     return line.get("event", "round") == "round" and int(line.get("round", 0)) > server_round
 

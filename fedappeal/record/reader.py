@@ -7,16 +7,8 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import parse_json, printable
 from fedappeal.protocol.metric import ACCURACY, Metric
+from fedappeal.record import files
 from fedappeal.record.decisions import is_packed, unpacked
-from fedappeal.record.files import (
-    CONFIG,
-    EVENTS,
-    HISTORY,
-    MEASUREMENTS,
-    PARTICIPATION,
-    POLICIES,
-    REQUIREMENTS,
-)
 from fedappeal.record.lines import WrittenLine, last_text, parsed_line, without_check, written_lines
 from fedappeal.record.snapshot import Snapshot
 from fedappeal.settings.config import ConfigError
@@ -24,11 +16,11 @@ from fedappeal.settings.config import ConfigError
 Line = dict[str, Any]
 _NUMBERS = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
 _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
-    HISTORY: {"round": int, **dict.fromkeys(_NUMBERS, (int, float))},
-    PARTICIPATION: {"round": int, "client-id": str, "decision": str},
-    MEASUREMENTS: {"round": int, "client-ids": list},
-    POLICIES: {"client-id": str, "policy": str},
-    EVENTS: {"event": str},
+    files.HISTORY: {"round": int, **dict.fromkeys(_NUMBERS, (int, float))},
+    files.PARTICIPATION: {"round": int, "client-id": str, "decision": str},
+    files.MEASUREMENTS: {"round": int, "client-ids": list},
+    files.POLICIES: {"client-id": str, "policy": str},
+    files.EVENTS: {"event": str},
 }
 """Keys of each file's lines on which a run that continues relies."""
 
@@ -55,11 +47,11 @@ class Record:
         Raises:
             ConfigError: the folder holds no run.
         """
-        file, record = self.path / CONFIG, None
+        file, record = self.path / files.CONFIG, None
         with suppress(OSError, ValueError):
             record = parse_json(file.read_text()) if file.is_file() else None  # a pipe would be waited for
         if not isinstance(record, dict):
-            raise ConfigError(f"'{self.path}' is not the folder of a run: it has no readable {CONFIG}")
+            raise ConfigError(f"'{self.path}' is not the folder of a run: it has no readable {files.CONFIG}")
         return record
 
     def check(self) -> None:
@@ -75,7 +67,9 @@ class Record:
         """
         settings = self.config.get("settings")
         if not isinstance(settings, dict) or not {"task", "seed", "strategy", "rounds"} <= settings.keys():
-            raise ConfigError(f"'{self.path}' is not the folder of a run: its {CONFIG} records no settings of a run")
+            raise ConfigError(
+                f"'{self.path}' is not the folder of a run: its {files.CONFIG} records no settings of a run"
+            )
         return settings
 
     @property
@@ -89,27 +83,27 @@ class Record:
     @property
     def history(self) -> list[Line]:
         """A line a round."""
-        return self.lines(HISTORY)
+        return self.lines(files.HISTORY)
 
     @property
     def participation(self) -> list[Line]:
         """The decisions, as they are written: packed, or in runs of earlier versions one a line."""
-        return self.lines(PARTICIPATION)
+        return self.lines(files.PARTICIPATION)
 
     @property
     def decisions(self) -> list[Line]:
         """The decisions, one each: ``round``, ``client-id`` and ``decision``."""
-        return self.lines(PARTICIPATION, one_each=True)
+        return self.lines(files.PARTICIPATION, one_each=True)
 
     @property
     def measurements(self) -> list[Line]:
         """What clients measured, a line an evaluated round, in columns."""
-        return self.lines(MEASUREMENTS)
+        return self.lines(files.MEASUREMENTS)
 
     @property
     def last_measurements(self) -> Line | None:
         """The last line of the measurements; the others are not read. None: it has no whole line."""
-        file = self.path / MEASUREMENTS
+        file = self.path / files.MEASUREMENTS
         if not file.exists():
             return None
         try:
@@ -121,27 +115,27 @@ class Record:
     @property
     def policies(self) -> list[Line]:
         """Clients and their policies, where the run mixes policies."""
-        return self.lines(POLICIES)
+        return self.lines(files.POLICIES)
 
     @property
     def requirements(self) -> list[Line]:
         """What each client of a simulated run requires."""
-        return self.lines(REQUIREMENTS)
+        return self.lines(files.REQUIREMENTS)
 
     @property
     def events(self) -> list[Line]:
         """What happened besides rounds."""
-        return self.lines(EVENTS)
+        return self.lines(files.EVENTS)
 
     @property
     def standing(self) -> Snapshot:
         """How the run stands by its events alone, damaged ones left out: its state, and how it ended."""
-        return Snapshot(line for _, line in usable_lines(self.path / EVENTS)[0])
+        return Snapshot(line for _, line in usable_lines(self.path / files.EVENTS)[0])
 
     @property
     def snapshot(self) -> Snapshot:
         """How the run stands, with its rounds."""
-        return Snapshot((line for _, line in usable_lines(self.path / EVENTS)[0]), self.history)
+        return Snapshot((line for _, line in usable_lines(self.path / files.EVENTS)[0]), self.history)
 
     def lines(self, name: str, one_each: bool = False) -> list[Line]:
         """Return the lines of a file of the folder; ``one_each``: of a round's decisions, one line each."""
@@ -151,7 +145,7 @@ class Record:
             for written in written_lines(file):
                 number = written.number
                 line = written.parsed()
-                lines += unpacked(line) if one_each and is_packed(line) else [line]
+                lines += unpacked(line) if one_each else [line]
                 wrong += [f"line {number}: {written.problem}"] if written.problem else []
         except (OSError, ValueError) as error:
             raise ConfigError(

@@ -126,10 +126,12 @@ class Guarded:
         origins = headers.getlist("origin")
         if (origins or scope["method"] not in _READING) and (len(origins) != 1 or origins[0] not in self._origins):
             raise Refused(HTTPStatus.FORBIDDEN, "this page takes nothing from other pages")
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        bearer = secret.strip() if scheme.lower() == "bearer" else ""
         asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["method"] in _READING and any(self._is_token(value) for name, value in asked if name == TOKEN):
             return self._welcome(scope["path"], [pair for pair in asked if pair[0] != TOKEN]), receive
-        if not (self._is_token(_bearer(headers)) or any(map(self._is_session, self._cookies(headers)))):
+        if not (self._is_token(bearer) or any(map(self._is_session, self._cookies(headers)))):
             raise Refused(HTTPStatus.FORBIDDEN, "this page needs its token: visit the address that was printed")
         return self._app, _replayed(await self._body(headers, receive), receive)
 
@@ -191,12 +193,6 @@ def new_token() -> str:
 def _equal(shown: str, secret: str) -> bool:
     """Whether a text is a secret, in a time that does not tell how much of it is right."""
     return secrets.compare_digest(shown.encode("utf-8", "replace"), secret.encode())
-
-
-def _bearer(headers: Headers) -> str:
-    """Return what a request shows for the token; empty: nothing."""
-    scheme, _, bearer = headers.get("authorization", "").partition(" ")
-    return bearer.strip() if scheme.lower() == "bearer" else ""
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -34,11 +34,13 @@ class PagePlace:
         port: where it listens; 0: the system picks one.
         host: the address of this machine that it listens at, as a number.
         published: ``HOST:PORT`` under which browsers visit it; empty: where it listens.
+        setting: what the user calls the port.
     """
 
     port: int
     host: str = LOOPBACK
     published: str = ""
+    setting: str = "page"
 
     @classmethod
     def parse(cls, page: str, published: str = "") -> "PagePlace":
@@ -63,8 +65,32 @@ class PagePlace:
             raise ConfigError(
                 f"page-published is missing: page = '{page}' is not on loopback; HOST:PORT, as a browser has it"
             )
-        check_page(int(port), published, host=host)
-        return cls(int(port), host, published)
+        place = cls(int(port), host, published)
+        place.check()
+        return place
+
+    def check(self) -> None:
+        """Check the place, before anything is started; raises as `listener`."""
+        self.listener().close()
+
+    def listener(self) -> socket.socket:
+        """Return a socket that listens.
+
+        Raises:
+            ConfigError: the port is taken, or no port; the published address is none.
+        """
+        address = _ADDRESS.fullmatch(self.published)
+        if self.published and not (address and 0 < int(address[1]) < 65536):
+            allowed = "HOST:PORT, as a browser has it"
+            raise ConfigError(f"{self.setting}-published = '{self.published}' is not allowed: {allowed}")
+        if not 0 <= self.port < 65536:
+            raise ConfigError(f"{self.setting} = {self.port} is not allowed: 0 (the system picks one) to 65535")
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family)
+        except OSError as error:
+            why = f"{error.strerror or error} ({self.host}:{self.port})"
+            raise ConfigError(f"{self.setting} = {self.port} is not allowed: {why}") from None
 
 
 @dataclass(frozen=True)
@@ -86,34 +112,20 @@ class ServedPage:
 
 
 @contextmanager
-def served(
-    app: ASGIApp,
-    port: int,
-    *,
-    host: str = LOOPBACK,
-    published: str = "",
-    token: str = "",
-    policy: str = POLICY,
-    setting: str = "page",
-) -> Iterator[ServedPage]:
+def served(app: ASGIApp, place: PagePlace, policy: str = POLICY) -> Iterator[ServedPage]:
     """Serve a page, guarded by its token, until the `with` ends; open event streams are then cut within a second.
 
     Args:
         app: the page, an ASGI app.
-        port: where it listens; 0: the system picks one.
-        host: the address of this machine that it listens at, as a number.
-        published: ``HOST:PORT`` under which browsers visit it; empty: where it listens.
-        token: its secret; empty: a new one.
+        place: where it stands.
         policy: Content-Security-Policy of its answers.
-        setting: what the user calls the port.
 
     Raises:
-        ConfigError: the port is taken, or no port; the published address is none.
+        ConfigError: as `PagePlace.listener`.
     """
-    _check_published(published, setting)
-    with _listener(host, port, setting) as listener, _loggers_put_back():
-        shown = f"[{host}]" if ":" in host else host
-        page = ServedPage(published or f"{shown}:{listener.getsockname()[1]}", token or new_token())
+    with place.listener() as listener, _loggers_put_back():
+        shown = f"[{place.host}]" if ":" in place.host else place.host
+        page = ServedPage(place.published or f"{shown}:{listener.getsockname()[1]}", new_token())
         config = uvicorn.Config(
             Guarded(app, page.token, page.address, policy),
             http=HeaderWait,
@@ -152,38 +164,6 @@ def _loggers_put_back() -> Iterator[None]:
         for logger, level, handlers, propagate in before:
             logger.setLevel(level)
             logger.handlers, logger.propagate = handlers, propagate
-
-
-def check_page(port: int, published: str = "", setting: str = "page", host: str = LOOPBACK) -> None:
-    """Check where a page is to stand, before anything is started; arguments as of `served`.
-
-    Raises:
-        ConfigError: as `served`.
-    """
-    _check_published(published, setting)
-    _listener(host, port, setting).close()
-
-
-def _check_published(published: str, setting: str) -> None:
-    address = _ADDRESS.fullmatch(published)
-    if published and not (address and 0 < int(address[1]) < 65536):
-        raise ConfigError(f"{setting}-published = '{published}' is not allowed: HOST:PORT, as a browser has it")
-
-
-def _listener(host: str, port: int, setting: str) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        ConfigError: the port is taken, or no port.
-    """
-    if not 0 <= port < 65536:
-        raise ConfigError(f"{setting} = {port} is not allowed: 0 (the system picks one) to 65535")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ConfigError(f"{setting} = {port} is not allowed: {why} ({host}:{port})") from None
 
 
 def _wait_until_started(server: uvicorn.Server, thread: threading.Thread) -> None:

@@ -1,6 +1,5 @@
 """Curves over the rounds, for each column of a view and each group, and their picture: a panel a column."""
 
-import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedappeal.record.columns import PICTURE, Column, shown_in
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.comparison.figures import COLOURS, DASHES, check_plots, new_figure, repeatable
+from fedappeal.views.comparison.figures import COLOURS, DASHES, check_plots, new_figure
 from fedappeal.views.comparison.measures import Line, Lines, unmeasured
 from fedappeal.views.comparison.result import Comparison, Group
 from fedappeal.views.comparison.statistics import Interval
@@ -161,17 +160,3 @@ def _draw(axes: "Axes", curve: Curve, column: Column, place: int) -> None:
     if column.is_share:  # a line that is level at its highest would get as much room above it as below
         bottom, top = axes.get_ylim()
         axes.set_ylim(max(bottom, -0.02 * column.scale), min(top, 1.02 * column.scale))
-
-
-def picture_bytes(figure: "Figure", ending: str) -> bytes:
-    """Return a figure as a file's content.
-
-    Args:
-        figure: the figure.
-        ending: ``.png`` or ``.svg``.
-    """
-    written = io.BytesIO()
-    undated = {"Date": None} if ending == ".svg" else None
-    with repeatable():
-        figure.savefig(written, format=ending.removeprefix("."), dpi=90, metadata=undated)
-    return written.getvalue()

@@ -18,21 +18,10 @@ if TYPE_CHECKING:
 Format = Literal["csv", "latex", "markdown", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-COLUMNS = (
-    "task",
-    "group",
-    "measure",
-    "mean",
-    "low",
-    "high",
-    "n",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "wins",
-    "pairs",
-    "verdict",
-)
+_INTERVAL = ("mean", "low", "high")
+_DIFFERENCE = ("difference", "difference_low", "difference_high")
+_PAIRS = ("wins", "pairs", "verdict")
+COLUMNS = ("task", "group", "measure", *_INTERVAL, "n", *_DIFFERENCE, *_PAIRS)
 """Of the rows; shares are numbers from 0 to 1, as in a history."""
 
 
@@ -83,7 +72,7 @@ def rows_of(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
         values: list[Any] = [result.group.task, result.group.name, result.measure.key]
         values += [mean.mean, mean.low, mean.high, mean.n]
         if difference is None:
-            values += [None] * 6
+            values += [None] * len((*_DIFFERENCE, *_PAIRS))
         else:
             paired = difference.interval
             values += [paired.mean, paired.low, paired.high, difference.wins, paired.n, difference.verdict or None]
@@ -98,8 +87,8 @@ def frame_of(comparisons: Sequence[Comparison]) -> "pd.DataFrame":
         ConfigError: pandas is not installed.
     """
     frame = pandas().DataFrame(rows_of(comparisons), columns=list(COLUMNS))
-    numbers = [name for name in COLUMNS if name not in ("task", "group", "measure", "n", "wins", "pairs", "verdict")]
-    frame = frame.astype(dict.fromkeys(numbers, "float64") | {"wins": "Int64", "pairs": "Int64"})
+    numbers = dict.fromkeys((*_INTERVAL, *_DIFFERENCE), "float64")
+    frame = frame.astype(numbers | {"wins": "Int64", "pairs": "Int64"})
     frame.attrs["notes"] = [note for found in comparisons for note in found.notes]
     return frame
 

@@ -1,6 +1,6 @@
 """What all figures share: colours, dashes, an empty figure, files that repeat. Needs matplotlib."""
 
-from contextlib import AbstractContextManager
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +39,21 @@ def new_figure(width: float, height: float) -> "Figure":
 def save(figure: "Figure", stem: Path) -> None:
     """Write ``stem.png`` and ``stem.svg``; a figure drawn again from the same numbers gives the same files."""
     stem.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(stem.with_name(stem.name + ".png"), dpi=90)
-    with repeatable():
-        figure.savefig(stem.with_name(stem.name + ".svg"), metadata={"Date": None})
+    for ending in (".png", ".svg"):
+        stem.with_name(stem.name + ending).write_bytes(picture_bytes(figure, ending))
 
 
-def repeatable() -> AbstractContextManager[None]:
-    """Return what makes a figure's names in an SVG the same each time it is drawn."""
+def picture_bytes(figure: "Figure", ending: str) -> bytes:
+    """Return a figure as a file's content.
+
+    Args:
+        figure: the figure.
+        ending: ``.png`` or ``.svg``.
+    """
     import matplotlib as mpl
 
-    return mpl.rc_context({"svg.hashsalt": "fedappeal"})
+    written = io.BytesIO()
+    undated = {"Date": None} if ending == ".svg" else None
+    with mpl.rc_context({"svg.hashsalt": "fedappeal"}):  # else its names are others each time
+        figure.savefig(written, format=ending.removeprefix("."), dpi=90, metadata=undated)
+    return written.getvalue()

@@ -2,12 +2,14 @@
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from fedappeal.federation.nodes import UNREGISTERED, Node
 from fedappeal.protocol.foreign_text import SHOWN_ID, one_line, printable
-from fedappeal.record.decisions import is_packed, unpacked
+from fedappeal.record.decisions import unpacked
 from fedappeal.system.wording import natural_order
 from strategies.rounds.exchange.exchange import NO_ANSWER, SLOW_ALONE
 
@@ -165,20 +167,17 @@ class Clients:
 
 
 def _latest(lines: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the decisions of the latest lines, the earliest first."""
-    kept: list[Sequence[Mapping[str, Any]]] = []
+    """Return the decisions of the latest lines, the earliest first."""
+    latest: list[list[dict[str, Any]]] = []
     room = MOST_DECISIONS
     for line in reversed(lines):
-        try:
-            each: Sequence[Mapping[str, Any]] = unpacked(line) if is_packed(line) else [line]
-        except ValueError:
-            continue
-        room -= len(each)
-        if room < 0 and kept:
-            break
-        kept.append(each)
-    for each in reversed(kept):
-        yield from each
+        with suppress(ValueError):
+            decisions = unpacked(line)
+            room -= len(decisions)
+            if room < 0 and latest:
+                break
+            latest.append(decisions)
+    return chain.from_iterable(reversed(latest))
 
 
 def _row_of(name: str, state: str, node: Node | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -91,10 +90,8 @@ def _made(path: Path | None) -> tuple[str, bool]:
         return _note(str(error)), False
     from plotly.utils import PlotlyJSONEncoder
 
-    shown: list[dict[str, Any]] = [
-        {"title": chart.title, "alt": chart.alt, "tall": chart.tall, "figure": chart.figure} for chart in charts
-    ]
-    return json.dumps({"note": "", "verdict": verdict, "charts": shown}, cls=PlotlyJSONEncoder), True
+    shown = {"note": "", "verdict": verdict, "charts": [vars(chart) for chart in charts]}
+    return json.dumps(shown, cls=PlotlyJSONEncoder), True
 
 
 def _note(text: str) -> str:
@@ -169,7 +166,7 @@ async def _done(act: Callable[[], str]) -> Response:
 
 
 @contextmanager
-def live_page(view: View, place: PagePlace, token: str = "") -> Iterator[ServedPage]:  # nosec B107 # empty: a new one
+def live_page(view: View, place: PagePlace) -> Iterator[ServedPage]:
     """Serve a live page until the `with` ends; its folder is read while a page is open, and not else.
 
     Raises:
@@ -178,14 +175,7 @@ def live_page(view: View, place: PagePlace, token: str = "") -> Iterator[ServedP
     events = Events(view.everything)
     ended = threading.Event()
     view.refresh(events.tell)
-    with served(
-        page_app(view, events),
-        place.port,
-        host=place.host,
-        published=place.published,
-        token=token,
-        policy=CHART_POLICY,
-    ) as page:
+    with served(page_app(view, events), place, CHART_POLICY) as page:
         watcher = threading.Thread(target=_watch, args=(view, events, ended), name="fedappeal-watch", daemon=True)
         watcher.start()
         try:

@@ -11,7 +11,7 @@ from fedappeal.flower.control import ControlError, Run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.files import CONFIG
 from fedappeal.record.snapshot import RUNNING, WAITING
-from fedappeal.views.live.actions import STOPPED, Actions, NotDone
+from fedappeal.views.live.actions import STOPPED, ForeignRun, NotDone
 from fedappeal.views.live.clients import STATES, Clients
 from fedappeal.views.live.run_state import RunState
 
@@ -41,7 +41,7 @@ class View:
 
     def __init__(
         self,
-        actions: Actions,
+        actions: ForeignRun,
         path: Path | None = None,
         superlink: RemoteSuperLink | None = None,
         lists_runs: bool = True,

@@ -1,6 +1,5 @@
 """A run's metrics, read from its folder each time that they are asked for: a run never waits for them."""
 
-import math
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.columns import GAUGE, Column, templates
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import Record
-from fedappeal.record.snapshot import FAILED, RUNNING, WAITING, Snapshot
+from fedappeal.record.snapshot import FAILED, RUNNING, WAITING, Snapshot, figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.metrics.serving import CountConnected
 
@@ -173,4 +172,4 @@ def kind_of(reason: object) -> str:
 
 def _number(value: Any) -> float:
     """Return a count as it may be added; 0 where a line has none."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else 0.0
+    return max(0.0, float(figure(value)))

@@ -35,28 +35,18 @@ class Section:
     folded: Sequence[Table] = ()
 
 
-@dataclass(frozen=True)
-class Script:
-    """Plotly's script.
-
-    Attributes:
-        code: the script itself; empty: it lies in a file.
-        file: where that is, as the page's links say it.
-    """
-
-    code: str = ""
-    file: str = ""
-
-    @property
-    def element(self) -> str:
-        """The element that loads it."""
-        if self.file:
-            return f'<script src="{html.escape(quote(self.file))}"></script>'
-        return f"<script>{self.code.replace('</script', chr(60) + chr(92) + '/script')}</script>"
+def inline_script(code: str) -> str:
+    """Return the element that holds a script."""
+    return f"<script>{code.replace('</script', chr(60) + chr(92) + '/script')}</script>"
 
 
-def page(title: str, sections: Sequence[Section], script: Script) -> str:
-    """Return the page.
+def linked_script(file: str) -> str:
+    """Return the element that loads a script from a file; ``file``: where it is, as the page's links say it."""
+    return f'<script src="{html.escape(quote(file))}"></script>'
+
+
+def page(title: str, sections: Sequence[Section], script: str) -> str:
+    """Return the page; ``script``: the element with Plotly's script.
 
     All texts of others (ids, reasons, settings) are escaped; charts travel as JSON that no text can leave.
     """
@@ -68,7 +58,7 @@ def page(title: str, sections: Sequence[Section], script: Script) -> str:
         "TITLE": html.escape(title),
         "BODY": body,
         "FIGURES": _data(charts),
-        "SCRIPT": script.element,
+        "SCRIPT": script,
         "DRAWING": DRAWING,
     }
     before, *others = template.split("{{")

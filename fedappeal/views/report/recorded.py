@@ -68,14 +68,16 @@ def participation_of(lines: Iterable[Mapping[str, Any]]) -> Participation | None
     """
     rounds = [_of_line(line) for line in lines]
     listed = lru_cache(maxsize=64)(clients_of)
-    asked = {each.asked for each in rounds}
-    clients = sorted({client for ranges in asked for client in listed(ranges)}, key=natural_order)
-    numbers = sorted({each.server_round for each in rounds})
-    if not clients:
+    words = sorted({word for decided in rounds for word, _ in decided.runs})
+    members: set[str] = set()
+    for ranges in {decided.asked for decided in rounds}:
+        members.update(listed(ranges))
+        if len(members) > MOST_DECIDED or len(words) > MOST_WORDS:  # before more are listed
+            raise ValueError(f"more than {MOST_DECIDED:,} clients or {MOST_WORDS} decisions")
+    if not members:
         return None
-    words = sorted({word for each in rounds for word, _ in each.runs})
-    if len(clients) > MOST_DECIDED or len(words) > MOST_WORDS:
-        raise ValueError(f"more than {MOST_DECIDED:,} clients or {MOST_WORDS} decisions")
+    clients = sorted(members, key=natural_order)
+    numbers = sorted({decided.server_round for decided in rounds})
     row_of, column_of = _cells(len(clients)), _cells(len(numbers))
     places = {client: n for n, client in enumerate(clients)}
     columns = {number: int(cell) for number, cell in zip(numbers, column_of, strict=True)}
@@ -84,14 +86,13 @@ def participation_of(lines: Iterable[Mapping[str, Any]]) -> Participation | None
 
     @lru_cache(maxsize=64)
     def rows(ranges: tuple[str, ...]) -> NDArray[np.intp]:
-        found: NDArray[np.intp] = row_of[[places[client] for client in listed(ranges)]]
-        return found
+        return np.array(row_of[[places[client] for client in listed(ranges)]])
 
-    for each in rounds:
-        codes_here, times = ([code[word] for word, _ in each.runs], [count for _, count in each.runs])
-        decided: NDArray[np.intp] = np.repeat(np.array(codes_here, np.intp), times)
-        here = np.bincount(decided * counts.shape[1] + rows(each.asked), minlength=counts[:, :, 0].size)
-        counts[:, :, columns[each.server_round]] += here.reshape(counts.shape[:2])
+    for decided in rounds:
+        codes = np.array([code[word] for word, _ in decided.runs], np.intp)
+        cells = np.repeat(codes, [count for _, count in decided.runs]) * counts.shape[1] + rows(decided.asked)
+        here = np.bincount(cells, minlength=counts[:, :, 0].size)
+        counts[:, :, columns[decided.server_round]] += here.reshape(counts.shape[:2])
     first, last = _ends(clients, row_of)
     first_round, last_round = _ends(numbers, column_of)
     return Participation(first, last, first_round, last_round, tuple(words), counts)

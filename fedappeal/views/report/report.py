@@ -25,7 +25,7 @@ from fedappeal.views.report.charts import (
     differences_chart,
     heat_map,
 )
-from fedappeal.views.report.page import Script, Section, page
+from fedappeal.views.report.page import Section, inline_script, linked_script, page
 from fedappeal.views.report.recorded import ReportedRun, reported
 
 REPORT = "report.html"
@@ -71,10 +71,8 @@ def write_report(
     alone = len(runs) == 1 and not empty
     if alone:
         folder = find_runs(paths[0])[0]
-        title, sections = (
-            f"{runs[0].settings['strategy']} on {runs[0].task}",
-            _of_one(reported(folder, runs[0]), found),
-        )
+        title = f"{runs[0].settings['strategy']} on {runs[0].task}"
+        sections = _of_one(reported(folder, runs[0]), found)
     else:
         folder = paths[0] if len(paths) == 1 else Path()
         title, sections = f"{counted(len(runs), 'run')} compared", _of_several(found, empty)
@@ -89,18 +87,18 @@ def write_report(
     return output
 
 
-def _script(folder: Path, output: Path, inside: bool) -> Script:
-    """Return Plotly's script: its code, or a file of the folder of runs, written where it is not there yet."""
+def _script(folder: Path, output: Path, inside: bool) -> str:
+    """Return the element with Plotly's script: its code, or a file beside the runs, written where it is missing."""
     import plotly
     from plotly.offline import get_plotlyjs
 
     if inside:
-        return Script(code=get_plotlyjs())
+        return inline_script(get_plotlyjs())
     file = folder / f"plotly-{plotly.__version__}.min.js"
     code = get_plotlyjs().encode()
     if not file.is_file() or file.stat().st_size != len(code):
         replace_file(file, code, durable=False)
-    return Script(file=Path(os.path.relpath(file, output.absolute().parent)).as_posix())
+    return linked_script(Path(os.path.relpath(file, output.absolute().parent)).as_posix())
 
 
 def run_charts(path: Path) -> tuple[str, list[Chart]]:

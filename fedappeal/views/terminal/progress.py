@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,6 +13,7 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import HEADLINE, shown_in
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import Record
+from fedappeal.runs.launch.onlookers import SeveralRuns
 from fedappeal.runs.plan import RunPlan
 from fedappeal.views.terminal.shown import as_json, say
 from fedappeal.views.terminal.view import RunView
@@ -24,16 +25,6 @@ STANDS_APART = 10.0
 
 OnRound = Callable[[Mapping[str, Any]], None]
 """Told of each round: its line of the history, with its decisions."""
-
-
-class Several(Protocol):
-    """Shows how far several runs are."""
-
-    def update(self) -> None:
-        """Look at the runs' folders; called a few times a second."""
-
-    def ended(self, number: int, reason: str) -> None:
-        """The run of that number is over; ``reason``: why it failed, or empty."""
 
 
 def described(name: str, line: Mapping[str, Any], metric: Metric) -> str:
@@ -71,14 +62,14 @@ def one_run(
 
 @contextmanager
 def several_runs(
-    jobs: Sequence[RunPlan], console: Console, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Several]:
-    """Show how far several runs are while the block runs."""
+    plans: Sequence[RunPlan], console: Console, clock: Callable[[], float] = time.monotonic
+) -> Iterator[SeveralRuns]:
+    """Show how far several runs are while the block runs: a bar each in a terminal, else lines."""
     if console.is_terminal and not as_json():
         with bars(console) as progress:
-            yield _SeveralBars(jobs, progress)
+            yield _SeveralBars(plans, progress)
     else:
-        yield _SeveralLines(jobs, console, clock)
+        yield _SeveralLines(plans, console, clock)
 
 
 def bars(console: Console) -> Progress:
@@ -114,41 +105,42 @@ class _RoundLines:
         self._held = None
 
 
-class _Latest:
-    """The latest round of each of several runs, by its line of the history; empty: none is over."""
+class _Several:
+    """Several runs, each with its latest line of the history; empty: no round is over."""
 
-    def __init__(self, jobs: Sequence[RunPlan]) -> None:
-        self._followers = [Follower(job.path) for job in jobs]
-        self._lines: list[Mapping[str, Any]] = [{} for _ in jobs]
+    def __init__(self, plans: Sequence[RunPlan]) -> None:
+        self._plans = plans
+        self._followers = [Follower(plan.path) for plan in plans]
+        self._lines: list[Mapping[str, Any]] = [{} for _ in plans]
 
-    def read(self) -> list[Mapping[str, Any]]:
+    def _latest(self) -> Iterator[tuple[RunPlan, Mapping[str, Any]]]:
+        """Read what is new; yield each run with its latest line."""
         for number, follower in enumerate(self._followers):
             if rounds := follower.read().rounds:
                 self._lines[number] = rounds[-1]
-        return self._lines
+        return zip(self._plans, self._lines, strict=True)
 
 
-class _SeveralBars:
-    def __init__(self, jobs: Sequence[RunPlan], progress: Progress) -> None:
-        self._jobs, self._latest = jobs, _Latest(jobs)
+class _SeveralBars(_Several):
+    def __init__(self, plans: Sequence[RunPlan], progress: Progress) -> None:
+        super().__init__(plans)
         self._progress = progress
-        self._bars = [progress.add_task(job.name, total=job.config.rounds) for job in jobs]
+        self._bars = [progress.add_task(plan.name, total=plan.config.rounds) for plan in plans]
 
     def update(self) -> None:
-        for job, bar, line in zip(self._jobs, self._bars, self._latest.read(), strict=True):
+        for bar, (plan, line) in zip(self._bars, self._latest(), strict=True):
             if line:
-                text = described(job.name, line, Record(job.path).metric)
+                text = described(plan.name, line, Record(plan.path).metric)
                 self._progress.update(bar, completed=line["round"], description=text)
 
     def ended(self, number: int, reason: str) -> None:
         self.update()
 
 
-class _SeveralLines:
-    def __init__(self, jobs: Sequence[RunPlan], console: Console, clock: Callable[[], float]) -> None:
-        self._jobs, self._latest = jobs, _Latest(jobs)
-        self._console = console
-        self._clock = clock
+class _SeveralLines(_Several):
+    def __init__(self, plans: Sequence[RunPlan], console: Console, clock: Callable[[], float]) -> None:
+        super().__init__(plans)
+        self._console, self._clock = console, clock
         self._over: set[int] = set()
         self._next = clock() + STANDS_APART
 
@@ -157,22 +149,22 @@ class _SeveralLines:
             return
         self._next = self._clock() + STANDS_APART
         running = [
-            f"; {job.name} round {line['round']} of {job.config.rounds}"
-            for number, (job, line) in enumerate(zip(self._jobs, self._latest.read(), strict=True))
+            f"; {plan.name} round {line['round']} of {plan.config.rounds}"
+            for number, (plan, line) in enumerate(self._latest())
             if number not in self._over and line
         ]
         say(self._console, self._how_many() + "".join(running))
 
     def ended(self, number: int, reason: str) -> None:
         self._over.add(number)
-        job, line = self._jobs[number], self._latest.read()[number]
+        plan, line = list(self._latest())[number]
         if reason:
-            text = f"{job.name} failed: {reason}"
+            text = f"{plan.name} failed: {reason}"
         elif line:
-            text = described(f"{job.name}: after round {line['round']}:", line, Record(job.path).metric)
+            text = described(f"{plan.name}: after round {line['round']}:", line, Record(plan.path).metric)
         else:
-            text = f"{job.name}: no rounds were run"
+            text = f"{plan.name}: no rounds were run"
         say(self._console, f"{text} ({self._how_many()})")
 
     def _how_many(self) -> str:
-        return f"{len(self._over)} of {len(self._jobs)} runs have ended"
+        return f"{len(self._over)} of {len(self._plans)} runs have ended"

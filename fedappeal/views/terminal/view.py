@@ -17,7 +17,6 @@ from fedappeal.runs.plan import RunPlan, influence_line
 from fedappeal.settings.rounds import AUTO
 from fedappeal.system.wording import counted
 from fedappeal.tasks.labelled import NaturalTask, PartitionedTask
-from fedappeal.tasks.task import Task
 from fedappeal.views.terminal.shown import Part, as_json, line_of, say
 
 _SIGNS = {"joined": "●", "sat-out": "○", "left": "×", "failed": "!", "surplus": "+", "refused": "-"}
@@ -51,7 +50,10 @@ class RunView:
     ) -> None:
         self.config = config = plan.config
         self.path = plan.path
-        self.data = _partition(plan.task) if data is None else data
+        if data is None:
+            task = plan.task
+            data = task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"
+        self.data = data
         self.console = console or Console(highlight=False)
         self.rounds: list[dict[str, Any]] = []
         self._name_of = name_of
@@ -207,7 +209,7 @@ class RunView:
         if not self.rounds:
             self._say(self._legend(), style="dim", soft_wrap=False)
             self._say(_COLUMNS, style="dim", soft_wrap=False)
-            heading = self._who_width(" clients") + " ".join(c.title.rjust(w) for c, w in self._columns)
+            heading = self._who(" clients") + " ".join(c.title.rjust(w) for c, w in self._columns)
             self._say(heading, style="bold", soft_wrap=False)
         self.rounds.append(line)
         star = "*" if self._plugins.knows_mandatory and line.get("mandatory") else " "
@@ -216,7 +218,9 @@ class RunView:
         ]
         values[0] += star
         row = " ".join(v.rjust(w) for v, (_, w) in zip(values, self._columns, strict=True))
-        self._say(self._who(line["decisions"]) + row, soft_wrap=False)
+        self._clients |= set(line["decisions"])
+        signs = (_SIGNS.get(line["decisions"].get(client, ""), "·") for client in sorted(self._clients))
+        self._say(self._who("".join(signs)) + row, soft_wrap=False)
         if "rolled_back_to" in line:
             told = f"back to that of round {line['rolled_back_to']:.0f}"
             self._say(f"        most clients have no finite loss on this model: {told}", style="yellow")
@@ -232,12 +236,8 @@ class RunView:
         star = "* asked not to opt out; " if self._plugins.knows_mandatory else ""
         return star + ", ".join([*signs, "· not asked"])
 
-    def _who(self, decisions: dict[str, str]) -> str:
-        """One sign a client, in the order of the client-ids."""
-        self._clients |= set(decisions)
-        return self._who_width("".join(_SIGNS.get(decisions.get(c, ""), "·") for c in sorted(self._clients)))
-
-    def _who_width(self, signs: str) -> str:
+    def _who(self, signs: str) -> str:
+        """Return one sign a client, in the order of the client-ids; empty where they are too many for a line."""
         width = self.config.clients
         return f"{signs:<{max(width, 8)}} " if width <= _MOST_SIGNS else ""
 
@@ -250,8 +250,3 @@ class RunView:
 
     def _seconds(self) -> float:
         return (time.monotonic() if self._stopped is None else self._stopped) - self._started
-
-
-def _partition(task: Task) -> str:
-    """Return how a task spreads its data over clients, where it is fedappeal's."""
-    return task.partition if isinstance(task, PartitionedTask | NaturalTask) else "its own partition"

@@ -65,18 +65,15 @@ class Following(threading.Thread):
     def run(self) -> None:
         """Follow the run; the thread's own."""
         try:
-            if self._wait_for_folder():
+            config = self._folder / CONFIG
+            while not config.is_file() and not self._over.wait(_POLL):
+                pass
+            if config.is_file():
                 self._follow()
             else:
                 self._drop(f"the run's folder '{self._folder}' is not seen from here")
         except BaseException as error:  # a tracker may raise anything, and ends nothing but itself
             self._drop(one_line(f"{type(error).__name__}: {error}"))
-
-    def _wait_for_folder(self) -> bool:
-        while not (self._folder / CONFIG).is_file():
-            if self._over.wait(_POLL):
-                return (self._folder / CONFIG).is_file()
-        return True
 
     def _follow(self) -> None:
         tracker = self._make()  # here: one that is slow to make holds up this thread alone

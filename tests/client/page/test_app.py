@@ -12,7 +12,7 @@ from client.process.owner import PAUSED, departures
 from client.state.activity import Activity, Judged, working
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import Record
-from fedappeal.web.serving import ServedPage, served
+from fedappeal.web.serving import PagePlace, ServedPage, served
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def page(tmp_path: Path) -> Iterator[ServedPage]:
     judged = Judged(0.25, 0.5, "loss", "train", True)
     settings = {"strategy": "<b>maxfl", "task": "digits"}
     Activity(tmp_path).answered("abc", settings, done="joined", seconds=2.0, server_round=3, judged=judged)
-    with served(volunteer_app(tmp_path), 0) as page:
+    with served(volunteer_app(tmp_path), PagePlace(0)) as page:
         yield page
 
 

@@ -11,7 +11,7 @@ from fedappeal.flower.control import ControlError, Run
 from fedappeal.record.files import HISTORY
 from fedappeal.record.folder import RunFolder
 from fedappeal.views.live import view as module
-from fedappeal.views.live.actions import Actions, ForeignRun, NotDone, OwnRun, SubmittedRun
+from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
 from fedappeal.views.live.view import ASKED_EVERY, View
 from tests.views.comparison.recorded import a_run
 
@@ -174,7 +174,7 @@ def test_a_superlink_that_is_away_is_said_and_nodes_count_as_unknown(
 
 
 class Asked(ForeignRun):
-    """Actions that take down what they were asked."""
+    """ForeignRun that take down what they were asked."""
 
     def __init__(self) -> None:
         self.stopped: list[int] = []
@@ -207,7 +207,7 @@ def test_a_stopped_run_is_known_from_the_superlink(tmp_path: Path, superlink: Su
 
 
 @pytest.mark.parametrize("actions", [OwnRun(), ForeignRun()])
-def test_what_is_not_offered_is_not_done(tmp_path: Path, actions: Actions) -> None:
+def test_what_is_not_offered_is_not_done(tmp_path: Path, actions: ForeignRun) -> None:
     view = View(actions, a_run(tmp_path / "run", []))
     view.refresh(Pages())
     with pytest.raises(NotDone, match="no run here that can be continued"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedappeal.record.decisions import packed
+from fedappeal.record.decisions import clients_of, packed
 from fedappeal.views.report import recorded
 from fedappeal.views.report.recorded import MOST, participation_of
 
@@ -90,3 +90,18 @@ def test_what_no_run_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert participation_of(words[:32]) is not None
     with pytest.raises(ValueError, match=r"^more than 4 clients or 32 decisions$"):
         participation_of(words)
+
+
+def test_many_clients_are_refused_before_all_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[object] = []
+
+    def counted(ranges: tuple[str, ...]) -> list[str]:
+        listed.append(ranges)
+        return clients_of(ranges)
+
+    monkeypatch.setattr(recorded, "MOST_DECIDED", 4)
+    monkeypatch.setattr(recorded, "clients_of", counted)
+    lines = [packed(number, {f"{number}-client-{k}": "joined" for k in range(3)}) for number in range(1, 50)]
+    with pytest.raises(ValueError, match=r"^more than 4 clients"):
+        participation_of(lines)
+    assert len(listed) == 2

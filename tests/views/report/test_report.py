@@ -16,7 +16,7 @@ from fedappeal.record.files import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, 
 from fedappeal.record.folder import RunFolder
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.report.charts import Chart
-from fedappeal.views.report.page import Script, Section, page
+from fedappeal.views.report.page import Section, linked_script, page
 from fedappeal.views.report.report import ReportOptions, write_report
 from tests.views.comparison.recorded import a_run, a_sweep
 
@@ -139,7 +139,7 @@ def test_texts_of_others_stay_texts(a_finished_run: Path) -> None:
 def test_no_tag_is_in_the_data_whatever_plotly_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plotly.utils.PlotlyJSONEncoder", json.JSONEncoder)  # Plotly's own of today escapes it too
     chart = Chart("title", "alt", {"data": [{"name": HOSTILE}]})
-    text = page("title", [Section("section", charts=[chart])], Script(file="plotly.js"))
+    text = page("title", [Section("section", charts=[chart])], linked_script("plotly.js"))
     data = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)[0]
     assert json.loads(data) == [chart.figure]
     assert "<" not in data
