@@ -25,6 +25,8 @@ COMMANDS = {
     "maxfl-100": "simulate --strategy maxfl --task fmnist --clients 100 --clients-per-round 5 --rounds 20",
     "fedavg-1000": f"simulate --strategy fedavg --task fmnist {_FREE} --clients 1000 --local-steps 5 --rounds 5 "
     "--min-examples 1",
+    "cnn": f"simulate --strategy fedavg --task fmnist {_FREE} --clients 100 --clients-per-round 5 --model cnn "
+    "--rounds 5",
     "local": "local --task digits --strategy maxfl --clients 10 --rounds 10",
 }
 DEMO = "local --strategy maxfl --task digits --clients 10 --rounds 20 --seed 0 --page 0 --against fedavg"

@@ -26,8 +26,11 @@ Settings = Mapping[str, Any]
 HERE = Path(__file__).resolve().parent / "peers"
 PROGRAMS = {"pfl": "pfl_research.py", "fluke": "fluke_fl.py"}
 _PLAIN = {"task": "fmnist", "strategy": "fedavg", "participation": "always", "requirement": "fixed"}
-_PLAIN |= {"mandatory-rounds": 0, "evaluate-every": 0, "judge-on": "train", "adaptation-steps": 0}
-_PLAIN |= {"evaluate-train": False}  # the peers evaluate test examples only, of models as they are sent
+_PLAIN |= {
+    "mandatory-rounds": 0,
+    "evaluate-every": 0,
+    "evaluate-train": False,
+}  # the peers evaluate test examples only
 _FMNIST = {**_PLAIN, "clients": 100, "clients-per-round": 5}
 _MAXFL = {**_FMNIST, "strategy": "maxfl", "evaluate-every": 1, "evaluate-train": True}
 
@@ -206,8 +209,7 @@ _MANY = {
         "set": {"synth.examples": 20},
     },
 }
-_WORKERS = "simulate --task fmnist --strategy maxfl --clients 100 --clients-per-round 5 --mode layers"
-_WORKERS += " --requirement fixed --judge-on train --adaptation-steps 0 --participation always --mandatory-rounds 0"
+_WORKERS = "simulate --task fmnist --strategy maxfl --clients 100 --clients-per-round 5 --requirement fixed"
 
 ROWS = {
     "simulation/mlp": row(_FMNIST, (*_ALL, "floor", "vmap", "auto")),
@@ -222,7 +224,7 @@ ROWS = {
     "workers": Row(
         {
             "plain loop": partial(plain, _MAXFL),
-            **{f"{n} workers": partial(command, f"{_WORKERS} --workers {n}") for n in (0, 1, 2)},
+            **{f"{n} workers": partial(command, f"{_WORKERS} --mode layers --workers {n}") for n in (0, 1, 2)},
         },
         "plain loop",
         "s",

@@ -55,7 +55,8 @@ try:
 except SystemExit as ended:
     assert not ended.code, ended.code
 """
-    assert loaded(code, "torch", "flwr", "grpc", "sklearn", "flwr_datasets", "ray") == "[]"
+    numpy = ["numpy"] if arguments[-1] == "--help" else []
+    assert loaded(code, "torch", "flwr", "grpc", "sklearn", "flwr_datasets", "ray", *numpy) == "[]"
 
 
 def test_a_trained_models_card_is_read_without_torch(tmp_path: Path) -> None:
@@ -88,6 +89,35 @@ def test_clients_load_nothing_of_the_server() -> None:
 def test_a_client_process_and_the_fork_server_leave_torch_until_it_is_needed() -> None:
     assert loaded("import client.process.fork_server, client.settings", "torch", "flwr", "server") == "[]"
     assert loaded("import client.process.serve", "torch", "server") == "[]"
+
+
+SPARED = ("fastapi", "sqlalchemy", "alembic")
+
+
+def test_serverapps_and_clients_load_neither_the_web_framework_nor_the_database_of_a_superlink() -> None:
+    code = """
+from fedappeal.flower.processes import import_without_server
+import_without_server()
+import client.process.serve, client.app, server.app, flwr.superlink.runtime
+"""
+    assert loaded(code, *SPARED) == "[]"
+    code = (
+        "from fedappeal.flower.superlink import serverapp; import sys; sys.argv[1:] = ['--token-file', '/dev/null']"
+    )
+    assert (
+        loaded(f"{code}\ntry:\n    serverapp.main()\nexcept SystemExit as end:\n    assert end.code", *SPARED) == "[]"
+    )
+
+
+def test_what_was_spared_can_be_loaded_afterwards() -> None:
+    code = """
+from fedappeal.flower.processes import import_without_server
+import_without_server()
+from fastapi import FastAPI
+import flwr.supercore.error.http, flwr.superlink.grid.inmemory_grid as database
+assert FastAPI and flwr.supercore.error.http.http_exception_handler and database.InMemoryGrid
+"""
+    assert loaded(code, *SPARED) == str(list(SPARED))
 
 
 def test_the_settings_of_every_plugin_load_neither_torch_nor_flower() -> None:

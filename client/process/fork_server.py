@@ -19,24 +19,28 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from fedappeal.flower.processes import import_without_server
 from fedappeal.system.files import private_log
 from fedappeal.system.process_end import end_with_parent
+from fedappeal.system.tuning import quick_imports
 
 
 def main() -> int:
     """Load everything, fork the clients, and wait until the last has ended or SIGTERM came."""
     plan: dict[str, Any] = json.loads(sys.stdin.readline())
 
-    import torch
+    with quick_imports():
+        import_without_server()
+        import torch
+
+        from client.app import participants  # loaded here so that every fork shares it, and what its cache holds
+        from client.process.serve import run_client  # noqa: F401
+        from client.settings import Connection, NodeSettings
+        from fedappeal.settings.config import ConfigError, TaskSettings
+        from fedappeal.system.files import write_safetensors
+        from fedappeal.tasks.share import initial_arrays
 
     torch.set_num_threads(1)
-    from client.app import participants  # loaded here so that every fork shares it, and what its cache holds
-    from client.process.serve import run_client  # noqa: F401
-    from client.settings import Connection, NodeSettings
-    from fedappeal.settings.config import ConfigError, TaskSettings
-    from fedappeal.system.files import write_safetensors
-    from fedappeal.tasks.share import initial_arrays
-
     nodes = [NodeSettings.parse(node) for node in plan["clients"]]
     try:
         task = participants.cache.task(TaskSettings.parse(plan["settings"]), nodes[0].data_dir, nodes[0].allowed)

@@ -30,13 +30,18 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
         return
     if not given["superlink"]:
         raise ConfigError("superlink = '' is not allowed: HOST:PORT of the SuperLink's Fleet API (--superlink)")
-    from client.data.columns import is_function
-    from client.limits.limits import read_limits
-    from client.limits.rest import Surroundings, check_surroundings
-    from client.process.heartbeat import Heartbeat
-    from client.process.serve import Alive, OnEvent, run_client
-    from fedappeal.system.json_log import is_json
-    from fedappeal.views.metrics.serving import MetricsPort
+    from fedappeal.flower.processes import import_without_server
+    from fedappeal.system.tuning import quick_imports
+
+    with quick_imports():
+        import_without_server()
+        from client.data.columns import is_function
+        from client.limits.limits import read_limits
+        from client.limits.rest import Surroundings, check_surroundings
+        from client.process.heartbeat import Heartbeat
+        from client.process.serve import Alive, OnEvent, run_client
+        from fedappeal.system.json_log import is_json
+        from fedappeal.views.metrics.serving import MetricsPort
 
     connection, process = (
         Connection.parse(part(Connection, given)),
@@ -57,7 +62,8 @@ def client(context: typer.Context, given: dict[str, Any], state_dir: StateDir = 
     as_json = is_json(process.log_format)
     metrics = MetricsPort(process.metrics_port, process.metrics_address)
     beats = Heartbeat(Path(process.heartbeat).expanduser().absolute()) if process.heartbeat else None
-    from client.app import app
+    with quick_imports():
+        from client.app import app
 
     def serve(watch: OnEvent, alive: Alive) -> int:
         timeout = process.connect_timeout or None

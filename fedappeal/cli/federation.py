@@ -45,16 +45,16 @@ def register(
 
     read = [nodes.PublicKey.read(path) for path in keys]
     with _control(superlink, root_certificates) as ca:
-        outcomes = nodes.register(superlink, read, ca)
-    for public, outcome in zip(read, outcomes, strict=True):
-        if outcome == nodes.UNREGISTERED:
+        done = nodes.register(superlink, read, ca)
+    for each in done:
+        if each.outcome == nodes.UNREGISTERED:
             complain(
-                f"{public.client_id} ({public.name}) was unregistered once, and this SuperLink never takes a key "
-                "back: make a new one (fedappeal key)"
+                f"{each.client_id} ({each.name}) was unregistered once, and this SuperLink never takes a key back: "
+                f"make a new one (fedappeal key)"
             )
         else:
-            typer.echo(printable(f"{public.client_id}  {outcome}  ({public.name})"))
-    if nodes.UNREGISTERED in outcomes:
+            typer.echo(printable(f"{each.client_id}  {each.outcome}  ({each.name})"))
+    if any(each.outcome == nodes.UNREGISTERED for each in done):
         sys.exit(1)
 
 

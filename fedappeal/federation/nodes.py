@@ -15,7 +15,7 @@ from fedappeal.flower.node.signing import is_node_key, public_key_bytes
 from fedappeal.protocol.proof import client_id_of
 from fedappeal.settings.config import ConfigError
 
-__all__ = ["UNREGISTERED", "Node", "PublicKey", "list_nodes", "register", "unregister"]
+__all__ = ["UNREGISTERED", "Node", "PublicKey", "Registration", "list_nodes", "register", "unregister"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,21 @@ class PublicKey:
         return client_id_of(self.pem)
 
 
+@dataclass(frozen=True)
+class Registration:
+    """What came of registering a key.
+
+    Attributes:
+        client_id: of the key.
+        name: what it is called.
+        outcome: ``registered``, ``already registered``, or ``unregistered``: struck off once, and for ever.
+    """
+
+    client_id: str
+    name: str
+    outcome: str
+
+
 def list_nodes(superlink: str, root_certificates: bytes | None = None) -> list[Node]:
     """Return all nodes that the SuperLink knows, those struck off too, in the order of their registration.
 
@@ -66,7 +81,7 @@ def list_nodes(superlink: str, root_certificates: bytes | None = None) -> list[N
         return api.nodes()
 
 
-def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | None = None) -> list[str]:
+def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | None = None) -> list[Registration]:
     """Register clients' keys, so that the SuperLink admits them.
 
     Args:
@@ -75,8 +90,7 @@ def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | N
         root_certificates: CA certificate (PEM) where it uses TLS; None: plaintext.
 
     Returns:
-        What came of each key, in the given order: ``registered``, ``already registered``, or ``unregistered``: struck
-        off once, and for ever.
+        What came of each key, in the given order.
 
     Raises:
         ControlError: if the SuperLink is not reachable or refuses for another reason.
@@ -91,7 +105,7 @@ def register(superlink: str, keys: list[PublicKey], root_certificates: bytes | N
             statuses = {node.client_id: node.status for node in list_nodes(superlink, root_certificates)}
             struck_off = statuses.get(key.client_id) == UNREGISTERED
             outcome = UNREGISTERED if struck_off else "already registered"
-        outcomes.append(outcome)
+        outcomes.append(Registration(key.client_id, key.name, outcome))
     return outcomes
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fedappeal.flower.processes import QUIET
 from fedappeal.system.json_log import chosen_formatter
 from fedappeal.system.socket_owner import NotTold, is_told
+from fedappeal.system.tuning import quick_imports
 
 NOT_GUARDED = (
     "this system does not say whose a connection is (Linux does): other users of this machine reach the SuperLink's "
@@ -31,9 +32,9 @@ def run_own_superlink(arguments: Sequence[str]) -> None:
     guarded = is_told()
     for name, value in {**QUIET, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}.items():
         os.environ.setdefault(name, value)
-    # Importing Flower takes a second; it reads the environment then.
-    from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log
-    from fedappeal.flower.superlink.superlink_process import run_superlink
+    with quick_imports():  # Flower reads the environment then
+        from fedappeal.flower.superlink.superlink_log import PLAIN, log_refusals, readable_log
+        from fedappeal.flower.superlink.superlink_process import run_superlink
 
     readable_log(chosen_formatter(PLAIN))
     log_refusals()
@@ -42,8 +43,9 @@ def run_own_superlink(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Be the SuperLink, with the options of this process's command line."""
-    from fedappeal.flower.superlink.steady_time import begin_steady_time
-    from fedappeal.settings.config import ConfigError
+    with quick_imports():
+        from fedappeal.flower.superlink.steady_time import begin_steady_time
+        from fedappeal.settings.config import ConfigError
 
     begin_steady_time()
     try:

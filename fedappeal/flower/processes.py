@@ -1,6 +1,9 @@
-"""What starting Flower's processes needs: environment variables, and what their log says of a taken port."""
+"""What starting Flower's processes needs: environment variables, lean imports, and whether a port is taken."""
 
+import sys
 from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 QUIET: Mapping[str, str] = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -8,6 +11,31 @@ QUIET: Mapping[str, str] = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_
 
 PROMPT: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
 """Environment in which a SuperLink starts a ServerApp within 0.25 s of a run's submission (default 1 s)."""
+
+
+def import_without_server() -> None:
+    """Import what every process of Flower's loads, without FastAPI and SQLAlchemy, which only a SuperLink uses.
+
+    Half of what importing Flower costs is these two. Flower takes the numbers of HTTP's answers from the one, and
+    loads the other for a grid that lives in a SuperLink's process.
+    """
+    from starlette import status
+
+    stand_ins: dict[str, dict[str, object]] = {
+        "fastapi": {"status": status},
+        "flwr.supercore.error.http": {"BearerAuthenticationError": Exception, "http_error_translator": None},
+        "flwr.superlink.grid.inmemory_grid": {"InMemoryGrid": None},
+    }
+    replaced = [name for name in stand_ins if name not in sys.modules]
+    for name in replaced:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__dict__.update(stand_ins[name])
+    try:
+        import_module("flwr.supercore.error")
+        import_module("flwr.superlink.grid")
+    finally:
+        for name in replaced:
+            del sys.modules[name]
 
 
 def replace_name(module: Any, name: str, value: object) -> None:

@@ -9,17 +9,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.system.checksum import UNSEALED, check, seal
 
+if TYPE_CHECKING:  # NumPy is loaded where there are arrays
+    import numpy as np
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[np.generic]"
 _METADATA = "fedappeal"
 CARD = "fedappeal-card"
 """A scalar of this name, a JSON text, is an entry of its own in the metadata, for other programs to read."""
@@ -31,7 +33,7 @@ MOST_ASIDE = 9
 """Damaged files of one name that are kept; then the last one is replaced."""
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
+def read_safetensors(path: Path) -> tuple[dict[str, Array], dict[str, Scalar]]:
     """Return a safetensors file's arrays by name, and the scalars that `write_safetensors` put beside them.
 
     Raises:
@@ -40,7 +42,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[np.generic]], dict[s
     return _read(path, arrays=True)
 
 
-def _read(path: Path, arrays: bool) -> tuple[dict[str, NDArray[np.generic]], dict[str, Scalar]]:
+def _read(path: Path, arrays: bool) -> tuple[dict[str, Array], dict[str, Scalar]]:
     try:
         if path.exists() and not path.is_file():
             raise ValueError("it is no file")
@@ -84,7 +86,7 @@ def _check_memory(path: Path) -> None:
 
 def write_safetensors(
     path: Path,
-    arrays: Mapping[str, NDArray[np.generic]],
+    arrays: Mapping[str, Array],
     values: Mapping[str, Scalar],
     durable: bool = True,
     texts: Mapping[str, str] = MappingProxyType({}),
@@ -100,6 +102,9 @@ def write_safetensors(
         texts: further entries of the metadata, for other programs to read.
         mode: as in `replaced`.
     """
+    import numpy as np
+    from safetensors.numpy import save_file
+
     scalars = {key: value for key, value in values.items() if key != CARD}
     card = {CARD: str(values[CARD])} if CARD in values else {}
     with replaced(path, durable, mode) as temporary:  # straight into the file: a second copy could be gigabytes

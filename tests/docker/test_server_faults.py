@@ -16,7 +16,7 @@ KILL_SERVERAPP = """
 import os, signal
 from pathlib import Path
 for each in Path("/proc").glob("[0-9]*/cmdline"):
-    if b"flwr-serverapp" in each.read_bytes() and int(each.parent.name) != os.getpid():
+    if b"superlink.serverapp" in each.read_bytes() and int(each.parent.name) != os.getpid():
         os.kill(int(each.parent.name), signal.SIGKILL)
         print("killed", each.parent.name)
 """

@@ -110,7 +110,7 @@ def test_a_killed_serverapp_ends_the_command_with_the_command_that_continues(mar
     options = ("--strategy", "mine:Mine", "--clients", "2", "--rounds", "100000", "--out", str(folder))
     run = marked.start(FEDAPPEAL, "local", *options, log=log, cwd=code)
     wait_for_rounds(folder, 2)
-    [server_app] = [process for process in marked.alive() if "flwr-serverapp" in " ".join(process.cmdline())]
+    [server_app] = [process for process in marked.alive() if "superlink.serverapp" in " ".join(process.cmdline())]
     server_app.kill()
     killed = time.monotonic()
     assert run.wait(30) == 1, "the promise is 10 s"

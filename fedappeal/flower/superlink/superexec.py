@@ -1,77 +1,133 @@
-"""Flower's SuperExec in this process, which starts a SuperLink's ServerApps: without a secret in the process list.
+"""Flower's SuperExec, which starts a SuperLink's ServerApps, as a thread of the SuperLink.
 
-    python -P -m fedappeal.flower.superlink.superexec [options of `flower-superexec`]
-
-Flower gives a ServerApp the token of its task on the command line, which every user of the machine can read. Here the
-token is in a file without a name that the ServerApp inherits. This process is also killed as soon as its SuperLink is
-gone, and the ServerApp with it: one that Flower only asks to end would record a round whose clients ended before.
-Where a ServerApp is killed, this process tells the SuperLink, which would miss its heartbeat a minute later.
+Flower gives it a process of its own, which imports all of Flower again. Flower also gives a ServerApp the token of
+its task on the command line, which every user of the machine can read; here the token is in a file without a name
+that the ServerApp inherits. A ServerApp is killed as soon as its SuperLink is gone: one that Flower only asks to end
+would record a round whose clients ended before. Where another signal kills it, the SuperLink is told, which would
+miss its heartbeat a minute later.
 """
 
 import logging
 import os
-import subprocess
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from subprocess import DEVNULL, Popen
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
+
+import httpx
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import PushTaskOutputRequest
+from flwr.supercore import log
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.superexec import run_superexec
+from flwr.supercore.superexec.executor import subprocess_executor
 
 from fedappeal.flower.processes import replace_name
 from fedappeal.system.process_end import end_with_parent
 
-_TOKEN, _PARENT, _CA = "--token", "--parent-pid", "--root-certificates"
+_ADDRESS, _CA, _TOKEN = "--runtime-api-address", "--root-certificates", "--token"
+_OWN_MODULE = {TASK_TYPE_TO_COMMAND[TaskType.SERVER_APP]: "fedappeal.flower.superlink.serverapp"}
+"""Flower's commands of tasks in whose place a module of ours runs."""
 
 
-def start_task(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """Start the process of a task as Flower does, its token out of sight, and watch for its end.
+class SuperExec(Thread):
+    """Flower's SuperExec, with what a SuperLink calls of the `subprocess.Popen` in whose place it stands.
 
     Args:
-        arguments: its command, ``--token`` and the token among them.
-        options: of `subprocess.Popen`.
+        command: ``flower-superexec`` and its options.
+        options: of `subprocess.Popen`; a thread has no use for them.
     """
-    at = arguments.index(_TOKEN)
-    with tempfile.TemporaryFile() as file:
-        file.write(arguments[at + 1].encode())
-        file.seek(0)
-        number = file.fileno()
-        task = subprocess.Popen(
-            [*arguments[:at], "--token-file", f"/dev/fd/{number}", *arguments[at + 2 :]],
-            pass_fds=[number],
-            preexec_fn=partial(end_with_parent, os.getpid()),
-            **options,
-        )
-    Thread(target=report_killed, args=(task, arguments), name="end of a task", daemon=True).start()
-    return task
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        super().__init__(name="SuperExec", daemon=True)
+        self._command = command
+        self._ended = Event()
+        self.start()
+
+    def run(self) -> None:
+        """Start the tasks of the SuperLink, as soon as it answers."""
+        replace_name(subprocess_executor, "subprocess", SimpleNamespace(Popen=self.start_task, DEVNULL=DEVNULL))
+        replace_name(run_superexec, "register_signal_handlers", lambda **named: None)  # the SuperLink's stay
+        replace_name(run_superexec, "time", SimpleNamespace(sleep=self._pause))
+        address = self._command[self._command.index(_ADDRESS) + 1]
+        with suppress(SystemExit):
+            self._wait_until_served(address)
+            run_superexec.run_superexec(
+                address,
+                insecure="--insecure" in self._command,
+                root_certificates_path=_ca(self._command),
+                runtime_dependency_install="--allow-runtime-dependency-installation" in self._command,
+            )
+
+    def terminate(self) -> None:
+        """End: tasks are killed with the thread that started them."""
+        self._ended.set()
+
+    def wait(self, timeout: float) -> None:
+        """Wait until this has ended."""
+        self.join(timeout)
+
+    def start_task(self, arguments: Sequence[str], **options: Any) -> "Popen[bytes]":
+        """Start the process of a task as Flower does, its token out of sight, and watch for its end.
+
+        Args:
+            arguments: its command, ``--token`` and the token among them.
+            options: of `subprocess.Popen`.
+        """
+        program, at = arguments[0], arguments.index(_TOKEN)
+        own = [sys.executable, "-P", "-m", _OWN_MODULE[program]] if program in _OWN_MODULE else [program]
+        with tempfile.TemporaryFile() as file:
+            file.write(arguments[at + 1].encode())
+            file.seek(0)
+            number = file.fileno()
+            task = Popen(
+                [*own, *arguments[1:at], "--token-file", f"/dev/fd/{number}", *arguments[at + 2 :]],
+                pass_fds=[number],
+                preexec_fn=partial(end_with_parent, os.getpid()),
+                **options,
+            )
+        Thread(target=self._report_killed, args=(task, arguments), name="end of a task", daemon=True).start()
+        return task
+
+    def _report_killed(self, task: "Popen[bytes]", arguments: Sequence[str]) -> None:
+        if (status := task.wait()) < 0 and not self._ended.is_set():
+            report_killed(status, arguments)
+
+    def _pause(self, seconds: float) -> None:
+        if self._ended.wait(seconds):
+            sys.exit()  # this thread
+
+    def _wait_until_served(self, address: str) -> None:
+        """Wait until the SuperLink, which starts this before it listens, does."""
+        host, _, port = address.rpartition(":")
+        while True:
+            with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
+                return
+            self._pause(0.05)
 
 
-def report_killed(task: "subprocess.Popen[bytes]", arguments: Sequence[str]) -> None:
-    """Wait for the end of a task's process, and tell the SuperLink that the task failed where a signal killed it.
+def report_killed(status: int, arguments: Sequence[str]) -> None:
+    """Tell the SuperLink that a task failed because a signal killed its process; others tell it themselves.
 
     Args:
-        task: the process; one that ends by itself has told the SuperLink how.
+        status: minus the signal's number.
         arguments: its command as Flower gave it: the SuperLink's address stands before ``--token``.
     """
-    if (status := task.wait()) >= 0:
-        return
-    import httpx
-    from flwr.common.constant import SubStatus
-    from flwr.proto.runtime_pb2 import PushTaskOutputRequest
-    from flwr.supercore import log
-    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-    from flwr.supercore.runtime import RuntimeHttpClient
-
     at = arguments.index(_TOKEN)
-    certificates = Path(arguments[arguments.index(_CA) + 1]).read_bytes() if _CA in arguments else None
     # Without Flower's retries, which end this process where the run has ended already.
     client = RuntimeHttpClient.from_server_address(
         arguments[at - 1],
         "--insecure" in arguments,
-        certificates,
+        Path(ca).read_bytes() if (ca := _ca(arguments)) else None,
         [RuntimeVersionHttpInterceptor("flwr-serverapp"), RuntimeTokenHttpInterceptor(arguments[at + 1])],
     )
     details = f"its process (ServerApp) was killed by signal {-status}"
@@ -82,19 +138,6 @@ def report_killed(task: "subprocess.Popen[bytes]", arguments: Sequence[str]) -> 
             log(logging.WARNING, "a run failed: %s; the SuperLink does not take that: %s", details, error)
 
 
-def main() -> None:
-    """Be the SuperExec, with the options of this process's command line."""
-    end_with_parent(int(sys.argv[sys.argv.index(_PARENT) + 1]))  # Flower notices the end too, seconds later
-    # Importing Flower takes a second.
-    from flwr.supercore.cli.flower_superexec import flower_superexec
-    from flwr.supercore.superexec.executor import subprocess_executor
-
-    from fedappeal.flower.superlink.steady_time import keep_steady_time
-
-    keep_steady_time()
-    replace_name(subprocess_executor, "subprocess", SimpleNamespace(Popen=start_task, DEVNULL=subprocess.DEVNULL))
-    flower_superexec()
-
-
-if __name__ == "__main__":
-    main()
+def _ca(arguments: Sequence[str]) -> str | None:
+    """Return the file of the CA's certificate that a command names; None: none."""
+    return arguments[arguments.index(_CA) + 1] if _CA in arguments else None

@@ -5,6 +5,7 @@ Everything that stands before Flower's own code is put in its place here, and no
 
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
 from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.spared_sql import spare_superlink
+from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.tuning import return_freed_memory
 
@@ -98,11 +100,8 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     spare_superlink()
     if guarded and ports.fleet_is_own:
         replace_name(flower, "_run_fleet_api_grpc_rere", _behind_door(ports.fleet))
-    command, ours = (
-        flower._get_superexec_command,
-        [sys.executable, "-P", "-m", "fedappeal.flower.superlink.superexec"],
-    )
-    replace_name(flower, "_get_superexec_command", lambda *args, **named: [*ours, *command(*args, **named)[1:]])
+    processes = SimpleNamespace(Popen=SuperExec, TimeoutExpired=subprocess.TimeoutExpired)
+    replace_name(flower, "subprocess", processes)
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink()
 

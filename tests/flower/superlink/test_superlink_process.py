@@ -13,6 +13,7 @@ from flwr.superlink import extensions, main
 
 from fedappeal.flower.superlink import superlink_process
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
+from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
 from fedappeal.settings.config import ConfigError
 
@@ -28,7 +29,7 @@ class Started:
         self.apps: list[Any] = list(main._get_middleware())
         self.proxy_headers = getattr(flower.uvicorn.run, "keywords", {})
         self.grpc_control = os.environ.get(FLWR_INTERNAL_GRPC_CONTROL_API)
-        self.superexec = flower._get_superexec_command("127.0.0.1:8000", None, None, 7, False)
+        self.superexec = flower.subprocess.Popen
         flower._run_fleet_api_grpc_rere(objectstore_factory=_Store(), interceptors=["Flower's"])
 
 
@@ -48,7 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     for module, name in (
         (flower, "uvicorn"),
         (extensions, "get_middleware"),
-        (flower, "_get_superexec_command"),
+        (flower, "subprocess"),
         (sys, "argv"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
@@ -95,9 +96,7 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
     assert start.grpc_control is None
     assert isinstance(fleet[0], OwnUserInterceptor)
     assert fleet[1:] == ["Flower's"]
-    assert start.superexec[:4] == [sys.executable, "-P", "-m", "fedappeal.flower.superlink.superexec"]
-    assert start.superexec[start.superexec.index("--parent-pid") + 1] == "7"
-    assert "127.0.0.1:8000" in start.superexec
+    assert start.superexec is SuperExec
 
 
 def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fleet: list[Any]) -> None:
@@ -106,7 +105,7 @@ def test_a_superlink_that_is_not_guarded_has_no_doors(started: list[Started], fl
     assert OwnUserOnly not in [each.cls for each in start.apps]
     assert start.grpc_control is None, "a second Control API is not served in any case"
     assert fleet == ["Flower's"]
-    assert "fedappeal.flower.superlink.superexec" in start.superexec
+    assert start.superexec is SuperExec
 
 
 def test_a_host_that_cannot_be_guarded_is_refused(started: list[Started]) -> None:
@@ -126,7 +125,9 @@ def test_what_it_replaces_is_what_flower_calls() -> None:
     assert "interceptors" in inspect.signature(flower._run_fleet_api_grpc_rere).parameters
     starts = inspect.getsource(flower.SuperLinkLifespan)
     assert "_run_fleet_api_grpc_rere(" in starts
-    assert "command = _get_superexec_command(" in starts
-    assert "subprocess.Popen(command" in starts
+    assert "self.superexec_process = subprocess.Popen(command, **" in starts
+    assert "self.superexec_process.terminate()" in starts
+    assert "self.superexec_process.wait(timeout=1.0)" in starts
+    assert inspect.getsource(flower).count("subprocess.Popen(") == 1
     assert flower._get_superexec_command("127.0.0.1:8000", None, None, 7, False)[0] == "flower-superexec"
     assert 'os.getenv(FLWR_INTERNAL_GRPC_CONTROL_API) == "1"' in starts
