@@ -13,7 +13,6 @@ from pydantic.fields import FieldInfo
 
 from client.limits.limits import Limits, shown_default
 from client.settings import Connection, NodeSettings, ProcessSettings
-from fedappeal.cli.listing import plugins_with_settings
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, Settings, TaskSettings, plugin_settings
 from fedappeal.settings.model import fact, kebab
 
@@ -223,4 +222,6 @@ def _command(error: UsageError) -> str:
 
 def _settings_called(key: str) -> list[str]:
     """Return the settings of fedappeal's plug-ins that have a key, as ``NAME.KEY``."""
+    from fedappeal.cli.listing import plugins_with_settings  # NumPy with it
+
     return [f"{name}.{key}" for name, plugin in plugins_with_settings().items() if key in plugin.Settings.by_key()]
