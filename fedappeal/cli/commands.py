@@ -263,7 +263,9 @@ def verify(run: Annotated[Path, typer.Argument(help="the run's folder")]) -> Non
 def report(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of a sweep")],
     output: Annotated[Path | None, typer.Option(help="the file; if not given: report.html in the folder")] = None,
-    baseline: Annotated[str, typer.Option(help="of several, the group the others are compared with")] = "",
+    baseline: Annotated[
+        str, typer.Option(help="of several, the group the others are compared with; else FedAvg's, else the first")
+    ] = "",
     single_file: Annotated[bool, typer.Option("--single-file", help="the charts' script in the page itself")] = False,
 ) -> None:
     """Write a page about runs for a browser: charts, tables, and what came out in a sentence; it works offline."""

@@ -179,7 +179,9 @@ class BenchOptions:
 class CompareOptions:
     """Options of `fedappeal compare`."""
 
-    baseline: Annotated[str, typer.Option(help="group the others are compared with: fedavg, strategy=fedavg")] = ""
+    baseline: Annotated[
+        str, typer.Option(help="group the others are compared with; else FedAvg's, else the first")
+    ] = ""
     each_run: Annotated[bool, typer.Option("--each-run", help="no groups: each run by itself")] = False
     to: Annotated[str, typer.Option(help="csv, json: the numbers; latex, markdown: the tables")] = ""
     output: Annotated[Path | None, typer.Option(help="file for --to; default: standard output")] = None

@@ -33,7 +33,7 @@ def compare(runs: RunLike | Iterable[RunLike], *, baseline: str = "", each_run: 
     Args:
         runs: folders of runs, folders that hold such folders (a sweep's), or objects with a ``path``; one or more.
         baseline: the group from which the differences are, by its name, its settings (``strategy=fedavg``) or their
-            values (``fedavg``); empty: the first of each task.
+            values (``fedavg``); empty: FedAvg's of each task, else its first.
         each_run: make each run a group of its own, named by its folder.
 
     Returns:

@@ -61,13 +61,14 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Its name among the groups of its task: ``strategy=maxfl maxfl.server-lr=0.5``."""
-        return " ".join(f"{key}={value}" for key, value in self.settings)
+        """Its name in legends and tables: ``maxfl maxfl.server-lr=0.5``."""
+        return " ".join(value if key == "strategy" else f"{key}={value}" for key, value in self.settings)
 
     @property
     def name(self) -> str:
-        """Its name among all groups."""
-        return f"task={self.task} {self.label}" if self.names_task else self.label
+        """Its name among all groups: ``strategy=maxfl maxfl.server-lr=0.5``."""
+        settings = (*([("task", self.task)] if self.names_task else []), *self.settings)
+        return " ".join(f"{key}={value}" for key, value in settings)
 
     @property
     def seeds(self) -> list[int]:
@@ -128,13 +129,13 @@ def _differing(used: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def choose_baseline(groups: Sequence[Group], name: str) -> Group:
-    """Return the group with which others are compared: the first, or the named one.
+    """Return the group with which others are compared: the named one, else FedAvg's, else the first.
 
     Raises:
         ConfigError: no group, or more than one, is called so.
     """
     if not name.strip():
-        return groups[0]
+        return next((group for group in groups if ("strategy", "fedavg") in group.settings), groups[0])
     exact = [group for group in groups if name in (group.name, group.label)]
     found = exact or [group for group in groups if group.is_called(name)]
     if len(found) != 1:
@@ -199,7 +200,7 @@ def compare_runs(runs: Sequence[RecordedRun], baseline: str = "", each_run: bool
 
     Args:
         runs: at least one.
-        baseline: name of the group from which the differences are; empty: the first of each task.
+        baseline: name of the group from which the differences are; empty: FedAvg's of each task, else its first.
         each_run: make each run a group of its own.
 
     Raises:

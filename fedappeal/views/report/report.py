@@ -38,7 +38,7 @@ class ReportOptions:
     Attributes:
         output: its file; None: `REPORT` in the run's folder, or in the folder of runs that is named alone, else in
             the current one.
-        baseline: of several groups, the one from which differences are; empty: the first.
+        baseline: of several groups, the one from which differences are; empty: FedAvg's, else the first.
         single_file: whether Plotly's script is in the page itself, which is then 5 MB large.
     """
 

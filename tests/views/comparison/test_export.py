@@ -67,7 +67,7 @@ def test_the_tables(sweep: Path) -> None:
     assert means.header == ("strategy", "fedavg", "maxfl")
     rows = {row[0]: row[1:] for row in means.rows}
     assert (rows["seeds"], rows["test accuracy %"]) == (("3", "3"), ("20.0 ± 24.8", "50.0 ± 49.7"))
-    assert differences.title == "Differences from strategy=fedavg, paired over seeds; k/n: better in k of n"
+    assert differences.title == "Differences from fedavg, paired over seeds; k/n: better in k of n"
     assert differences.header == ("strategy", "maxfl")
     rows = {row[0]: row[1:] for row in differences.rows}
     assert rows["test accuracy %"] == ("+30.0 ± 24.8 better 3/3",)
@@ -90,7 +90,7 @@ def test_the_tables_say_where_there_is_no_interval_and_what_is_missing(tmp_path:
     assert rows["test accuracy %"] == ("50.0", "50.0 ± 317.7 (2 of 3)")  # 12.7062 * 0.25
     assert "test loss" not in rows  # of round 2
     rows = {row[0]: row[1:] for row in differences.rows}
-    assert rows["test accuracy %"] == ("-25.0 0/1",)
+    assert rows["test accuracy %"] == ("+25.0 1/1",)
 
 
 def test_a_group_without_a_number_has_none(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_one_colour_and_one_band_a_group(runs: Path) -> None:
     assert len(figure.axes) == 4
     for axes in figure.axes:
         assert [line.get_color() for line in axes.lines] == list(COLOURS[:2])
-        assert [line.get_label() for line in axes.lines] == ["strategy=fedavg", "strategy=maxfl"]
+        assert [line.get_label() for line in axes.lines] == ["fedavg", "maxfl"]
         assert len(axes.collections) == 2
     accuracy = next(axes for axes in figure.axes if axes.get_ylabel() == "test accuracy %")
     assert list(accuracy.lines[1].get_ydata()) == pytest.approx([60.0, 60.0])  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def test_one_colour_and_one_band_a_group(runs: Path) -> None:
     assert min(y for _, y in below) == 0.0  # 10 - 24.8: no share is negative
     (legend,) = figure.legends
     assert legend.get_title().get_text() == BAND
-    assert [text.get_text() for text in legend.get_texts()] == ["strategy=fedavg", "strategy=maxfl"]
+    assert [text.get_text() for text in legend.get_texts()] == ["fedavg", "maxfl"]
 
 
 def test_the_legend_stands_outside_of_the_panels(runs: Path) -> None:
@@ -74,7 +74,7 @@ def test_tasks_have_panels_of_their_own_and_one_colour_a_strategy(runs: Path) ->
     figure = draw_comparison(compare_runs(read_runs(runs)[0]))
     assert [axes.get_ylabel() for axes in figure.axes][::4] == ["digits: GM-Appeal", "synth: GM-Appeal"]
     colours = {(line.get_label(), line.get_color()) for axes in figure.axes for line in axes.lines}
-    assert colours == {("strategy=fedavg", COLOURS[0]), ("strategy=maxfl", COLOURS[1])}
+    assert colours == {("fedavg", COLOURS[0]), ("maxfl", COLOURS[1])}
 
 
 def test_a_picture_is_the_same_each_time(runs: Path) -> None:

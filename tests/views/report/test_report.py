@@ -193,7 +193,7 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
     assert "strategy=maxfl against strategy=fedavg: test accuracy % better (+30.0 ± 24.8, 3 seeds)" in found.text
     assert "20.0 ± 24.8" in found.text
     differences = figures[-1]["data"][0]
-    assert (differences["x"], differences["y"]) == (pytest.approx([30.0]), ["strategy=maxfl: test accuracy %"])
+    assert (differences["x"], differences["y"]) == (pytest.approx([30.0]), ["maxfl: test accuracy %"])
     assert differences["error_x"]["array"] == pytest.approx([24.84], abs=0.01)
     turned, _ = read(write_report([sweep], ReportOptions(baseline="maxfl")))
     assert "test accuracy % worse (-30.0 ± 24.8, 3 seeds)" in turned.text
