@@ -18,11 +18,11 @@ __all__ = ["experiment_names", "load_experiment"]
 
 _MODULES = {
     "maxfl-table1": "maxfl.opt_out",
-    "maxfl-table2": "maxfl.byzantine",
+    "maxfl-table2": "maxfl.opt_out",
     "maxfl-table3": "maxfl.clusters",
     "maxfl-figure3": "maxfl.clusters",
-    "maxfl-table4": "maxfl.tuning",
-    "maxfl-table5": "maxfl.warmup",
+    "maxfl-table4": "maxfl.clusters",
+    "maxfl-table5": "maxfl.clusters",
     "maxfl-table7": "maxfl.fairness",
     "maxfl-figure1": "maxfl.appeal_accuracy",
     "maxfl-figure4": "maxfl.mean",

@@ -245,7 +245,6 @@ class Experiment:
         compute: for what is no federated run: ``(settings, seed) -> JSON object``, which becomes the run's one line.
         grid: values to search over by setting, for ``--grid``; empty: nothing to search.
         criterion: key of the measure by which the grid's best is chosen.
-        numbers_of: the experiment on whose page all its numbers are; empty: it has a record of its own.
     """
 
     name: str
@@ -264,7 +263,6 @@ class Experiment:
     compute: Callable[[Mapping[str, Any], int], Mapping[str, Any]] | None = None
     grid: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     criterion: str = ""
-    numbers_of: str = ""
 
     def __post_init__(self) -> None:
         names, keys = [arm.name for arm in self.arms], [measure.key for measure in self.measures]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedappeal.studies.experiment import Drawing, Experiment, Results
 from fedappeal.studies.plan import Plan, folder_name
-from fedappeal.studies.record import Record, make_record, read_record, take_over
+from fedappeal.studies.record import Record, make_record, read_record
 from fedappeal.studies.table import numbers_table, verdict_table
 from fedappeal.studies.verdict import Verdict, leading, summary
 from fedappeal.system.files import replace_file
@@ -73,16 +73,11 @@ def add_to_page(
 def rewrite_page(experiment: Experiment, folder: Path) -> Path:
     """Write an experiment's verdicts and page again from its numbers in a folder; return its path.
 
-    One without runs of its own has the numbers, and a picture, of the page that has its runs.
-
     Raises:
         ConfigError: the numbers are not there, or are no record of the experiment; or it has a picture to draw, and
             matplotlib is not installed.
     """
-    shared, stem = take_over(experiment, folder), folder / experiment.name
-    if shared and experiment.figure:
-        experiment.figure(shared.results(), stem)
-    return _written(shared or read_record(experiment, folder), stem, strict=True)[0]
+    return _written(read_record(experiment, folder), folder / experiment.name, strict=True)[0]
 
 
 def _written(record: Record, stem: Path, trouble: str = "", strict: bool = False) -> tuple[Path, Record, str]:

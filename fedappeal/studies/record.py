@@ -80,10 +80,6 @@ class Record:
             ConfigError: the record has all rows, or its rows were run in another way than the experiment says.
         """
         experiment, numbers = self.experiment, self.numbers
-        if experiment.numbers_of:
-            raise ConfigError(
-                f"missing: {experiment.name} has the runs of {experiment.numbers_of}; add the rows there"
-            )
         if numbers.quick:
             raise ConfigError(f"missing: the numbers of {experiment.name} are of the short form; run all of it")
         if changed := [option for option in _CHANGES_RUNS if option in numbers.command.split()]:
@@ -168,44 +164,6 @@ def read_record(experiment: Experiment, folder: Path) -> Record:
         ConfigError: it is not there, or no record of this experiment.
     """
     return Record(experiment, StudyResults.read(folder / f"{experiment.name}.json", experiment.name))
-
-
-def take_over(experiment: Experiment, folder: Path) -> Record | None:
-    """Write and return the record of an experiment that has no runs of its own.
-
-    Args:
-        experiment: the experiment.
-        folder: of the pages.
-
-    Returns:
-        The rows and columns of the other page's that are its own; None where it has a record of its own, or the
-        other page's numbers are not in the folder.
-    """
-    source = folder / f"{experiment.numbers_of}.json"
-    if not experiment.numbers_of or not source.exists():
-        return None
-    numbers = taken_over(experiment, StudyResults.read(source, experiment.numbers_of))
-    numbers.write(folder / f"{experiment.name}.json")
-    return Record(experiment, numbers)
-
-
-def taken_over(experiment: Experiment, source: StudyResults) -> StudyResults:
-    """Return an experiment's numbers, of the other's the rows and columns that are its own."""
-    arms = {arm.name: arm for arm in experiment.arms}
-    part = source.part(arms).columns(m.key for m in experiment.measures)
-    return part.model_copy(
-        update={
-            "experiment": experiment.name,
-            "source": experiment.source,
-            "command": source.command.replace(source.experiment, experiment.name, 1),
-            "measures": {m.key: m.title for m in experiment.measures if m.key in source.measures},
-            "rows": tuple(
-                row.model_copy(update={"group": arms[row.name].group, "paper": dict(arms[row.name].paper)})
-                for row in part.rows
-            ),
-            "figure": experiment.figure is not None,
-        }
-    )
 
 
 def planned_arms(plan: Plan) -> list[Arm]:

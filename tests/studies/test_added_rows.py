@@ -10,7 +10,6 @@ from rich.console import Console
 from fedappeal.cli import reproduce
 from fedappeal.cli.option_groups import ReproduceOptions
 from fedappeal.cli.reproduce import start_reproduction
-from fedappeal.reproductions import load_experiment
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import Arm, Experiment, Results
@@ -166,5 +165,3 @@ def test_other_seeds_and_a_short_form_are_one_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=line):
             Record(whole, page.numbers.model_copy(update=changed)).missing_rows()
-    with pytest.raises(ConfigError, match="maxfl-figure1 has the runs of maxfl-table1; add the rows there"):
-        Record(load_experiment("maxfl-figure1"), page.numbers).missing_rows()

@@ -152,7 +152,7 @@ def test_all_experiments_say_what_they_are() -> None:
 def test_every_row_has_settings_that_are_allowed(
     name: str, quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedappeal.studies.plan._unavailable", lambda task, folder: "")  # would download
+    monkeypatch.setattr("fedappeal.studies.plan._unavailable", lambda task, data_dir: "")  # would download
     experiment = load_experiment(name)
     plan = make_plan(experiment, tmp_path, seeds=1, quick=quick)
     shared = {run.path: run.settings for run in plan.runs}

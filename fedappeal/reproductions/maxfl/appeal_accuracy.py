@@ -17,7 +17,7 @@ from fedappeal.views.comparison.measures import (
     Measure,
 )
 
-(TABLE_1,) = opt_out.EXPERIMENTS
+TABLE_1 = opt_out.EXPERIMENTS[0]
 
 _READINGS = ("", ", ask all", ", rate 0.05", ", always")
 """What the names of table 1's rows end with, in the readings that stand here."""
@@ -115,7 +115,6 @@ EXPERIMENTS = (
         "server has more clients to select from; MaxFL, which maximises GM-Appeal, has the highest accuracy.",
         settings=TABLE_1.settings,
         arms=tuple(arm for group in _GROUPS for arm in group),
-        numbers_of=TABLE_1.name,
         measures=opt_out.MEASURES,
         quick=Quick(_QUICK, ("FedAvg", "MaxFL")),
         claims=tuple(
@@ -124,7 +123,7 @@ EXPERIMENTS = (
             for clients in _CLIENTS
             for claim in (_rises(group, clients), *_highest(group, clients))
         ),
-        figure=_figure,
+        glances={"": _figure},
         notes="""\
 - The figure is [table 1](maxfl-table1.md)'s numbers as points; its runs are table 1's. The groups are four of its
   readings: the first two; the one whose GM-Appeal is nearest to the paper's; the one without opt-out.
