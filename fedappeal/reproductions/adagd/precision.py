@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.reproductions.adagd import settings as agents
-from fedappeal.reproductions.adagd.defections import CLASSES, NOTES, SETTINGS, local
-from fedappeal.reproductions.adagd.defections_plot import figure_3
+from fedappeal.reproductions.adagd.defections import CLASSES, NOTES, SETTINGS, figure_3, local
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
 
 KEPT = (50, 90, 100)

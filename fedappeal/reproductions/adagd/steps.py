@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.reproductions.adagd import retention
-from fedappeal.reproductions.adagd.retention_plot import figure_7b
+from fedappeal.reproductions.adagd.retention import figure_7b
 from fedappeal.reproductions.adagd.settings import kept_share
 from fedappeal.studies.experiment import (
     Arm,

@@ -11,7 +11,7 @@ FedAvg's solution is the mean of the estimates. MaxFL's is a local minimum of ``
 (appendix C), and the server moves by equation 6. In place of the sigmoid another function h can stand: then a
 client's weight is ``h'(F_k - rho_k)``.
 
-`fedappeal reproduce maxfl-figure4` and ``maxfl-figure5`` run it; the pictures are made in `mean_estimation_plot`.
+`fedappeal reproduce maxfl-figure4` and ``maxfl-figure5`` run it.
 """
 
 import math

@@ -174,7 +174,7 @@ def result(experiment: object, name: str, seed: int, accuracies: list[float], le
 
 def test_a_run_that_has_ended_keeps_its_model() -> None:
     pytest.importorskip("matplotlib")
-    from fedappeal.reproductions.adagd.retention_plot import kept_on
+    from fedappeal.reproductions.adagd.retention import kept_on
 
     rounds, values = np.array([1, 2, 4]), np.array([0.5, 0.75, 0.25])
     assert kept_on(rounds, values, 6).tolist() == [0.5, 0.75, 0.75, 0.25, 0.25, 0.25]
