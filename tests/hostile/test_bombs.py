@@ -6,11 +6,13 @@ by how much its memory grew at its highest.
 
 import json
 import os
+import select
 import struct
 import subprocess
 import sys
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 
@@ -19,6 +21,8 @@ import pytest
 
 from tests.trained.models import write_model
 
+Read = Callable[..., str]
+"""Reads a bomb: the fixture of this name."""
 SIZE = 600_000_000
 """Bytes that a bomb would take."""
 SMALL = 20_000_000
@@ -28,8 +32,8 @@ ALLOWED = 100
 GROWTH = 150
 """MB by which a process that refuses may grow: libraries that are loaded late, and a block or a line."""
 
-READ = r"""
-import re, sys, time
+READER = r"""
+import json, os, re, sys, time, traceback
 from pathlib import Path
 import client.data.tables, client.data.image_folder, client.data.npz, client.data.own_data, client.data.to_predict
 import numpy, torch, pyarrow.parquet, PIL.Image, PIL.PngImagePlugin, fedappeal.hf.texts
@@ -38,45 +42,71 @@ from client.data.raw import LabelReader
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.trained import load_model
-task, path = load_task(TaskSettings(task="digits")), sys.argv[1]
+task = load_task(TaskSettings(task="digits"))
 task.initial_model(0)
 # Not `getrusage`, whose figure begins with that of the process which started this one.
 highest = lambda: int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) // 1024
-before, begun = highest(), time.monotonic()
-try:
-    {call}
-    print("it was read")
-except ValueError as error:
-    print(error)
-print(highest() - before, time.monotonic() - begun)
+
+def read(call, path, allowed):
+    os.environ["FEDAPPEAL_MAX_DATA"] = allowed
+    before, begun = highest(), time.monotonic()
+    try:
+        exec(call, {**globals(), "path": path})
+        print("it was read")
+    except ValueError as error:
+        print(error)
+    print(highest() - before, time.monotonic() - begun)
+
+for asked in sys.stdin:
+    reader = os.fork()
+    if not reader:
+        try:
+            *what, said = json.loads(asked)
+            with open(said, "w") as sys.stdout:
+                read(*what)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    print(os.waitpid(reader, 0)[1], flush=True)
 """
 CHECK = "client.data.own_data.check_own_data(path, Columns(label='y'))"
 LOAD = "client.data.own_data.load_own_data(task, path, 'alice')"
 CSV = "client.data.tables.read_csv(path, Columns(('x',), 'y'), LabelReader(num_classes=10))"
 PARQUET = "client.data.tables.read_parquet(path, Columns(('x',), 'y'), LabelReader(num_classes=10))"
 PREDICT = """from fedappeal.trained.card import read_card
-    list(client.data.to_predict.examples_in(Path(path), read_card(Path(path).with_name('m'))).batches)"""
+list(client.data.to_predict.examples_in(Path(path), read_card(Path(path).with_name('m'))).batches)"""
 TEXTS = "fedappeal.hf.texts.read_table(Path(path), 'x')"
 MODEL = "load_model(path)"
 
 
-def read(path: Path, call: str, allowed: str = str(ALLOWED)) -> str:
-    """Read a bomb in a process of its own; return the line of its refusal, after a look at memory and time."""
-    assert os.stat(path if path.is_file() else next(path.rglob("*.png"))).st_blocks * 512 < SMALL
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", READ.replace("{call}", call), str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        env={**os.environ, "FEDAPPEAL_MAX_DATA": allowed, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    *line, figures = ended.stdout.splitlines()
-    growth, seconds = figures.split()
-    assert int(growth) < GROWTH, f"{growth} MB more, {float(seconds):.1f} s: {line}"
-    assert len(line) == 1
-    assert line[0] != "it was read"
-    return line[0]
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Read]:
+    """Read a bomb in a process of its own; return the line of its refusal, after a look at memory and time.
+
+    The processes are forked from one that has loaded PyTorch: each begins with the memory of a new one.
+    """
+    said = tmp_path_factory.mktemp("read") / "said"
+    command = [sys.executable, "-P", "-c", READER]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+
+        def ask(path: Path, call: str, allowed: str = str(ALLOWED)) -> str:
+            assert os.stat(path if path.is_file() else next(path.rglob("*.png"))).st_blocks * 512 < SMALL
+            print(json.dumps([call, str(path), allowed, str(said)]), file=reader.stdin, flush=True)
+            assert select.select([reader.stdout], [], [], 120)[0], "it did not end in time"
+            assert reader.stdout.readline() == "0\n", "the reader failed: see what it printed"
+            *line, figures = said.read_text().splitlines()
+            growth, seconds = figures.split()
+            assert int(growth) < GROWTH, f"{growth} MB more, {float(seconds):.1f} s: {line}"
+            assert len(line) == 1
+            assert line[0] != "it was read"
+            return line[0]
+
+        yield ask
+        reader.kill()
 
 
 def npy_header(shape: tuple[int, ...]) -> bytes:
@@ -97,7 +127,7 @@ def write_npz(path: Path, *shape: int) -> Path:
 
 
 @pytest.mark.parametrize("call", [CHECK, LOAD, PREDICT], ids=["check", "load", "predict"])
-def test_an_npz(tmp_path: Path, call: str) -> None:
+def test_an_npz(read: Read, tmp_path: Path, call: str) -> None:
     write_model(tmp_path / "m", {})
     line = read(write_npz(tmp_path / "x.npz", 8, 8), call)
     assert (
@@ -107,13 +137,13 @@ def test_an_npz(tmp_path: Path, call: str) -> None:
 
 
 @pytest.mark.parametrize("call", [LOAD, PREDICT], ids=["load", "predict"])
-def test_an_npz_of_another_shape_than_the_tasks(tmp_path: Path, call: str) -> None:
+def test_an_npz_of_another_shape_than_the_tasks(read: Read, tmp_path: Path, call: str) -> None:
     write_model(tmp_path / "m", {})
     line = read(write_npz(tmp_path / "x.npz", 100), call, "4000")
     assert "x has shape (1500000, 100): (n, 1, 8, 8) or (n, 8, 8) is needed" in line
 
 
-def test_an_npy(tmp_path: Path) -> None:
+def test_an_npy(read: Read, tmp_path: Path) -> None:
     with open(tmp_path / "x.npz", "wb") as file:
         file.write(npy_header((SIZE // 4,)))
         file.truncate(SIZE)
@@ -129,12 +159,12 @@ def write_csv(path: Path, begin: str) -> Path:
 
 @pytest.mark.parametrize("begin", ["x,y\n1,", ""], ids=["a cell", "the header"])
 @pytest.mark.parametrize("call", [CHECK, CSV, TEXTS], ids=["check", "load", "texts"])
-def test_a_csv_with_one_huge(tmp_path: Path, call: str, begin: str) -> None:
+def test_a_csv_with_one_huge(read: Read, tmp_path: Path, call: str, begin: str) -> None:
     line = read(write_csv(tmp_path / "x.csv", begin), call)
     assert f"line {begin.count(chr(10)) + 1} is longer than 16,777,216 characters" in line
 
 
-def test_a_csv_of_more_numbers_than_are_allowed(tmp_path: Path) -> None:
+def test_a_csv_of_more_numbers_than_are_allowed(read: Read, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("x,y\n" + "1,1\n" * 300_000)
     assert "its numbers need 2 MB in memory: at most 1 MB are" in read(tmp_path / "x.csv", CSV, "1")
 
@@ -151,7 +181,7 @@ def write_parquet(path: Path, x: object, y: object, groups: int) -> Path:
 
 
 @pytest.mark.parametrize("call", [PARQUET, TEXTS], ids=["load", "texts"])
-def test_a_parquet_of_equal_rows(tmp_path: Path, call: str) -> None:
+def test_a_parquet_of_equal_rows(read: Read, tmp_path: Path, call: str) -> None:
     rows = SIZE // 16 // 37
     path = write_parquet(tmp_path / "x.parquet", np.zeros(rows), np.zeros(rows, np.int32), 37)
     assert "in memory: at most 100 MB are allowed" in read(path, call)
@@ -161,7 +191,7 @@ def test_a_parquet_of_equal_rows(tmp_path: Path, call: str) -> None:
 @pytest.mark.parametrize(
     ("length", "count"), [(1_000_000, 600), (200_000_000, 1)], ids=["one many times", "one huge"]
 )
-def test_a_parquet_of_long_texts(tmp_path: Path, call: str, length: int, count: int) -> None:
+def test_a_parquet_of_long_texts(read: Read, tmp_path: Path, call: str, length: int, count: int) -> None:
     path = write_parquet(tmp_path / "x.parquet", np.zeros(count), ["a" * length] * count, 1)
     assert "in memory: at most 100 MB are allowed" in read(path, call)
 
@@ -175,7 +205,7 @@ def varint(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("call", [CHECK, TEXTS.replace("'x'", "'y'")], ids=["check", "texts"])
-def test_a_parquet_whose_footer_says_that_its_pages_are_empty(tmp_path: Path, call: str) -> None:
+def test_a_parquet_whose_footer_says_that_its_pages_are_empty(read: Read, tmp_path: Path, call: str) -> None:
     import pyarrow
     import pyarrow.parquet
 
@@ -203,7 +233,7 @@ def png(side: int) -> bytes:
 
 
 @pytest.mark.parametrize("call", ["load", "predict"])
-def test_an_image(tmp_path: Path, call: str) -> None:
+def test_an_image(read: Read, tmp_path: Path, call: str) -> None:
     (tmp_path / "images" / "0").mkdir(parents=True)
     (tmp_path / "images" / "0" / "a.png").write_bytes(png(13_000))
     write_model(tmp_path / "m", {}, input_shape=(1, 28, 28))
@@ -214,7 +244,7 @@ def test_an_image(tmp_path: Path, call: str) -> None:
     )
 
 
-def test_more_images_than_fit(tmp_path: Path) -> None:
+def test_more_images_than_fit(read: Read, tmp_path: Path) -> None:
     (tmp_path / "images" / "0").mkdir(parents=True)
     for number in range(20):
         (tmp_path / "images" / "0" / f"{number}.png").write_bytes(png(8))
@@ -238,12 +268,12 @@ def write_sparse_model(path: Path, size: int) -> Path:
     return path
 
 
-def test_a_model_of_another_shape_than_the_tasks(tmp_path: Path) -> None:
+def test_a_model_of_another_shape_than_the_tasks(read: Read, tmp_path: Path) -> None:
     path = write_sparse_model(tmp_path / "m", SIZE)
     assert read(path, MODEL).endswith("'output.bias' has shape (150000000,), not (10,)")
 
 
-def test_a_file_of_arrays_that_no_memory_holds(tmp_path: Path) -> None:
+def test_a_file_of_arrays_that_no_memory_holds(read: Read, tmp_path: Path) -> None:
     path = write_sparse_model(tmp_path / "m", 1 << 40)
-    line = read(path, "from fedappeal.system.files import read_safetensors\n    read_safetensors(Path(path))")
+    line = read(path, "from fedappeal.system.files import read_safetensors\nread_safetensors(Path(path))")
     assert "it needs 1,099,511 MB in memory: this machine has " in line
