@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -22,6 +23,7 @@ from client.roster import Participants
 from client.state.activity import note_judged
 from client.state.own_key import proof_of
 from client.state.preferred import record_name
+from client.state.signs import note_training
 from client.turn import NO_STRATEGY, Turn, check_plugins, told_rule, told_strategy
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.requirement import UNMEASURED, Measured
@@ -218,7 +220,10 @@ class _Answers:
             _check_sent(participant, rule, training)
             participant.pay(run_key)
         if participant.store.durable:  # for its owner to see; a simulator's clients have none
-            note_judged(context.state, judged, requirement, by, participant.goodwill(run_key))
+            goodwill, policy = participant.goodwill(run_key), participant.policy.name
+            note_judged(context.state, judged, requirement, by, goodwill, policy)
+            if rule is not None and participant.node.state_dir:
+                note_training(Path(participant.node.state_dir).expanduser())
         if rule is None or training is None:
             return _reply(message, metrics)
         measured = Measured(evaluation, requirement.rho, requirement.met(judged), priority, told, judged)

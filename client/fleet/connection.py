@@ -267,6 +267,17 @@ class FleetConnection:
                 raise MessageDropped(f"the bundle of run {run_id} cannot be read: {error}") from None
         return self._runs[run_id]
 
+    def has_ended(self, run_id: int) -> bool:
+        """Whether the SuperLink says that a run has ended; where it says nothing, not."""
+        try:
+            with clock_measured(self._fleet):
+                self._fleet.get_run(self.node_id, run_id)
+        except MessageDropped:
+            return True
+        except NotConnected:  # said where a message is asked for
+            pass
+        return False
+
     def close(self, timeout: float = 0.4) -> None:
         """Go offline, with at most three calls of ``timeout`` seconds. Never raises; a second time does nothing."""
         with self._closing, contextlib.suppress(NotConnected, MessageDropped):

@@ -14,8 +14,8 @@ from starlette.staticfiles import StaticFiles
 
 from client.limits.limits import Limits, read_limits, write_limits
 from client.limits.rest import Surroundings, battery, check_surroundings
-from client.process.owner import PAUSED, client_name, departures, leave, pause, reset, resting, resume
-from client.state.activity import Activity, RunActivity, work_of
+from client.process.owner import PAUSED, client_name, leave, pause, reset, resume
+from client.process.status import GOES_ON, RunStatus, client_status
 from client.state.preferred import describe_preferred
 from client.state.store import DiskStore
 from fedappeal.protocol.foreign_text import parse_json, printable
@@ -29,16 +29,15 @@ _LONGEST = 300
 def page_data(folder: Path) -> dict[str, Any]:
     """Return the page's data; texts of other parties are printable and short."""
     store = DiskStore(folder) if folder.is_dir() else None  # a page makes no folder
-    departed = departures(store) if store else ()
-    runs = [_run(run, run.run_key in departed) for run in reversed(Activity(folder).runs().values())]
-    work = work_of(folder)
+    status = client_status(folder)
     return {
         "client": printable(client_name(store), _LONGEST) if store else "no client has kept state here yet",
+        "state": status.state,
+        "line": printable(status.line, _LONGEST),
+        "latest": printable(status.latest, _LONGEST),
         "paused": (folder / PAUSED).exists(),
-        "rests": printable(resting(folder), _LONGEST),
-        "works": {"what": printable(work.what, _LONGEST), "since": work.since} if work else None,
         "battery": battery(),
-        "runs": runs,
+        "runs": [_run(run) for run in reversed(status.runs)],
         "prefers": [printable(line, 2 * _LONGEST) for line in describe_preferred(store)] if store else [],
     }
 
@@ -69,25 +68,27 @@ def limits_data(folder: Path, started_with: str = "") -> dict[str, Any]:
     return {"limits": fields, "problem": problem}
 
 
-def _run(run: RunActivity, departed: bool) -> dict[str, Any]:
-    judged = run.judged
-    return {
+def _run(run: RunStatus) -> dict[str, Any]:
+    shown = {
         "run": printable(run.run_key, _LONGEST),
-        "what": printable(run.what, _LONGEST),
-        "departed": departed,
-        "joined": run.done.get("joined", 0),
-        "sat_out": run.done.get("sat-out", 0),
-        "failed": run.done.get("failed", 0),
-        "seconds": run.seconds,
-        "bytes_up": run.bytes_up,
-        "bytes_down": run.bytes_down,
-        "last": run.last,
-        "judged": None
-        if judged is None
-        else f"round {run.server_round}: {printable(judged.of, 80)} {judged.figure:.4f}, "
-        f"required {judged.bound} {judged.requirement:.4f}",
-        "met": judged is not None and judged.met,
-        "goodwill": printable(run.goodwill_line, _LONGEST),
+        "name": printable(run.name, _LONGEST),
+        "state": run.state,
+        "line": printable(run.line, _LONGEST),
+        "can_leave": run.state in GOES_ON,
+    }
+    if (did := run.activity) is None:
+        return shown
+    return shown | {
+        "joined": did.done.get("joined", 0),
+        "sat_out": did.done.get("sat-out", 0),
+        "failed": did.done.get("failed", 0),
+        "seconds": did.seconds,
+        "bytes_up": did.bytes_up,
+        "bytes_down": did.bytes_down,
+        "last": did.last,
+        "judged": f"round {did.server_round}: {printable(did.judged.compared, _LONGEST)}" if did.judged else None,
+        "met": did.judged is not None and did.judged.met,
+        "goodwill": printable(did.goodwill_line, _LONGEST),
     }
 
 

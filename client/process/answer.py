@@ -16,6 +16,7 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import (
     DATA_REFUSED,
     DECISION,
+    FINAL,
     INFO,
     METRICS,
     RUN_KEY,
@@ -69,6 +70,21 @@ class Answer:
             figures = f"{judged}; {judged.goodwill_spent}; "
         return f"{task_of(self.message)}: {self.outcome} ({figures}{seconds:.2f} s)"
 
+    @property
+    def decided(self) -> tuple[str, str] | None:
+        """What the client decided, and why in words and numbers; None: the message asked for no decision."""
+        what, _, problem = self.outcome.partition(", ")
+        if what in ("failed", "declined"):
+            return what, problem
+        if what not in _DECISIONS.values():
+            return None
+        judged = self.judged
+        if judged is None:
+            return what, "its policy was away: it did not look at the model" if what == "sat out" else ""
+        by_goodwill = what == "joined" and judged.spent and not judged.met
+        reasons = [judged.compared, judged.goodwill_spent if by_goodwill else "", f"policy {judged.policy}"]
+        return what, "; ".join(reason for reason in reasons if reason and reason != "policy ")
+
     def remember(self, activity: Activity, settings: Mapping[str, object], seconds: float) -> None:
         """Add the answer to what the client did in the run.
 
@@ -87,6 +103,9 @@ class Answer:
             bytes_down=content_size(self.message.content) if self.message.has_content() else 0,
             server_round=_round(config),
             judged=self.judged,
+            run_id=self.message.metadata.run_id,
+            final=bool(config.get(FINAL, 0)),
+            decided=self.decided,
         )
 
 

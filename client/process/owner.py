@@ -1,16 +1,13 @@
-"""The owner's commands on a client's state: describe, pause, reset, leave runs."""
+"""The owner's commands on a client's state: pause, reset, leave runs."""
 
-import time
 from pathlib import Path
 
 from client.limits.answer_book import AnswerBook
 from client.limits.rest import RESTING
-from client.state.activity import Activity, work_of
+from client.state.activity import Activity
 from client.state.memory import DEPARTURE
-from client.state.preferred import describe_preferred
 from client.state.store import DiskStore, is_precious
 from fedappeal.core.local_rule import Record
-from fedappeal.core.requirement import METRIC
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.wording import counted
 
@@ -23,47 +20,11 @@ KEPT = ("identity", "node", "noise-key")
 """Records that `reset` never forgets: two noises on one update, from two keys, could be averaged away."""
 
 
-def _store(folder: Path) -> DiskStore:
+def store_of(folder: Path) -> DiskStore:
+    """Return the records of a client; ConfigError where none are kept there."""
     if not folder.is_dir():
         raise ConfigError(f"state-dir = '{folder}' is not allowed: no client has kept state there")
     return DiskStore(folder)
-
-
-def describe(folder: Path) -> list[str]:
-    """Return what a client remembers, a line a thing.
-
-    Raises:
-        ConfigError: if there is no state in the folder.
-    """
-    store = _store(folder)
-    lines = [f"client     {client_name(store)} ({folder})"]
-    lines.append(
-        "paused     yes: `fedappeal client reset` ends it" if (folder / PAUSED).exists() else "paused     no"
-    )
-    if (work := work_of(folder)) is not None:
-        lines.append(f"working    on {work.what}, since {time.strftime('%H:%M:%S', time.localtime(work.since))}")
-    if why := resting(folder):
-        lines.append(f"resting    {why}")
-    departed = departures(store)
-    activity = Activity(folder).runs()
-    for name in store.names():
-        run_key = name.removeprefix("run-") if name.startswith("run-") else None
-        if run_key is None and not name.startswith("requirement-"):
-            continue
-        try:
-            if (record := store.look(name)) is not None:
-                lines.append(
-                    _requires(record) if run_key is None else _takes_part(run_key, record, run_key in departed)
-                )
-        except (ConfigError, KeyError, ValueError) as error:
-            lines.append(f"damaged    {name}: {_OF_RUN if run_key is not None else _OF_REQUIREMENT} ({error})")
-        if run_key is not None and (did := activity.pop(run_key, None)) is not None:
-            lines += [f"{'':11}{line}" for line in did.lines()]
-    return lines + describe_preferred(store)
-
-
-_OF_RUN = "the client takes no part in this run until `fedappeal client reset`"
-_OF_REQUIREMENT = "the client makes it again for the next run that needs it"
 
 
 def client_name(store: DiskStore) -> str:
@@ -75,28 +36,12 @@ def client_name(store: DiskStore) -> str:
         return f"an id that cannot be read: '{store.path('identity')}' and its copy are damaged"
 
 
-def _requires(record: Record) -> str:
-    kind = "a model of its own" if record.arrays else "a fixed number"
-    alone = f", alone {float(record.values['solo-score']):.4f} on the test data" if record.arrays else ""
-    rho = float(record.values["rho"])
-    by_metric = record.values["of"] == METRIC
-    wanted = f"the task's metric at {rho:.4f} or better" if by_metric else f"a loss below {rho:.4f}"
-    return f"requires   {wanted} (from {kind}{alone})"
-
-
 def resting(folder: Path) -> str:
     """Return for which limit the client rested when its process last looked; empty: for none."""
     try:
         return (folder / RESTING).read_text(errors="replace")[:_LONGEST].strip()
     except (FileNotFoundError, NotADirectoryError):
         return ""
-
-
-def _takes_part(run_key: str, record: Record, departed: bool) -> str:
-    left = int(record.values["left-round"])
-    by_owner = "left for good, as its owner said" if departed else ""
-    state = by_owner or (f"left for good in round {left}" if left else "takes part")
-    return f"run        {run_key or '(no key)'}: {state}"
 
 
 def departures(store: DiskStore) -> frozenset[str]:
@@ -106,14 +51,14 @@ def departures(store: DiskStore) -> frozenset[str]:
 
 def pause(folder: Path) -> str:
     """Make the client rest; return what was done, in one line."""
-    _store(folder)
+    store_of(folder)
     (folder / PAUSED).touch(mode=0o600)
     return "paused: the client stays connected and answers nothing until `fedappeal client reset`"
 
 
 def resume(folder: Path) -> str:
     """End a pause, and nothing else; return what was done, in one line."""
-    _store(folder)
+    store_of(folder)
     (folder / PAUSED).unlink(missing_ok=True)
     return "not paused"
 
@@ -130,7 +75,7 @@ def leave(folder: Path, run_key: str | None) -> str:
     Raises:
         ConfigError: the client takes part in no such run.
     """
-    store = _store(folder)
+    store = store_of(folder)
     runs = [name.removeprefix("run-") for name in store.names() if name.startswith("run-")]
     if run_key is not None and run_key not in runs:
         names = ", ".join(runs) or "none"
@@ -150,7 +95,7 @@ def reset(folder: Path, forget: bool = False) -> str:
             too. The client-id and the key of the privacy noise stay: two noises on one update, from two keys, could
             be averaged away.
     """
-    store = _store(folder)
+    store = store_of(folder)
     if forget:
         AnswerBook(folder).forget()  # first: where it refuses, nothing has been done
     (folder / PAUSED).unlink(missing_ok=True)

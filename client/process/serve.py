@@ -29,8 +29,9 @@ from client.process.answer import Answer, reason_of, round_of, task_of
 from client.process.owner import PAUSED
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
-from client.state.activity import Activity, forget_work, run_of, take_judged, working
+from client.state.activity import ENDED_LINE, Activity, run_of, take_judged
 from client.state.own_key import note_connection
+from client.state.signs import forget_work, note_event, working
 from client.state.store import DiskStore, tidy
 from fedappeal.core.local_rule import Record
 from fedappeal.flower.bundle import RunSettings
@@ -43,6 +44,8 @@ from fedappeal.system.json_log import JsonLines
 from fedappeal.system.locks import InUse, only_process
 
 _KEPT_RUNS = 4
+_LOOK_EVERY = 20.0
+"""Seconds without a message, or since the last question, after which it is asked whether runs have ended."""
 _HELD = 5.0
 """Seconds after which an empty answer to a poll was held by the SuperLink."""
 
@@ -56,7 +59,8 @@ class Event:
 
     Attributes:
         kind: ``connected``, ``waiting`` (for the SuperLink), ``answered``, ``failed`` (an error reply), ``dropped``,
-            ``paused`` (or resting for a limit), ``resumed``, ``ended`` or ``given-up``.
+            ``paused`` (or resting for a limit), ``resumed``, ``run-ended``, ``ended`` or
+            ``given-up``.
         text: one line for a person.
         run: Flower's number of the run; None: of none.
         round: the round; None: of none.
@@ -172,6 +176,8 @@ class _Client:
             self._store.write("identity", Record({"client-id": self.node.client_id}))
         self._folder = folder
         forget_work(folder)
+        note_event(folder, "started", "")
+        self._looked = time.monotonic()
         self._activity = Activity(folder) if folder else None
         self._guard = Guard(folder, self.node.limits)
         around = Surroundings()
@@ -183,6 +189,7 @@ class _Client:
         run = about.metadata.run_id if about is not None else None
         number = round_of(about) if about is not None else None
         text = printable(text)  # the server may have written parts of it
+        note_event(self._folder, kind, text)
         self.on_event(Event(kind, text, run, number, self.node.client_id or None))
 
     def serve(self) -> int:
@@ -238,6 +245,9 @@ class _Client:
                 continue
             if message is None:
                 now = time.monotonic()
+                if self._activity is not None and now - max(last, self._looked) >= _LOOK_EVERY:
+                    self._looked = now
+                    self._look_for_ends(fleet, self._activity)
                 if now - asked < _HELD:  # this SuperLink answers at once, as Flower's own does
                     self.shutdown.asked.wait(poll_wait(now - last))
                 continue
@@ -246,6 +256,13 @@ class _Client:
             except MessageDropped as error:
                 self._tell("dropped", f"{task_of(message)}: dropped, {error}", message)
             last = time.monotonic()
+
+    def _look_for_ends(self, fleet: FleetConnection, activity: Activity) -> None:
+        """Ask the SuperLink whether the latest runs have ended without a last message."""
+        for run in list(activity.runs().values())[-_KEPT_RUNS:]:
+            if run.run_id and not run.ended and fleet.has_ended(run.run_id):
+                activity.end_early(run.run_key)
+                self._tell("run-ended", f"{run.what}: {ENDED_LINE}")
 
     def _waits(self) -> bool:
         """Whether the client waits for a message: it is neither asked to end nor resting."""

@@ -1,4 +1,4 @@
-"""A client's activity: what it works on now, and of each run rounds, seconds, bytes, the latest figure.
+"""A client's activity: of each run rounds, seconds, bytes, decisions, and figures of the models that it judged.
 
 The app notes in its context's state what it measured of the model that was sent; the process that serves takes that
 out and adds what the answer was and what it cost. It stays on the device, in one small file beside the records.
@@ -6,9 +6,10 @@ out and adds what the answer was and what it cost. It stays on the device, in on
 
 import json
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pydantic import TypeAdapter
 
 from fedappeal.core.requirement import LOSS, METRIC, Evaluation, Requirement
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.protocol.keys import TEST_SPLIT
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
 from fedappeal.system.wording import counted
 
@@ -25,12 +27,17 @@ ACTIVITY = "activity.json"
 """The file's name in the state folder."""
 KEPT_RUNS = 32
 """Runs that are remembered; the one that was served longest ago is forgotten first."""
-WORKING = "working"
-"""The file's name in the state folder; it is there while a message is worked on."""
+KEPT_FIGURES = 200
+"""Latest figures on test data that are remembered of a run."""
+KEPT_DECISIONS = 20
+"""Latest decisions that are remembered of a run."""
+_DETAILED_RUNS = 4
+"""Latest runs of which figures and decisions are remembered."""
+OVER, ENDED_EARLY = "over", "ended early"
+ENDED_LINE = "the run ended without a last message: it was stopped, or it failed"
 _JUDGED = "judged"
 _LONGEST = 80
-_LONGEST_WORK = 200
-_MOST_BYTES = 4000
+_LONGEST_REASON = 300
 log = logging.getLogger("fedappeal.client")
 
 
@@ -47,6 +54,11 @@ class Judged:
         bound: where the figure has to be: ``below`` the requirement, ``at least`` or ``at most`` there.
         spent: rounds of the run that the client has joined on request although the model did not meet it.
         goodwill: how many it gives in the run; None: no limited number, or the model was not sent to be trained.
+        policy: which participation policy decided; empty: none did.
+        metric: the task's metric; empty: of no test data.
+        score: its value on the test data; None as above.
+        alone: its value for the model that the client trained alone; None: there is none.
+        share: whether the metric is a share, shown in per cent.
     """
 
     figure: float
@@ -57,6 +69,18 @@ class Judged:
     bound: str = "below"
     spent: int = 0
     goodwill: int | None = None
+    policy: str = ""
+    metric: str = ""
+    score: float | None = None
+    alone: float | None = None
+    share: bool = False
+
+    @property
+    def compared(self) -> str:
+        """The figure beside what is required, in words."""
+        split = "training" if self.split == "train" else self.split
+        wanted = f"{self.bound} {self.requirement:.4f}"
+        return f"{split} {self.of} {self.figure:.4f}, required {wanted}: {'met' if self.met else 'not met'}"
 
     @property
     def goodwill_spent(self) -> str:
@@ -73,6 +97,7 @@ def note_judged(
     requirement: Requirement,
     split: str,
     goodwill: tuple[int, int] | None = None,
+    policy: str = "",
 ) -> None:
     """Note in a context's state what was measured of a model, if it was.
 
@@ -82,6 +107,7 @@ def note_judged(
         requirement: what the client requires.
         split: on which data.
         goodwill: rounds that it has joined on request, and how many it gives; None: it was not asked to train.
+        policy: which policy decided; empty: none did.
     """
     figure, of, bound = evaluation.loss, LOSS, "below"
     if requirement.of == METRIC:
@@ -89,7 +115,12 @@ def note_judged(
         figure, of, bound = evaluation.score, metric.name, "at least" if metric.higher_is_better else "at most"
     if figure == figure:
         met = requirement.met(evaluation)
-        judged = asdict(Judged(figure, requirement.rho, of, split, met, bound, *(goodwill or ())))
+        spent, most = goodwill or (0, None)
+        judged = asdict(Judged(figure, requirement.rho, of, split, met, bound, spent, most, policy))
+        if split == TEST_SPLIT:
+            metric, alone = evaluation.metric, requirement.solo_score
+            judged |= {"metric": metric.name, "score": evaluation.score, "share": metric.is_share}
+            judged |= {"alone": alone if math.isfinite(alone) else None}
         state[_JUDGED] = ConfigRecord({key: value for key, value in judged.items() if value is not None})
 
 
@@ -100,6 +131,23 @@ def take_judged(state: RecordDict) -> Judged | None:
         return None
     del state[_JUDGED]
     return Judged(**record)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a client answered to one message, and why.
+
+    Attributes:
+        at: when, in seconds since 1970.
+        server_round: the round; 0: the roll call.
+        what: ``joined``, ``sat out``, ``left for good``, ``declined`` or ``failed``.
+        why: in words and numbers.
+    """
+
+    at: float
+    server_round: int
+    what: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -120,6 +168,12 @@ class RunActivity:
         served_since: the first of the rounds up to now in which it was asked and the model met its requirement; 0:
             the latest did not.
         goodwill: what it has spent of its goodwill, in words; empty: it gives no limited number.
+        run_id: Flower's number of it; 0: not known.
+        ended: how it ended: ``over`` by its last message, ``ended early`` by the SuperLink's word; empty: it
+            may go on.
+        test: what was measured of the latest model on the test data; None: nothing was.
+        curve: latest rounds with the score of the model on the test data.
+        decisions: the latest, the last one last.
     """
 
     run_key: str
@@ -135,6 +189,11 @@ class RunActivity:
     judged: Judged | None = None
     served_since: int = 0
     goodwill: str = ""
+    run_id: int = 0
+    ended: str = ""
+    test: Judged | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    decisions: tuple[Decided, ...] = ()
 
     @property
     def goodwill_line(self) -> str:
@@ -157,12 +216,7 @@ class RunActivity:
         traffic = f"{self.bytes_up / 1e6:.1f} MB up, {self.bytes_down / 1e6:.1f} MB down"
         lines = [f"{self.what}, {began}{until}", f"{', '.join(did)}; {self.seconds:.1f} s of work; {traffic}"]
         if (judged := self.judged) is not None:
-            split = "training" if judged.split == "train" else judged.split
-            wanted = f"{judged.bound} {judged.requirement:.4f}"
-            lines.append(
-                f"round {self.server_round}: {split} {judged.of} {judged.figure:.4f}, required {wanted}: "
-                f"{'met' if judged.met else 'not met'}"
-            )
+            lines.append(f"round {self.server_round}: {judged.compared}")
         return [*lines, *([self.goodwill_line] if self.goodwill_line else [])]
 
 
@@ -204,6 +258,9 @@ class Activity:
         bytes_down: int = 0,
         server_round: int = 0,
         judged: Judged | None = None,
+        run_id: int = 0,
+        final: bool = False,
+        decided: tuple[str, str] | None = None,
     ) -> None:
         """Remember one answer.
 
@@ -216,6 +273,9 @@ class Activity:
             bytes_down: size of the message's.
             server_round: the round; 0: none.
             judged: what was measured of the model, if it was.
+            run_id: Flower's number of the run.
+            final: whether this was the run's last message.
+            decided: what was decided, and why; None: nothing.
         """
         runs, now = self.runs(), self._clock()
         if not runs and self._path.exists():
@@ -226,6 +286,13 @@ class Activity:
         since, goodwill = run.served_since, run.goodwill
         if judged and judged.split != "test":
             since, goodwill = (since or server_round) if judged.met else 0, judged.goodwill_spent
+        test, curve, decisions = run.test, run.curve, run.decisions
+        if judged and judged.score is not None and math.isfinite(judged.score):
+            earlier = tuple(point for point in curve if point[0] < server_round)  # a resumed run repeats rounds
+            test, curve = judged, (*earlier, (server_round, judged.score))[-KEPT_FIGURES:]
+        if decided:
+            latest = Decided(now, server_round, decided[0], printable(decided[1], _LONGEST_REASON))
+            decisions = (*decisions, latest)[-KEPT_DECISIONS:]
         runs[run_key] = replace(
             run,
             last=now,
@@ -237,8 +304,24 @@ class Activity:
             judged=judged or run.judged,
             served_since=since,
             goodwill=goodwill,
+            run_id=run_id or run.run_id,
+            ended=OVER if final else "",
+            test=test,
+            curve=curve,
+            decisions=decisions,
         )
+        self._keep(runs)
+
+    def end_early(self, run_key: str) -> None:
+        """Remember that a run has ended without its last message."""
+        runs = self.runs()
+        if run_key in runs and not runs[run_key].ended:
+            self._keep({**runs, run_key: replace(runs[run_key], ended=ENDED_EARLY)})
+
+    def _keep(self, runs: Mapping[str, RunActivity]) -> None:
         latest_runs = [asdict(activity) for activity in runs.values()][-KEPT_RUNS:]
+        for earlier in latest_runs[:-_DETAILED_RUNS]:
+            earlier |= {"curve": (), "decisions": earlier["decisions"][-1:]}
         # Not forced to the disk: a power cut may cost a round's figures, and a small device's card lives longer.
         try:
             replace_file(self._path, json.dumps(latest_runs).encode(), durable=False, mode=0o600)
@@ -249,56 +332,3 @@ class Activity:
         """Forget all runs."""
         for file in (self._path, *self._path.parent.glob(f"{ACTIVITY}.{DAMAGED}*")):
             file.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class Work:
-    """A message that is worked on.
-
-    Attributes:
-        what: what it asks for, in a few words, which its server wrote in part.
-        since: when the work began, in seconds since 1970.
-    """
-
-    what: str
-    since: float
-
-
-_WORK: TypeAdapter[Work] = TypeAdapter(Work)
-
-
-def forget_work(folder: Path | None) -> None:
-    """Forget what an earlier process of this client worked on when it ended."""
-    if folder is not None:
-        with suppress(OSError):
-            (folder / WORKING).unlink(missing_ok=True)
-
-
-@contextmanager
-def working(folder: Path | None, what: str, clock: Callable[[], float] = time.time) -> Iterator[None]:
-    """Say that a message is worked on until the `with` ends; a full disk changes nothing of the work.
-
-    Args:
-        folder: the state folder; None: there is none, and nothing is said.
-        what: what it asks for.
-        clock: seconds since 1970.
-    """
-    if folder is None:
-        yield
-        return
-    text = json.dumps({"what": printable(what, _LONGEST_WORK), "since": clock()})
-    with suppress(OSError):
-        replace_file(folder / WORKING, text.encode(), durable=False, mode=0o600)
-    try:
-        yield
-    finally:
-        forget_work(folder)
-
-
-def work_of(folder: Path) -> Work | None:
-    """Return what a client works on; None: on nothing, or what the file says cannot be read."""
-    try:
-        with (folder / WORKING).open("rb") as file:
-            return _WORK.validate_json(file.read(_MOST_BYTES))
-    except (OSError, ValueError):
-        return None

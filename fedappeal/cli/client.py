@@ -144,7 +144,7 @@ def _check_policy(node: NodeSettings) -> None:
 @client_app.command("status")
 def status(state_dir: StateDir = DEFAULT_STATE) -> None:
     """Show what this client remembers: who it is, what it requires, which runs it left, what it prefers."""
-    from client.process.owner import describe
+    from client.process.status import describe
 
     for line in describe(state_dir.expanduser()):
         typer.echo(printable(line))

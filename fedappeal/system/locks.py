@@ -2,14 +2,18 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from fedappeal.settings.config import ConfigError
 
 LOCK = "lock"
 """Name of the file in the folder that the running process holds; its process id is in it."""
+
+_MOMENT = 0.05
 
 
 class InUse(RuntimeError):
@@ -22,6 +26,15 @@ class InUse(RuntimeError):
     def __init__(self, folder: Path, process: str) -> None:
         super().__init__(f"'{folder}' is in use by process {process}")
         self.process = process
+
+
+def _take(file: TextIO) -> None:
+    """Lock a file; once more after a moment, because `is_held` locks it that long."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_MOMENT)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
@@ -39,7 +52,7 @@ def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
         raise ConfigError(f"'{folder}' is not allowed: {error.strerror}") from None
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(file)
         except BlockingIOError:
             file.seek(0)
             raise InUse(folder, file.read().strip() or "unknown") from None
@@ -49,3 +62,15 @@ def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def is_held(folder: Path, name: str = LOCK) -> bool:
+    """Whether a process holds a folder's lock."""
+    try:
+        with (folder / name).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no process ever held it, or it is another user's
+        pass
+    return False

@@ -11,7 +11,7 @@ from flwr.common.config import parse_config_args
 import client.process.serve
 from client.app import client_app
 from client.participant import Participant
-from client.process.owner import describe
+from client.process.status import describe
 from client.requirement import Fixed, requirement_key
 from client.roster import Participants
 from client.settings import Connection, NodeSettings

@@ -13,7 +13,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 import fedappeal
-from client.process.owner import describe, pause, reset
+from client.process.owner import pause, reset
+from client.process.status import describe
 from client.requirement import read_requirement, stored_requirement
 from client.state.activity import ACTIVITY, Activity
 from client.state.memory import RunMemory

@@ -15,8 +15,8 @@ import pytest
 
 import server.run
 from client.app import client_app
-from client.process.owner import describe
 from client.process.serve import Event, run_client
+from client.process.status import describe
 from client.roster import Participants
 from client.settings import Connection, NodeSettings
 from client.state.memory import RunMemory

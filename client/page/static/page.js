@@ -25,27 +25,20 @@ function ask(question, then) {
 
 function article(run) {
   const whole = document.createElement("article");
-  whole.append(made("h3", run.what), made("p", `run ${run.run}, last ${new Date(run.last * 1000).toLocaleString()}`, "soft"));
-  whole.append(made("p", `joined ${run.joined}, sat out ${run.sat_out}, failed ${run.failed}; ` +
+  whole.append(made("h3", run.name), made("p", run.line));
+  if (run.last) whole.append(made("p", `joined ${run.joined}, sat out ${run.sat_out}, failed ${run.failed}; ` +
     `${run.seconds.toFixed(1)} s of work; ${megabytes(run.bytes_up)} up, ${megabytes(run.bytes_down)} down`));
-  if (run.judged) whole.append(made("p", `${run.judged}: ${run.met ? "met" : "not met"}`, run.met ? "good" : "bad"));
+  if (run.judged) whole.append(made("p", run.judged, run.met ? "good" : ""));
   if (run.goodwill) whole.append(made("p", run.goodwill));
-  if (run.departed) whole.append(made("p", "left for good"));
-  else {
+  if (run.can_leave) {
     const button = made("button", "Leave for good");
     button.type = "button";
-    button.setAttribute("aria-label", `Leave ${run.what}, run ${run.run}, for good`);
+    button.setAttribute("aria-label", `Leave ${run.name} for good`);
     button.addEventListener("click", () =>
-      ask(`Leave ${run.what} for good? This device trains for it no more.`, () => act("leave", { run: run.run })));
+      ask(`Leave ${run.name} for good? This device trains for it no more.`, () => act("leave", { run: run.run })));
     whole.append(button);
   }
   return whole;
-}
-
-function statusOf(data) {
-  if (data.works) return `works on ${data.works.what}, since ${new Date(data.works.since * 1000).toLocaleTimeString()}`;
-  if (data.paused) return "paused: nothing is worked on";
-  return data.rests ? `resting: ${data.rests}` : "takes part: waits for a message";
 }
 
 async function look() {
@@ -63,7 +56,7 @@ async function look() {
   shown = text;
   const data = JSON.parse(text);
   at("client").textContent = data.client;
-  at("status").textContent = statusOf(data);
+  at("status").textContent = data.line;
   at("battery").textContent = data.battery === null ? "" : `battery ${data.battery} %`;
   at("pause").hidden = data.paused;
   at("resume").hidden = !data.paused;

@@ -10,9 +10,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import Metric as MetricFamily
 
 from client.process.serve import Event
-from client.state.activity import Activity
+from client.process.status import RunState, State, client_status
 
-EVENTS = ("connected", "waiting", "answered", "failed", "dropped", "paused", "resumed", "ended", "given-up")
+EVENTS = ("connected", "waiting", "answered", "failed", "dropped", "paused", "resumed")
+EVENTS += ("run-ended", "ended", "given-up")
 DONE = ("joined", "sat-out", "left", "evaluated", "failed")
 
 
@@ -26,7 +27,7 @@ class ClientMetrics(CollectorRegistry):
 
     def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
         super().__init__()
-        self._activity = Activity(state)
+        self._folder = state
         self._clock = clock
         self._alone = threading.Lock()
         gauge = partial(Gauge, registry=self)
@@ -36,6 +37,8 @@ class ClientMetrics(CollectorRegistry):
         alive = "When it last polled or began to work, since 1970"
         self._polled = gauge("fedappeal_client_last_alive_seconds", alive)
         self._runs = gauge("fedappeal_client_runs", "Runs that it remembers")
+        self._state = gauge("fedappeal_client_state", "1 for the state that it is in", ["state"])
+        self._run_states = gauge("fedappeal_client_run_states", "Runs by how it stands in them", ["state"])
         self._done = gauge("fedappeal_client_answers", "Answers in these runs, by what was done", ["done"])
         self._seconds = gauge("fedappeal_client_work_seconds", "Time that these answers took")
         self._bytes = gauge("fedappeal_client_bytes", "Bytes of contents in these runs", ["direction"])
@@ -62,7 +65,12 @@ class ClientMetrics(CollectorRegistry):
     def collect(self) -> Iterator[MetricFamily]:
         """Read what the client did, and yield all metrics."""
         with self._alone:
-            runs = list(self._activity.runs().values())
+            status = client_status(self._folder)
+            for state in State:
+                self._state.labels(state).set(state is status.state)
+            for stands in RunState:
+                self._run_states.labels(stands).set(sum(run.state is stands for run in status.runs))
+            runs = [run.activity for run in status.runs if run.activity is not None]
             self._runs.set(len(runs))
             for done in DONE:
                 self._done.labels(done).set(sum(run.done.get(done, 0) for run in runs))

@@ -9,7 +9,8 @@ import pytest
 from client.limits.limits import Limits, read_limits, write_limits
 from client.page.app import limits_data, volunteer_app
 from client.process.owner import PAUSED, departures
-from client.state.activity import Activity, Judged, working
+from client.state.activity import Activity, Judged
+from client.state.signs import working
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import Record
 from fedappeal.web.serving import PagePlace, ServedPage, served
@@ -40,13 +41,14 @@ def test_it_shows_what_was_done_and_what_the_model_gives(owner: httpx.Client) ->
     assert data["client"] == "anna"
     (run,) = data["runs"]
     assert (run["joined"], run["seconds"], run["met"]) == (1, 2.0, True)
-    assert run["judged"] == "round 3: loss 0.2500, required below 0.5000"
+    assert run["judged"] == "round 3: training loss 0.2500, required below 0.5000: met"
 
 
 def test_it_shows_what_is_worked_on(owner: httpx.Client, tmp_path: Path) -> None:
-    assert owner.get("/data.json").json()["works"] is None
+    assert owner.get("/data.json").json()["state"] == "never-started"
     with working(tmp_path, "round 4, maxfl on digits", clock=lambda: 7.0):
-        assert owner.get("/data.json").json()["works"] == {"what": "round 4, maxfl on digits", "since": 7.0}
+        data = owner.get("/data.json").json()
+        assert (data["state"], data["line"][:34]) == ("asked", "works on round 4, maxfl on digits,")
 
 
 def test_limits_of_the_command_line_stand_beside_those_that_they_replace(tmp_path: Path) -> None:

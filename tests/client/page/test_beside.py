@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from client.page.beside import page_beside
-from client.state.activity import working
+from client.state.signs import working
 from tests.views.live.browser import browser, needs_chromium, picture
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from client.limits.rest import RESTING
-from client.process.owner import PAUSED, describe, leave, pause, reset
+from client.process.owner import PAUSED, leave, pause, reset
+from client.process.status import describe
 from client.state.activity import Activity, Judged
 from client.state.memory import RunMemory
 from client.state.store import DiskStore

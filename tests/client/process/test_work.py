@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from client.process.owner import describe
-from client.state.activity import WORKING, Work, forget_work, work_of, working
+from client.process.status import describe
+from client.state.signs import WORKING, Work, forget_work, work_of, working
 from client.state.store import DiskStore
 
 
