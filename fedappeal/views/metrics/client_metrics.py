@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from client.process.serve import Event
 from client.process.status import RunState, State, client_status
 
-EVENTS = ("connected", "waiting", "answered", "failed", "dropped", "paused", "resumed")
+EVENTS: tuple[str, ...] = ("connected", "waiting", "answered", "failed", "dropped", "paused", "resumed")
 EVENTS += ("run-ended", "ended", "given-up")
 DONE = ("joined", "sat-out", "left", "evaluated", "failed")
 
