@@ -5,9 +5,8 @@ import os
 import torch
 from torch import nn
 
-from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.models import mlp, seeded
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Task
 
 WIDTH = "FEDAPPEAL_BENCHMARK_WIDTH"
 """Environment variable: the width of `Stack`'s layers."""

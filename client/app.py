@@ -14,7 +14,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.data.unfit import OwnDataRefused
+from client.data.columns import OwnDataRefused
 from client.learner import Adaptation
 from client.limits.privacy import Protection, protected
 from client.participant import ADAPTATION, ModelOutlook, Participant

@@ -15,20 +15,19 @@ if TYPE_CHECKING:
     from fedappeal.api.sweep import sweep
     from fedappeal.protocol.metric import Metric
     from fedappeal.settings.config import ConfigError
-    from fedappeal.tasks.examples import ClientData, Split
-    from fedappeal.tasks.task import Task
+    from fedappeal.tasks.task import ClientData, Split, Task
     from fedappeal.views.comparison.export import compare
 
 __version__ = FEDAPPEAL
 
 _NAMES = {
-    "ClientData": "fedappeal.tasks.examples",
+    "ClientData": "fedappeal.tasks.task",
     "ConfigError": "fedappeal.settings.config",
     "FinishedRound": "fedappeal.api.run",
     "Metric": "fedappeal.protocol.metric",
     "Run": "fedappeal.api.run",
     "Runs": "fedappeal.api.runs",
-    "Split": "fedappeal.tasks.examples",
+    "Split": "fedappeal.tasks.task",
     "Task": "fedappeal.tasks.task",
     "compare": "fedappeal.views.comparison.export",
     "load": "fedappeal.api.simulate",

@@ -1,4 +1,4 @@
-"""The checkpoints of a run's folder: the newest, and the two before it.
+"""The checkpoints of a run's folder: the newest, the two before it, and how a run continues from them.
 
 A checkpoint is one file, replaced at once: the round, the model and the strategy's state.
 ``checkpoint.safetensors`` is the newest; ``checkpoint-ROUND.safetensors`` are those before it. The newest gets its
@@ -9,21 +9,65 @@ with its hash, and once more, because no earlier file stands in for it where it 
 ``initial-HASH.safetensors``, ``initial-HASH.copy.safetensors``.
 """
 
+import json
 import os
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from flwr.app import ArrayRecord, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
-from fedappeal.protocol.packing import content_hash
+from fedappeal.protocol.foreign_text import parse_json
+from fedappeal.protocol.packing import array_record, content_hash, view
 from fedappeal.record.files import CHECKPOINT
-from fedappeal.record.folder import Usable, checkpoint_round, without_memory
-from fedappeal.settings.config import ConfigError, Scalar
-from fedappeal.system.files import read_safetensors, read_values, set_aside, write_safetensors
-from server.records import flattened, restored
+from fedappeal.record.folder import RunFolder, Usable, checkpoint_round, without_memory
+from fedappeal.record.reader import Record
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.system.files import delete_unfinished, read_safetensors, read_values, set_aside, write_safetensors
 from strategies.rounds.sums.weighted_sum import finite
+
+FlowerRecord: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
+Arrays: TypeAlias = dict[str, NDArray[np.generic]]
+
+
+def flattened(records: Mapping[str, FlowerRecord]) -> tuple[Arrays, str]:
+    """Return the arrays of records as ``NAME/KEY``, and a text that says what the records are and holds the rest."""
+    arrays: Arrays = {}
+    described: dict[str, dict[str, object]] = {}
+    for name, record in records.items():
+        if isinstance(record, ArrayRecord):
+            arrays |= {f"{name}/{key}": view(array) for key, array in record.items()}
+            described[name] = {"kind": "ArrayRecord", "keys": list(record)}
+        else:
+            described[name] = {"kind": type(record).__name__, "values": dict(record)}
+    return arrays, json.dumps(described)
+
+
+def restored(arrays: Mapping[str, NDArray[np.generic]], text: str) -> dict[str, FlowerRecord]:
+    """Return the records that `flattened` was given, all in the same order.
+
+    Raises:
+        ValueError: it is damaged, or another version wrote it.
+    """
+    records: dict[str, FlowerRecord] = {}
+    try:
+        for name, described in parse_json(text).items():
+            if described["kind"] == "ArrayRecord":
+                inside = {key: np.asarray(arrays[f"{name}/{key}"], order="C") for key in described["keys"]}
+                records[name] = array_record(inside)
+            elif described["kind"] == "ConfigRecord":
+                records[name] = ConfigRecord(described["values"])
+            else:
+                records[name] = MetricRecord(described["values"])
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"records that cannot be read ({error})") from None
+    return records
+
 
 KEPT = 3
 _EARLIER = re.compile(r"checkpoint-([0-9]{1,18})\.safetensors")
@@ -226,3 +270,64 @@ def _keep(newest: Path) -> None:
         os.link(newest, earlier)
     except OSError:  # a file system without second names
         os.replace(newest, earlier)
+
+
+def settings_to_resume(path: Path, rounds: int | None = None, usable: Usable = without_memory) -> RunConfig:
+    """Return the settings with which a run continues; nothing is changed.
+
+    Args:
+        path: its folder.
+        rounds: its new total of rounds; None: as it is.
+        usable: as in `server.checkpoints.newest_usable`.
+
+    Raises:
+        ConfigError: if the folder holds no run, one without a checkpoint that can be used, one that a strategy ended,
+            or one that has done all these rounds.
+    """
+    config = RunConfig.parse_recorded(Record(path).settings)
+    RunFolder.open(path)
+    ended, done = Record(path).standing.end, newest_usable(path, usable).server_round
+    if ended and ended["reason"]:
+        raise ConfigError(
+            f"'{path}' holds a run that has finished in round {ended['round']}: {ended['reason']}; it cannot continue"
+        )
+    if rounds is not None and rounds <= done:
+        raise ConfigError(f"rounds = {rounds} is not allowed: more than the {done} that the run in '{path}' has done")
+    if rounds is None and ended and ended["round"] >= config.rounds:
+        raise ConfigError(
+            f"'{path}' holds a run that has finished all its {config.rounds} rounds (--rounds N: continue to N)"
+        )
+    return config if rounds in (None, config.rounds) else config.continued(int(rounds or 0))
+
+
+def mended(folder: RunFolder, say: Callable[[str], None], usable: Usable = without_memory) -> Found:
+    """Put a run's damaged files aside, and return the checkpoint after which it continues.
+
+    What a killed process left half-written is deleted. The caller has the folder alone.
+
+    Args:
+        folder: the run's.
+        say: told one line of each damaged file; the run's events record it too.
+        usable: as in `newest_usable`.
+
+    Raises:
+        ConfigError: no checkpoint can be used; then nothing is changed.
+    """
+    found = newest_usable(folder.path, usable)
+    delete_unfinished(folder.path)
+    for line in folder.mend():
+        say(line)
+    for path, reason in damaged_initials(folder.path).items():
+        kept = set_aside(path).name
+        folder.event("damaged", file=path.name, aside=kept, reason=reason)
+        say(f"{reason}: the next checkpoint writes it again, and the damaged file is kept as '{kept}'")
+    for path, reason in found.newer.items():
+        kept = set_aside(path).name
+        folder.event("damaged", file=path.name, aside=kept, reason=reason, round=found.server_round)
+        say(
+            f"{reason}: the run continues after round {found.server_round}, from '{found.file.name}'; "
+            f"the checkpoint that cannot be used is kept as '{kept}'"
+        )
+    if found.checkpoint is not None and found.file.name != CHECKPOINT:
+        os.replace(found.file, found.file.with_name(CHECKPOINT))
+    return found

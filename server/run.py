@@ -27,8 +27,7 @@ from fedappeal.tasks.share import ALL, parts_of, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
 from server.build import Chosen
-from server.checkpoints import Checkpoint
-from server.continuation import mended
+from server.checkpoints import Checkpoint, mended
 from server.identities import identities_of
 from server.recorder import ClientMemory, Recorder
 from strategies.rounds.round import Hooks

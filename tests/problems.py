@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from client.training.requests import TrainingProblem
 from fedappeal.core.local_rule import LocalTrainingSettings
-from fedappeal.tasks.examples import ClientData, Split, Structure
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Structure, Task
 
 
 class Classification(Task):

@@ -16,8 +16,7 @@ from client.training.models import arrays_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import RunConfig, Scalar
-from fedappeal.tasks.examples import ClientData, Split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Task
 from strategies import Strategy
 from tests.grid import Handler, MemoryGrid, time_of
 

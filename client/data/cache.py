@@ -9,16 +9,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from client.data.columns import Columns
+from client.data.columns import Columns, OwnDataError, OwnDataRefused
 from client.data.own_data import load_own_data
-from client.data.unfit import OwnDataError, OwnDataRefused
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.plugins import Allowed
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import load_task
-from fedappeal.tasks.examples import ClientData, with_held_out
 from fedappeal.tasks.share import Parts, parts_of, share_of
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Task, with_held_out
 
 log = logging.getLogger("fedappeal.client")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.unfit import Unfit
+from client.data.columns import Unfit
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import check_size
 

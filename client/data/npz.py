@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from client.data.unfit import Unfit
+from client.data.columns import Unfit
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import check_size
 

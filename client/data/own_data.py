@@ -14,20 +14,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client.data.columns import Columns, choose, is_function, is_table
+from client.data.columns import Columns, OwnDataError, Unfit, choose, is_function, is_table
 from client.data.image_folder import class_folders, read_images
 from client.data.npz import Raw, any_shape, read_npz
 from client.data.own_function import find_function, load_by_function
 from client.data.raw import LabelReader, check_shape, labels_in, scaled, with_channel
 from client.data.tables import check_csv, check_parquet_table, csv_names, parquet_names, read_csv, read_parquet
-from client.data.unfit import OwnDataError, Unfit
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.examples import ClientData, Split, only_tensor
 from fedappeal.tasks.partitions.checks import check_enough, split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Task, only_tensor
 
 _LONGEST = 1000
 """Characters of a message: cells and errors may be long."""

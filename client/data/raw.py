@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.columns import shown
-from client.data.unfit import Unfit
+from client.data.columns import Unfit, shown
 from fedappeal.protocol.keys import DataProblem
-from fedappeal.tasks.examples import Structure
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import Structure, Task
 
 
 def scaled(task: Task, raw: NDArray[np.generic]) -> Structure:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.columns import Columns
+from client.data.columns import Columns, Unfit
 from client.data.raw import LabelReader
-from client.data.unfit import Unfit
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.tasks.files.data_size import bounded_lines, check_parquet, check_size, check_texts
 

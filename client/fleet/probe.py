@@ -11,8 +11,7 @@ from pathlib import Path
 from cryptography import x509
 
 from client.settings import Connection
-from fedappeal.flower.node.fleet_grpc import ALPN, GREETING, answers_greeting
-from fedappeal.flower.node.tls import speaks_tls, split_address, unchecked
+from fedappeal.flower.node.fleet_grpc import ALPN, GREETING, answers_greeting, speaks_tls, split_address, unchecked
 
 _WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _WRONG_TIME = {9, 10}  # not yet valid, expired

@@ -9,7 +9,7 @@ from typing import Self
 
 from flwr.app import Message, MessageType
 
-from client.data.unfit import OwnDataError
+from client.data.columns import OwnDataError
 from client.limits.guard import config_of
 from client.state.activity import Activity, Judged
 from fedappeal.protocol.foreign_text import printable

@@ -20,8 +20,7 @@ from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.draws import TORCH_GENERATOR, Minibatches, draw_seed
 from fedappeal.protocol.packing import Arrays
-from fedappeal.tasks.examples import Split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import Split, Task
 
 
 class Noise(NamedTuple):

@@ -11,8 +11,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from client.training.models import arrays_of, evaluate, load_arrays
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.examples import ClientData, Split, Structure, map_tensors, tensors_of
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Structure, Task, map_tensors, tensors_of
 
 _SIDES = ("train", "test")
 PAIRS = "a list of (train, test) pairs, each side (x, y), a torch Dataset or a Split"

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from fedappeal.api.client_data import described
 from fedappeal.api.measures import Measures
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.examples import ClientData, Split, Structure, only_tensor
 from fedappeal.tasks.models import MODELS, build, seeded
-from fedappeal.tasks.task import Normalisation, Task
+from fedappeal.tasks.task import ClientData, Normalisation, Split, Structure, Task, only_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

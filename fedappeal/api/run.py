@@ -20,8 +20,7 @@ from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.record.columns import CARD, HEADLINE, SUMMARY, shown_in, templates
 from fedappeal.record.files import CHECKPOINT, MODEL
 from fedappeal.record.folder import GIVEN
-from fedappeal.record.reader import Record
-from fedappeal.record.snapshot import Snapshot
+from fedappeal.record.reader import Record, Snapshot
 from fedappeal.runs.checks import check_allowed, check_learns_here
 from fedappeal.runs.launch.in_process import simulate_plan
 from fedappeal.runs.plan import RunPlan
@@ -37,8 +36,7 @@ from fedappeal.views.comparison.export import pandas
 from fedappeal.views.tracking.following import tracked
 from fedappeal.views.tracking.tracker import MakeTracker
 from server.build import Given, chosen
-from server.checkpoints import Checkpoint
-from server.continuation import settings_to_resume
+from server.checkpoints import Checkpoint, settings_to_resume
 from strategies.rounds.round import RoundRecord
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.system.files import replace_file
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import pandas
-from fedappeal.views.comparison.figures import picture_bytes
+from fedappeal.views.comparison.measures import picture_bytes
 from fedappeal.views.comparison.result import compare_runs
 from fedappeal.views.comparison.runs import read_runs
 

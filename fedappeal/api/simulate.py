@@ -9,8 +9,7 @@ from typing import Any
 
 from fedappeal.api.given import MEASURES
 from fedappeal.api.measures import TASKS_OWN
-from fedappeal.api.own import Own
-from fedappeal.api.plan import facts_of, given_again, planned
+from fedappeal.api.plan import Own, facts_of, given_again, planned
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
 from fedappeal.record.folder import GIVEN, KIND, SIMULATION, check_new

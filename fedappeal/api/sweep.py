@@ -13,8 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
-from fedappeal.api.own import Own
-from fedappeal.api.plan import chosen_of, planned
+from fedappeal.api.plan import Own, chosen_of, planned
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
 from fedappeal.api.runs import Runs

@@ -11,7 +11,7 @@ from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.rounds import AUTO
 from fedappeal.simulation.options import Simulation
-from fedappeal.views.comparison.figures import save
+from fedappeal.views.comparison.measures import save
 from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings
 from fedappeal.views.terminal.shown import as_json, complain, line_of, say
 

@@ -12,7 +12,7 @@ from fedappeal.studies.bench.page import tables, with_verdicts, write_page
 from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.bench.runs import Selection, do_runs
 from fedappeal.studies.verdict import check_statistics
-from fedappeal.views.comparison.figures import check_plots
+from fedappeal.views.comparison.measures import check_plots
 from fedappeal.views.terminal.shown import complain, say
 
 

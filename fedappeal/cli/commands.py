@@ -246,7 +246,7 @@ def compare(
 @cli.command("verify")
 def verify(run: Annotated[Path, typer.Argument(help="the run's folder")]) -> None:
     """Check a run's folder: which file is damaged, and in which line; exit code 1 where one is."""
-    from fedappeal.record.verify import damages, unchecked
+    from fedappeal.record.reader import damages, unchecked
     from fedappeal.views.terminal.shown import complain
 
     damaged = list(damages(run))

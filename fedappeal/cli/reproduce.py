@@ -18,7 +18,7 @@ from fedappeal.studies.page import add_to_page, all_tables, rewrite_page, write_
 from fedappeal.studies.plan import Plan, make_plan
 from fedappeal.studies.record import Record, read_record
 from fedappeal.studies.verdict import check_statistics
-from fedappeal.views.comparison.figures import check_plots
+from fedappeal.views.comparison.measures import check_plots
 from fedappeal.views.terminal.shown import complain, say
 
 

@@ -94,7 +94,7 @@ def resume_run(path: Path, options: ResumeOptions, onlookers: CommandOnlookers |
         ConfigError: before anything is started: no run in the folder, one that cannot continue, an option that does
             not fit it, code that is not allowed.
     """
-    from server.continuation import settings_to_resume  # Flower, which takes a second
+    from server.checkpoints import settings_to_resume  # Flower, which takes a second
 
     if options.superlink is not None and not (path / CONFIG).exists():
         raise ConfigError(

@@ -17,11 +17,9 @@ from fedappeal.hf.folder import ModelFolder, inside, require
 from fedappeal.hf.texts import Table, read_table
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, TaskSettings
-from fedappeal.tasks.arrays import Labels, Rows
-from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.partitions.assign import assign, kept_rows
 from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check_client, draw_users, flipped, split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Labels, Rows, Split, Structure, Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.arrays import Labels
 from fedappeal.tasks.files.data_size import bounded_lines, check_parquet, check_texts
+from fedappeal.tasks.task import Labels
 
 Column = list[Any]
 _KINDS = ".csv, .jsonl, .parquet, or a folder that datasets saved"

@@ -9,7 +9,7 @@ from typing import Any
 from fedappeal.record.decisions import decisions_of
 from fedappeal.record.files import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.record.lines import parsed_line, without_check
-from fedappeal.record.snapshot import FAILED, FINISHED, Snapshot
+from fedappeal.record.reader import FAILED, FINISHED, Snapshot
 
 Line = dict[str, Any]
 MOST_WAITS = 10

@@ -1,17 +1,94 @@
-"""The reader of a run's folder: each file's lines, checked and bounded."""
+"""The reader of a run's folder: each file's lines, checked and bounded; how the run stands; what is damaged."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from fedappeal.protocol.foreign_text import parse_json, printable
+from fedappeal.protocol.foreign_text import one_line, parse_json, printable
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.record import files
 from fedappeal.record.decisions import is_packed, unpacked
+from fedappeal.record.files import REQUIREMENTS, WRITTEN_ON
 from fedappeal.record.lines import WrittenLine, last_text, parsed_line, without_check, written_lines
-from fedappeal.record.snapshot import Snapshot
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.files import check, read_values
+
+WAITING, RUNNING, FINISHED, FAILED, INTERRUPTED = "waiting", "running", "finished", "failed", "interrupted"
+SUMMED = ("asked", "joined", "sat_out", "left", "failed", "bytes_up", "bytes_down", "seconds")
+"""Columns of the history of which there are totals."""
+LONGEST_REASON = 160
+"""Characters by which reasons are told apart, and shown."""
+_LARGEST = 1e300
+
+
+class Snapshot:
+    """A run as it stands.
+
+    Attributes:
+        state: `WAITING` for clients, `RUNNING`, `FINISHED`, `FAILED` or `INTERRUPTED`.
+        reason: why it failed or ended early; empty where it did not.
+        begun: the latest round that began; ``since``: when, in seconds since 1970.
+        end: the event that ended the run (``round``, ``reason`` of an early end); None while it is to continue,
+            however the latest process left it.
+        latest: the latest round's line of the history; empty: no round is over.
+        totals: of the columns `SUMMED`.
+        failures: reasons for which replies were left out, and how often each occurred.
+    """
+
+    def __init__(self, events: Iterable[Mapping[str, Any]] = (), rounds: Iterable[Mapping[str, Any]] = ()) -> None:
+        self.state, self.reason = WAITING, ""
+        self.begun, self.since = 0, 0.0
+        self.end: dict[str, Any] | None = None
+        self.latest: Mapping[str, Any] = {}
+        self.totals: Counter[str] = Counter(dict.fromkeys(SUMMED, 0))
+        self.failures: Counter[str] = Counter()
+        for event in events:
+            self.event(event)
+        for line in rounds:
+            self.round(line)
+
+    def event(self, line: Mapping[str, Any]) -> None:
+        """Take up a line of the events."""
+        kind = line.get("event")
+        if kind == "round":
+            self.state, self.reason = RUNNING, ""
+            self.begun, self.since = int(figure(line.get("round"))), figure(line.get("time"))
+        elif kind == "resumed":
+            self.state, self.reason, self.end = WAITING, "", None
+        elif kind in (FINISHED, FAILED, INTERRUPTED):
+            self.state, self.reason = str(kind), str(line.get("reason", ""))
+            if kind == FINISHED:
+                self.end = {**line, "round": line.get("round", 0), "reason": self.reason}
+
+    def round(self, line: Mapping[str, Any]) -> None:
+        """Take up a line of the history."""
+        self.latest = line
+        self.totals.update({key: figure(line.get(key)) for key in SUMMED})
+        if isinstance(failures := line.get("failures"), dict):
+            self.failures.update(one_line(reason, LONGEST_REASON) for reason in failures.values())
+
+    @property
+    def last_round(self) -> int:
+        """The latest round that is over; 0: none."""
+        return int(self.latest.get("round", 0))
+
+    @property
+    def process_end(self) -> str:
+        """How the process of a run that is over left it: `FINISHED`, `FAILED` or `INTERRUPTED`."""
+        return self.state if self.state in (FINISHED, FAILED) else INTERRUPTED
+
+
+def is_figure(value: object) -> TypeGuard[float]:
+    """Whether a value of the history is a number of usual size."""
+    return isinstance(value, bool) or (isinstance(value, int | float) and abs(value) < _LARGEST)
+
+
+def figure(value: object) -> float | int:
+    """Return a number of usual size; 0 for anything else."""
+    return value if is_figure(value) else 0
+
 
 Line = dict[str, Any]
 _NUMBERS = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
@@ -192,3 +269,43 @@ def _check_keys(line: Mapping[str, Any], needed: Mapping[str, type | tuple[type,
             raise ValueError(f"it has no '{key}'")
         if not isinstance(line[key], kind):
             raise ValueError(f"{key} = {printable(line[key], 40)} is not allowed")
+
+
+def damages(path: Path) -> Iterator[str]:
+    """Yield one line for each damage: a line of a file, or a file of arrays; a line cut off by a crash is none.
+
+    Raises:
+        ConfigError: the folder holds no run.
+    """
+    Record(path).check()
+    for name in (*WRITTEN_ON, REQUIREMENTS):
+        file = path / name
+        try:
+            for written in written_lines(file):
+                problem = written.problem
+                try:
+                    written.parsed()
+                except ValueError as error:
+                    problem = str(error)
+                if problem:
+                    yield f"file '{file}' is damaged: line {written.number}: {problem}"
+        except (OSError, ValueError) as error:
+            yield f"file '{file}' is damaged: {error}"
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            read_values(file)
+            check(file)
+        except ConfigError as error:
+            yield str(error)
+        except (OSError, ValueError) as error:
+            yield f"file '{file}' is damaged: {error}"
+
+
+def unchecked(path: Path) -> Iterator[str]:
+    """Yield one line for each file of which an earlier version wrote lines, which have no checksum."""
+    for name in (*WRITTEN_ON, REQUIREMENTS):
+        lines = list(written_lines(path / name)) if (path / name).is_file() else []
+        first = next((line.number for line in lines if line.check), len(lines) + 1)
+        if first > 1:
+            which = f"lines 1 to {first - 1}" if first <= len(lines) else "lines"
+            yield f"file '{path / name}': its {which} have no checksum: an earlier version wrote them"

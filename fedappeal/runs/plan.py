@@ -98,7 +98,7 @@ class RunPlan:
         Raises:
             ConfigError: another process runs the run, or no checkpoint can be used.
         """
-        from server.continuation import mended  # Flower, which takes a second
+        from server.checkpoints import mended  # Flower, which takes a second
 
         folder = RunFolder.open(self.path)
         with folder.alone():

@@ -5,32 +5,154 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from types import FrameType
 
+from flwr.app import Context, RecordDict
+
+from client.app import client_app
 from client.data.cache import Cache, pick_device
 from client.participant import Participant
+from client.participation.behaviour import Device, Mixture, parts_of
 from client.roster import Participants
-from client.training.models import BFLOAT16
+from client.training.models import BFLOAT16, arrays_of
+from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.record.folder import RunFolder
-from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.clients import Contexts, clients_here
-from fedappeal.simulation.forms.choice import Choice, Problem, choose
-from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
+from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.simulation.evaluation import BFloat16Participant, Flips
+from fedappeal.simulation.forms.choice import Choice, Problem, choose, form_of
+from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue, ThreadedScheduler
+from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid, VirtualClients
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
-from fedappeal.simulation.precision import BFloat16Participant, Flips
-from fedappeal.simulation.process_wide import freeze_more, torch_threads
-from fedappeal.simulation.virtual_clock import COLUMN, VirtualClock
+from fedappeal.simulation.process_wide import freeze_more, frozen_objects, single_threaded_workers, torch_threads
 from fedappeal.system.process_end import terminals, write_nowhere
+from fedappeal.tasks.share import parts_of as parts_of_model
+from fedappeal.tasks.share import share_of
 from fedappeal.tasks.task import Task
 from server.build import Chosen, Given, chosen
 from server.run import Evaluate, run
 from strategies.rounds.exchange.members import Member
 from strategies.rounds.round import Hooks, RoundRecord
 from strategies.rounds.strategy import Strategy
+
+COLUMN = "virtual_seconds"
+"""In the history: the slowest joiner's time; 0 in a round without a joiner that has a `Device`."""
+
+
+@dataclass
+class VirtualClock:
+    """Tells a round's virtual seconds.
+
+    Attributes:
+        mixture: the run's policies.
+        seed: the run's.
+        device: the behaviour, with its settings.
+        training: the run's local training.
+        size: bytes of what travels of the model.
+        examples: training examples by client.
+    """
+
+    mixture: Mixture
+    seed: int
+    device: Device
+    training: LocalTrainingSettings
+    size: int
+    examples: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_run(cls, plugins: Chosen, task: Task) -> "VirtualClock | None":
+        """Return a run's clock; None: none of its policies has a device."""
+        if Device.name not in plugins.mixture.parts:
+            return None
+        config = plugins.config
+        model = task.initial_model(config.seed)
+        size = sum(array.nbytes for array in arrays_of(model, parts_of_model(model, share_of(task)).shared).values())
+        device, training = Device(plugins.settings_of(Device)), LocalTrainingSettings.of(config.as_config())
+        return cls(plugins.mixture, config.seed, device, training, size)
+
+    def note(self, member: Member) -> None:
+        """Remember how many examples a client has."""
+        self.examples[member.client_id] = member.num_examples
+
+    def seconds(self, record: RoundRecord) -> float:
+        """Return the time of the slowest client that joined; the round does not wait for surplus ones."""
+        joined = [client for client, what in record.decisions.items() if what in ("joined", "refused")]
+        slow = [client for client in joined if Device.name in parts_of(self.mixture.of(self.seed, client))]
+        return max(map(self._seconds_of, slow), default=0.0)
+
+    def _seconds_of(self, client: str) -> float:
+        steps = self.training.steps(self.examples.get(client, 0))
+        return self.device.seconds(self.seed, client, steps, self.size)
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Makes the contexts of a run's virtual clients.
+
+    Attributes:
+        plugins: the run's settings and plug-ins.
+        data_dir: folder with the data sets.
+        device: where data and models are.
+    """
+
+    plugins: Chosen
+    data_dir: str
+    device: str
+
+    @property
+    def clients(self) -> int:
+        """The number of clients, unseen ones among them."""
+        return self.plugins.config.clients + self.plugins.config.unseen_clients
+
+    @cached_property
+    def _node(self) -> dict[str, Scalar]:
+        return {
+            "num-partitions": self.clients,
+            "data-dir": self.data_dir,
+            "device": self.device,
+            "allow": ",".join(self.plugins.packages()),
+            "set": self.plugins.owner_files(),
+        }
+
+    @cached_property
+    def _told(self) -> dict[str, Scalar]:
+        return self.plugins.config.as_config()
+
+    def of(self, k: int) -> Context:
+        """Return the context of client k, without a record."""
+        return Context(RUN, FIRST_NODE + k, {"partition-id": k, **self._node}, RecordDict(), self._told)
+
+
+@contextmanager
+def clients_here(
+    contexts: Contexts, pool: ClientsData, cache: Cache, mode: str, threads: int, kind: Callable[..., Participant]
+) -> Iterator[tuple[InProcessGrid, Participants]]:
+    """Run with virtual clients in this process.
+
+    Args:
+        contexts: makes theirs.
+        pool: their data, of the run's task.
+        cache: what they share.
+        mode: ``layers``, ``vmap`` or ``sequential``.
+        threads: PyTorch threads.
+        kind: makes a participant.
+
+    Yields:
+        The grid that reaches them, and their participants.
+    """
+    form = form_of(mode, pool.task, cache.scratch_model(pool.task, contexts.plugins.config.seed, pool.device))
+    with single_threaded_workers(threads) as workers, frozen_objects():
+        scheduler: ClientQueue | None = None
+        if form:
+            scheduler = BatchScheduler(pool, form, workers)
+        elif workers:
+            scheduler = ThreadedScheduler(workers, threads)
+        participants = Participants(scheduler, pool.client, cache, kind)
+        yield InProcessGrid(client_app(participants), contexts.clients, contexts.of, scheduler), participants
+
 
 _DAY = 86_400.0
 MOST_CLIENTS = 32

@@ -31,7 +31,7 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.system.files import read_safetensors, set_aside, write_safetensors
-from server.records import FlowerRecord, flattened, restored
+from server.checkpoints import FlowerRecord, flattened, restored
 
 log = logging.getLogger("fedappeal")
 

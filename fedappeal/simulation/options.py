@@ -66,7 +66,7 @@ class Simulation:
         if self.evaluation_precision == FLOAT32:
             return []
         from client.data.cache import pick_device
-        from fedappeal.simulation.precision import missing_bfloat16
+        from fedappeal.simulation.evaluation import missing_bfloat16
 
         note = missing_bfloat16(str(pick_device(self.device)))
         return [note] if note else []

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedappeal.studies.experiment import Contrast, Drawing, Results, RunResult
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.views.comparison.curves import by_round
-from fedappeal.views.comparison.figures import COLOURS, DASHES, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, DASHES, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.arrays import Features, Labels, Pixels, Rows
-from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.partitions.assign import assign, kept_rows
 from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check, check_client, draw_users, flipped, sizes, split
-from fedappeal.tasks.task import Normalisation, Task
+from fedappeal.tasks.task import ClientData, Features, Labels, Normalisation, Pixels, Rows, Split, Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -13,10 +13,9 @@ from fedappeal.core.plugins import Allowed
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import CARD, array_shapes, read_safetensors, read_values
 from fedappeal.tasks import load_task
-from fedappeal.tasks.examples import Structure, map_tensors
 from fedappeal.tasks.files.data_files import environment_data_dir
 from fedappeal.tasks.share import tied_names
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import Structure, Task, map_tensors
 from fedappeal.trained.card import ModelCard, card_in, read_card
 
 if TYPE_CHECKING:

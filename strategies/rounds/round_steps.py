@@ -110,7 +110,7 @@ class RoundSteps(Algorithm):
         self, round: Round, members: Sequence[Member], config: Mapping[str, Any], ttl: float
     ) -> "list[tuple[Member, Message]]":
         """Return one wave's TRAIN messages; ``config``: general settings, ``ttl``: seconds."""
-        from strategies.rounds.exchange.messages import train_messages
+        from strategies.rounds.exchange.replies import train_messages
 
         settings = {
             keys.LOCAL_RULE: self.rule_name,
@@ -125,7 +125,7 @@ class RoundSteps(Algorithm):
         self, number: int, arrays: "ArrayRecord", config: Mapping[str, Any], ttl: float
     ) -> "list[tuple[Member, Message]]":
         """Return the EVALUATE messages to every connected client; ``ttl`` in seconds."""
-        from strategies.rounds.exchange.messages import evaluate_messages
+        from strategies.rounds.exchange.replies import evaluate_messages
 
         left = set() if self.shared.measure_leavers else self.members.left
         members = [member for member in self.members.online() if member.client_id not in left]

@@ -247,7 +247,7 @@ class Strategy(RoundSteps):
         self, record: RoundRecord, channel: "Channel", model: "ArrayRecord", config: Mapping[str, Any]
     ) -> "list[tuple[Member, MetricRecord]]":
         """Have the clients evaluate a model; return the answers by client-id."""
-        from strategies.rounds.exchange.messages import evaluation_answers
+        from strategies.rounds.exchange.replies import evaluation_answers
 
         messages = self.evaluate_messages(record.server_round, model, config, self.shared.round_timeout)
         until = channel.clock() + self.shared.round_timeout
@@ -272,7 +272,7 @@ class Strategy(RoundSteps):
 
     def _train(self, round: Round, channel: "Channel", config: Mapping[str, Any]) -> "ArrayRecord | None":
         """Have clients train; return the next global model, None where it stays."""
-        from strategies.rounds.exchange.messages import train_replies
+        from strategies.rounds.exchange.replies import train_replies
 
         deadline = channel.clock() + self.shared.round_timeout
         order = self.order(round.number)
@@ -295,7 +295,7 @@ class Strategy(RoundSteps):
         self, round: Round, order: Sequence[Member], channel: "Channel", deadline: float, config: Mapping[str, Any]
     ) -> None:
         """Have the strategy's questions answered before any client trains."""
-        from strategies.rounds.exchange.messages import evaluate_messages, survey_answers
+        from strategies.rounds.exchange.replies import evaluate_messages, survey_answers
 
         if not (members := self.survey(round, order)):
             return

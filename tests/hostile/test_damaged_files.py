@@ -37,12 +37,13 @@ from server.checkpoints import (
     Checkpoint,
     checkpoint_files,
     damaged_initials,
+    flattened,
     initial_files,
+    mended,
     newest_usable,
+    settings_to_resume,
     write_checkpoint,
 )
-from server.continuation import mended, settings_to_resume
-from server.records import flattened
 
 KEEP = {"identity", "noise-key"}
 

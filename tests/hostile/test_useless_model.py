@@ -17,7 +17,7 @@ from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
 from fedappeal.trained import read_card
-from server.continuation import settings_to_resume
+from server.checkpoints import settings_to_resume
 from strategies import FedAvg
 from strategies.rounds.round import Round, RoundRecord
 from strategies.rounds.sums.last_good import LOST, ROLL_BACKS

@@ -15,7 +15,7 @@ from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_values
 from fedappeal.system.locks import only_process
 from server.build import chosen
-from server.continuation import settings_to_resume
+from server.checkpoints import settings_to_resume
 from tests.node import changed, run_config
 
 SETTINGS = RunConfig(rounds=3, seed=4)

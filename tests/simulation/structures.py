@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.models import seeded
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Structure, Task
 
 EXAMPLES = (12, 12, 12, 12, 5, 12)
 """Training examples of each client: one has fewer than a minibatch."""

@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 
 from client.participation.availability import Markov
-from client.participation.behaviour import Mixture
-from client.participation.habits import Device
+from client.participation.behaviour import Device, Mixture
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.engine import simulate
+from fedappeal.simulation.engine import VirtualClock, simulate
 from fedappeal.simulation.options import Simulation
-from fedappeal.simulation.virtual_clock import VirtualClock
 from strategies.rounds.round import RoundRecord
 
 CLIENTS = [f"client-{k:04d}" for k in range(6)]

@@ -16,8 +16,7 @@ from fedappeal.simulation.evaluation import ClientsEvaluation
 from fedappeal.simulation.forms.batched import Examples
 from fedappeal.simulation.process_wide import single_threaded_workers
 from fedappeal.tasks import load_task
-from fedappeal.tasks.examples import Split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import Split, Task
 
 CLIENTS = 6
 TASK = load_task(RunConfig(clients=CLIENTS, model="mlp").task_settings())

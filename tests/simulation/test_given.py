@@ -17,11 +17,10 @@ from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
-from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.models import seeded
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Task
 from server.build import Given
-from server.continuation import settings_to_resume
+from server.checkpoints import settings_to_resume
 from strategies import FedAvg, MaxFL, Strategy
 from strategies.rounds.round import Reply, RoundRecord
 from tests.run_models import learned

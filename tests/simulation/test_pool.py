@@ -21,8 +21,7 @@ from fedappeal.simulation.pool import LazyPool, Pool, clients_data
 from fedappeal.system.files import read_safetensors
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.synth import Synth
-from fedappeal.tasks.examples import ClientData
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Task
 
 CPU = torch.device("cpu")
 FEW: dict[str, Any] = {"clients": 12, "clients-per-round": 3, "evaluate-every": 2, "rounds": 4, "mandatory-rounds": 1}

@@ -11,13 +11,11 @@ from client.training.models import BFLOAT16
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
-from fedappeal.simulation import precision
+from fedappeal.simulation import evaluation as precision
 from fedappeal.simulation.engine import simulate
-from fedappeal.simulation.evaluation import ClientsEvaluation
+from fedappeal.simulation.evaluation import ClientsEvaluation, missing_bfloat16
 from fedappeal.simulation.options import Simulation
-from fedappeal.simulation.precision import missing_bfloat16
-from fedappeal.tasks.examples import ClientData, Split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Task
 from tests.simulation.test_evaluation import CLIENTS, SPLITS, TASK, asked, examples
 
 FEATURE = (1 + 2**-9, 1.0, 2.0)

@@ -24,8 +24,7 @@ from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.memory import REQUIREMENTS, SavedMemory
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors, write_safetensors
-from server.checkpoints import Checkpoint
-from server.continuation import settings_to_resume
+from server.checkpoints import Checkpoint, settings_to_resume
 from strategies.rounds.round import RoundRecord
 
 SETTINGS: dict[str, Any] = {

@@ -10,8 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.system.checksum import CHECKSUM_KEY, FORMAT_KEY
-from fedappeal.system.files import read_safetensors, read_values, write_safetensors
+from fedappeal.system.files import CHECKSUM_KEY, FORMAT_KEY, read_safetensors, read_values, write_safetensors
 
 ARRAYS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "n": np.array(5), "none": np.zeros(0, np.float16)}
 VALUES = {"round": 3, "text": 'quo"te \\ "fedappeal-checksum":"crc32 00000000 00000000"', "share": 0.1}

@@ -11,15 +11,14 @@ import torch
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import TASKS, load_task
-from fedappeal.tasks.examples import ClientData, Split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Task
 
 ROOT = Path(__file__).parents[2]
 
 OWN = """
 import torch
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.tasks.examples import ClientData, Split
+from fedappeal.tasks.task import ClientData, Split
 from fedappeal.tasks.task import Task
 
 class Line(Task):

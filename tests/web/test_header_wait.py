@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from fedappeal.web import header_wait
+from fedappeal.web import serving as header_wait
 from fedappeal.web.serving import PagePlace, ServedPage, served
 from tests.web.pages import small_page
 

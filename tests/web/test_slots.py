@@ -5,8 +5,8 @@ import os
 import pytest
 
 from fedappeal.system.socket_owner import NotTold
-from fedappeal.web import header_wait as slots
-from fedappeal.web.header_wait import has_slot, visitor
+from fedappeal.web import serving as slots
+from fedappeal.web.serving import has_slot, visitor
 
 OWNER = os.geteuid()
 ONE, OTHER = OWNER + 1, OWNER + 2

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.constant import HEAD_BODY_DIVIDER
 from flwr.supercore.inflatable.inflatable_object import InflatableObject
 from flwr.supercore.inflatable.inflatable_object import (
@@ -22,6 +23,45 @@ from flwr.supercore.inflatable.inflatable_object import (
 
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Allowance
+
+DEEPEST = 5
+"""Message, RecordDict, record, array, chunk."""
+
+
+class TreeRefused(ValueError):
+    """A tree is not one of a Flower message, or too large; the message says why."""
+
+
+def levels(tree: ObjectTree, most: int) -> list[list[ObjectTree]]:
+    """Return a tree's objects by depth: the root, its children, and so on.
+
+    Args:
+        tree: as it was announced.
+        most: objects that it may have, each counted as often as it is named.
+
+    Raises:
+        TreeRefused: if it has more, is nested deeper than a Flower message, or names an object with other children
+            than before.
+    """
+    by_depth: list[list[ObjectTree]] = []
+    count, level = 0, [tree]
+    children: dict[str, list[str]] = {}
+    while level:
+        if len(by_depth) == DEEPEST:
+            raise TreeRefused(f"the objects of its reply are nested more than {DEEPEST} deep")
+        by_depth.append(level)
+        count += len(level)
+        below: list[ObjectTree] = []
+        for node in level:
+            if count + len(below) + len(node.children) > most:
+                raise TreeRefused(f"its reply has more than the {most} objects that are allowed")
+            below += node.children
+            ids = [child.object_id for child in node.children]
+            if children.setdefault(node.object_id, ids) != ids:
+                raise TreeRefused("its reply names an object with other children than before")
+        level = below
+    return by_depth
+
 
 _MOST_DIMENSIONS = 64
 _OF_AN_ARRAY, _OF_A_CHUNK = 4096, 256

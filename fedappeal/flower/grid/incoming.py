@@ -21,8 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fedappeal.flower.grid.assembly import Assembly, TooLong
-from fedappeal.flower.grid.object_tree import DEEPEST, TreeRefused, levels
+from fedappeal.flower.grid.assembly import DEEPEST, Assembly, TooLong, TreeRefused, levels
 from fedappeal.flower.messages import FROM_SUPERLINK
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.protocol.packing import Allowance

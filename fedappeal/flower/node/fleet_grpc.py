@@ -7,6 +7,8 @@ below it, eleven calls of protobuf messages, has been steady.
 """
 
 import contextlib
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -282,3 +284,26 @@ class GrpcFleet:
 def _is_about_time(error: Any) -> bool:
     """Whether a call was refused because of the time it was signed with."""
     return error.code() == grpc.StatusCode.UNAUTHENTICATED and _WRONG_TIME in str(error.details())
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``; an IPv6 host may stand in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
+    """Whether what listens at a host and port answers by TLS."""
+    try:
+        with socket.create_connection(peer, timeout) as raw, unchecked().wrap_socket(raw):
+            return True
+    except OSError:
+        return False
+
+
+def unchecked() -> ssl.SSLContext:
+    """Return a context that trusts any server: to look at it, sending nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols([ALPN, "http/1.1"])
+    return context

@@ -21,7 +21,7 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, Push
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 
-from fedappeal.flower.grid.object_tree import TreeRefused, levels
+from fedappeal.flower.grid.assembly import TreeRefused, levels
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
 from fedappeal.flower.superlink.spared_sql import spare_sql

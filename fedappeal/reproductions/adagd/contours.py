@@ -10,8 +10,7 @@ from fedappeal.protocol.draws import generator
 from fedappeal.reproductions.adagd import toy
 from fedappeal.reproductions.adagd.toy import PRECISION, SHIFT, STARTS, Floats, Problem
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, at_least
-from fedappeal.views.comparison.figures import new_figure, save
-from fedappeal.views.comparison.measures import Measure, last
+from fedappeal.views.comparison.measures import Measure, last, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,7 @@ import numpy as np
 
 from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, RunResult
-from fedappeal.views.comparison.figures import COLOURS, new_figure, save
-from fedappeal.views.comparison.measures import Lines, Measure
+from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, new_figure, save
 from fedappeal.views.comparison.statistics import Interval
 
 if TYPE_CHECKING:

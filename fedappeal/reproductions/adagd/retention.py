@@ -12,8 +12,7 @@ from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.reproductions.adagd.settings import AGENTS_LOST, END_ACCURACY, defections
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, RunResult, ahead, at_least
 from fedappeal.studies.pictures import series
-from fedappeal.views.comparison.figures import COLOURS, new_figure, save
-from fedappeal.views.comparison.measures import Lines, Measure, last
+from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, last, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,13 +8,15 @@ from statistics import fmean
 from fedappeal.reproductions.maxfl import opt_out
 from fedappeal.reproductions.maxfl.settings import QUICK, STRATEGY, Reading, over
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, Unmeasured
-from fedappeal.views.comparison.figures import COLOURS, new_figure, save
 from fedappeal.views.comparison.measures import (
     ACCURACY_LATE,
+    COLOURS,
     GM_APPEAL_LATE,
     UNSEEN_ACCURACY_LATE,
     UNSEEN_GM_APPEAL_LATE,
     Measure,
+    new_figure,
+    save,
 )
 
 TABLE_1 = opt_out.EXPERIMENTS[0]

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedappeal.reproductions.maxfl.logistic import LIPSCHITZ, SMOOTHNESS, draw_clients, squared_gradients
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
-from fedappeal.views.comparison.figures import COLOURS, new_figure, save
-from fedappeal.views.comparison.measures import Lines, Measure, last
+from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, last, new_figure, save
 from strategies.maxfl import theorem_step_sizes
 
 EXPONENT = -0.5

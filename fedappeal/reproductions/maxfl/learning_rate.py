@@ -26,8 +26,7 @@ from fedappeal.reproductions.maxfl.mean_estimation import (
     sigmoid_slope,
 )
 from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Quick, Results, at_least
-from fedappeal.views.comparison.figures import COLOURS, new_figure, save
-from fedappeal.views.comparison.measures import Measure, last
+from fedappeal.views.comparison.measures import COLOURS, Measure, last, new_figure, save
 
 SMOOTHNESS = 2.0
 """L_s: F_k is a parabola."""

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from fedappeal.reproductions.maxfl.settings import CLUSTERS, DIRICHLET, QUICK, SENT140, STRATEGY
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Quick, Results, at_least, at_most
 from fedappeal.studies.pictures import curve, series
-from fedappeal.views.comparison.figures import COLOURS, new_figure, save
-from fedappeal.views.comparison.measures import Lines, Measure, last, unmeasured
+from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, last, new_figure, save, unmeasured
 
 _EVERY = {"evaluate-every": 5, "report-train-loss": True, "participation": "always"}
 

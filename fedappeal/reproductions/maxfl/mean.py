@@ -19,8 +19,7 @@ from fedappeal.reproductions.maxfl.mean_estimation import (
     theorem_a1,
 )
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, ahead, at_least, at_most
-from fedappeal.views.comparison.figures import new_figure, save
-from fedappeal.views.comparison.measures import Lines, Measure, last
+from fedappeal.views.comparison.measures import Lines, Measure, last, new_figure, save
 from strategies import FedAvg, MaxFL
 
 if TYPE_CHECKING:

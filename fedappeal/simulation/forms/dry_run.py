@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from fedappeal.simulation.forms import batched
 from fedappeal.simulation.forms.batched import BatchedForm, Clients, Examples, NotBatchable, line_up
 from fedappeal.simulation.forms.vectorised import VmapForm
-from fedappeal.tasks.examples import Split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import Split, Task
 
 SIZES = (3, 2)
 """Examples of each of the two clients, where a form takes unequal sizes."""

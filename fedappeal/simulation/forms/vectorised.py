@@ -16,8 +16,7 @@ from torch.func import functional_call, vmap
 
 from fedappeal.simulation.forms.batched import Clients, NotBatchable, Parameters
 from fedappeal.simulation.forms.convolution import ONE_BY_ONE
-from fedappeal.tasks.examples import Split, Structure
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import Split, Structure, Task
 
 _MODEL = "model."
 """Before the names of a model's parameters in its `Objective`."""

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Context, Error, Message
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Elsewhere, Kept, Part, Sums, model_of, record_elsewhere, view
 from fedappeal.record.folder import RunFolder
-from fedappeal.simulation.clients import Contexts
+from fedappeal.simulation.engine import Contexts
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers import worker

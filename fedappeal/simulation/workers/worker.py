@@ -14,7 +14,7 @@ from fedappeal.core.plugins import Allowed
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Form, Sums, content_size, model_of, view
 from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.clients import Contexts, clients_here
+from fedappeal.simulation.engine import Contexts, clients_here
 from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import torch_threads

@@ -32,7 +32,6 @@ from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.system.files import read_safetensors, write_safetensors
 from fedappeal.system.versions import FEDAPPEAL, version_of
-from fedappeal.tasks.arrays import Labels, Rows
 from fedappeal.tasks.partitions.checks import (
     MISSING_PACKAGE,
     check,
@@ -42,6 +41,7 @@ from fedappeal.tasks.partitions.checks import (
     partition_of,
     total_clients,
 )
+from fedappeal.tasks.task import Labels, Rows
 
 DIRICHLET_ATTEMPTS = 4
 """Starts of Flower's partitioner, which draws up to 11 times until every client holds `min-examples`."""

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.arrays import Rows
+from fedappeal.tasks.task import Rows
 
 AUTO_PARTITION = "dirichlet"
 """What ``partition = auto`` stands for."""

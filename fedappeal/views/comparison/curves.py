@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedappeal.record.columns import PICTURE, Column, shown_in
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.comparison.figures import COLOURS, DASHES, check_plots, new_figure
-from fedappeal.views.comparison.measures import Line, Lines, unmeasured
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Line, Lines, check_plots, new_figure, unmeasured
 from fedappeal.views.comparison.result import Comparison, Group
 from fedappeal.views.comparison.statistics import Interval
 

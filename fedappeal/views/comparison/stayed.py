@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.metric import Metric, shown
 from fedappeal.record.reader import Record
-from fedappeal.views.comparison.figures import new_figure
+from fedappeal.views.comparison.measures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from typing import Any
 from fedappeal.federation.remote import RemoteSuperLink, stop_run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import SUBMITTED
-from fedappeal.record.snapshot import FAILED, INTERRUPTED, RUNNING, WAITING
+from fedappeal.record.reader import FAILED, INTERRUPTED, RUNNING, WAITING
 
 STOPPED = "stopped"
 _RESUME_WAIT = 300.0

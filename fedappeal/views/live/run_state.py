@@ -10,8 +10,7 @@ from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.columns import MEAN, PAGE, PLAIN, Column, shown_in
 from fedappeal.record.folder import KIND
 from fedappeal.record.follower import Follower
-from fedappeal.record.reader import Record
-from fedappeal.record.snapshot import LONGEST_REASON, RUNNING, SUMMED, WAITING, Snapshot, figure, is_figure
+from fedappeal.record.reader import LONGEST_REASON, RUNNING, SUMMED, WAITING, Record, Snapshot, figure, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.clients import Clients
 

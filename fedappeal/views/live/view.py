@@ -10,7 +10,7 @@ from fedappeal.federation.remote import RemoteSuperLink, list_runs
 from fedappeal.flower.control import ControlError, Run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.files import CONFIG
-from fedappeal.record.snapshot import RUNNING, WAITING
+from fedappeal.record.reader import RUNNING, WAITING
 from fedappeal.views.live.actions import STOPPED, ForeignRun, NotDone
 from fedappeal.views.live.clients import STATES, Clients
 from fedappeal.views.live.run_state import RunState

@@ -14,8 +14,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.columns import GAUGE, Column, templates
 from fedappeal.record.follower import Follower
-from fedappeal.record.reader import Record
-from fedappeal.record.snapshot import FAILED, RUNNING, WAITING, Snapshot, figure
+from fedappeal.record.reader import FAILED, RUNNING, WAITING, Record, Snapshot, figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.metrics.serving import CountConnected
 

@@ -14,8 +14,7 @@ from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CHART, HEADLINE, Column, shown_in
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.curves import Curve, panels
-from fedappeal.views.comparison.figures import COLOURS
-from fedappeal.views.comparison.measures import Line
+from fedappeal.views.comparison.measures import COLOURS, Line
 from fedappeal.views.comparison.result import Comparison
 from fedappeal.views.report.recorded import MOST_CLIENTS, MeasuredClient, Participation
 

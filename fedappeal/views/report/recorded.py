@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.record.decisions import RoundDecisions, clients_of, is_packed
 from fedappeal.record.files import PARTICIPATION
-from fedappeal.record.reader import Record
-from fedappeal.record.snapshot import Snapshot, is_figure
+from fedappeal.record.reader import Record, Snapshot, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.wording import natural_order
 from fedappeal.views.comparison.result import text_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedappeal.record.columns import HEADLINE, PERCENT, SHARE, shown_in
-from fedappeal.record.snapshot import Snapshot
+from fedappeal.record.reader import Snapshot
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.system.wording import counted

@@ -11,8 +11,7 @@ from rich.table import Table
 from fedappeal.protocol.foreign_text import SHOWN_ID, printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CLIENTS, LINE, TABLE, Column, shown_in
-from fedappeal.record.reader import Record
-from fedappeal.record.snapshot import Snapshot
+from fedappeal.record.reader import Record, Snapshot
 from fedappeal.runs.plan import RunPlan, influence_line
 from fedappeal.settings.rounds import AUTO
 from fedappeal.system.wording import counted

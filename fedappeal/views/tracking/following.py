@@ -16,8 +16,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line, parse_json, printable
 from fedappeal.record.files import CONFIG, MODEL
 from fedappeal.record.follower import Follower
-from fedappeal.record.reader import Record
-from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
+from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED, Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
 from fedappeal.views.tracking.tracker import MakeTracker, TrackedRun, Tracker

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
+from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED
 from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 
 _STATUS = {FINISHED: "FINISHED", INTERRUPTED: "KILLED", FAILED: "FAILED"}

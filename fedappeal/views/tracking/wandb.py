@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.record.snapshot import FAILED
+from fedappeal.record.reader import FAILED
 from fedappeal.views.tracking.tracker import TrackedRun, Tracker
 
 

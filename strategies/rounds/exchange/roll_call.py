@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
-from fedappeal.flower.grid.nodes import ConnectedNode, ConnectedNodes
+from fedappeal.flower.grid.grid import ConnectedNode, ConnectedNodes
 from fedappeal.flower.messages import has_no_handler, is_from_superlink
 from fedappeal.protocol import keys, proof
 from fedappeal.protocol.foreign_text import printable

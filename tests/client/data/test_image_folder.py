@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from client.data.columns import OwnDataError
 from client.data.image_folder import EXTENSIONS, labels_of, read_images
 from client.data.own_data import load_own_data
-from client.data.unfit import OwnDataError
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
 

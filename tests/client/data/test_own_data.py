@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from client.data.columns import Columns
+from client.data.columns import Columns, OwnDataError
 from client.data.own_data import check_own_data, load_own_data
-from client.data.unfit import OwnDataError
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task

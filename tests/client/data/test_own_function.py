@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import client.data.own_function
+from client.data.columns import OwnDataError
 from client.data.own_data import check_own_data, load_own_data
-from client.data.unfit import OwnDataError
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import TaskSettings
-from fedappeal.tasks.examples import ClientData, Split
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Split, Task
 from tests.plugin_folder import write_module
 
 SETTINGS = TaskSettings(task="mine:Task", train_share=0.5, min_examples=2, seed=3)

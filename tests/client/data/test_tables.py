@@ -14,15 +14,13 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from client.data.columns import Columns
+from client.data.columns import Columns, OwnDataError
 from client.data.own_data import check_own_data, load_own_data
-from client.data.unfit import OwnDataError
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import TaskSettings
 from fedappeal.tasks import load_task
-from fedappeal.tasks.examples import ClientData
-from fedappeal.tasks.task import Task
+from fedappeal.tasks.task import ClientData, Task
 
 BEDS = Columns(label="kind")
 

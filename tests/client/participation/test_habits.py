@@ -7,8 +7,17 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from client.participation.behaviour import Behaviour, Mixture, check_parts, compose, parts_of
-from client.participation.habits import Costly, Inertia, Once, Rest
+from client.participation.behaviour import (
+    Behaviour,
+    Costly,
+    Inertia,
+    Mixture,
+    Once,
+    Rest,
+    check_parts,
+    compose,
+    parts_of,
+)
 from client.participation.policies import Always, Appeal
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.core.policy import Past, Policy, Situation

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client.limits import guard as pruning
 from client.limits.answer_book import AnswerBook
+from client.limits.guard import prune, size_of
 from client.limits.limits import LimitReached, Limits
-from client.state import pruning
-from client.state.pruning import prune, size_of
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import Record
 

@@ -1,10 +1,10 @@
-"""What fedappeal.flower.grid.object_tree relies on: the tree of a Flower message."""
+"""What fedappeal.flower.grid.assembly relies on: the tree of a Flower message."""
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedappeal.flower.grid.object_tree import DEEPEST, TreeRefused, levels
+from fedappeal.flower.grid.assembly import DEEPEST, TreeRefused, levels
 from fedappeal.flower.messages import be_sender
 from fedappeal.flower.node.objects import Parcel
 from tests.hostile.forged import Forged, forged

@@ -9,9 +9,9 @@ from fedappeal.reproductions.adagd.settings import TASK, kept_share
 from fedappeal.reproductions.adagd.task import SOURCES, mixed
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import load_task
-from fedappeal.tasks.arrays import Labels, Pixels
 from fedappeal.tasks.datasets.cifar10 import CIFAR10
 from fedappeal.tasks.datasets.idx_images import FashionMNIST
+from fedappeal.tasks.task import Labels, Pixels
 
 A_CLASS = 40
 

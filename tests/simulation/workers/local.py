@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedappeal.record.folder import RunFolder
-from fedappeal.simulation.clients import Contexts
+from fedappeal.simulation.engine import Contexts
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import WorkerLost
 from fedappeal.simulation.workers.grid import Crew, Remote, WorkersGrid, sums_suffice

@@ -15,7 +15,7 @@ from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
-from server.continuation import settings_to_resume
+from server.checkpoints import settings_to_resume
 from tests.simulation.test_resume import SETTINGS, STRATEGIES
 from tests.simulation.workers.local import Workers, workers
 

@@ -11,7 +11,7 @@ from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Scalar
 from strategies import FedAvg
 from strategies.rounds.exchange.members import Member, sampling_order
-from strategies.rounds.exchange.messages import evaluate_messages
+from strategies.rounds.exchange.replies import evaluate_messages
 from tests.grid import MemoryGrid, Volunteer, Watch, model, run, time_of, values_of
 
 NAMES = [f"c{k}" for k in range(8)]

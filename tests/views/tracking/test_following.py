@@ -15,8 +15,7 @@ from fedappeal.cli.onlookers import CommandOnlookers
 from fedappeal.cli.start import start_simulations
 from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MODEL
 from fedappeal.record.lines import append_lines, rewrite, sealed
-from fedappeal.record.reader import Record
-from fedappeal.record.snapshot import FAILED, FINISHED, INTERRUPTED
+from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED, Record
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
