@@ -10,15 +10,16 @@ import typer
 from fedappeal.cli.client import client_app
 from fedappeal.cli.federation import RootCertificates, SuperLinkAddress, certs, federation_app, key
 from fedappeal.cli.option_groups import (
+    PAGE_HELP,
     AllowedPackages,
     BenchOptions,
     CompareOptions,
-    FollowOptions,
     LogFormat,
     MachineOptions,
     Page,
     PagePublished,
     ReproduceOptions,
+    ResidentOptions,
     ResumeOptions,
     WatchOptions,
 )
@@ -88,10 +89,19 @@ def local(
 @cli.command(
     "superlink",
     add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
-def superlink(context: typer.Context, log_format: LogFormat = "text") -> None:
+@with_groups
+def superlink(
+    context: typer.Context,
+    *,
+    log_format: LogFormat = "text",
+    page: Page = "",
+    page_published: PagePublished = "",
+    resident: ResidentOptions,
+) -> None:
     """Start a long-running SuperLink (options: of `flower-superlink`); its Control port is this user's alone."""
+    from fedappeal.cli.page import PageOptions, resident_page
     from fedappeal.federation.own_superlink import NOT_GUARDED, run_own_superlink
     from fedappeal.system.json_log import LOG_FORMAT, TEXT
     from fedappeal.system.socket_owner import NotTold, is_told
@@ -102,7 +112,8 @@ def superlink(context: typer.Context, log_format: LogFormat = "text") -> None:
     try:
         if not is_told():
             complain(NOT_GUARDED)
-        run_own_superlink(context.args)
+        with resident_page(context.args, PageOptions(page, page_published), resident):
+            run_own_superlink(context.args)
     except NotTold as error:
         complain(error)
         sys.exit(1)
@@ -113,7 +124,7 @@ def superlink(context: typer.Context, log_format: LogFormat = "text") -> None:
 def resume(
     folder: Annotated[Path, typer.Argument(help="folder of a run; it continues in its own runtime")],
     options: ResumeOptions,
-    following: FollowOptions,
+    following: WatchOptions,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="a setting of a tracker: NAME.KEY=VALUE, repeatable")
     ] = None,
@@ -275,20 +286,23 @@ def report(
 
 
 @cli.command("watch")
+@with_groups
 def watch(
+    *,
     run: Annotated[
         Path | None, typer.Argument(help="a run's folder; if not given: the SuperLink's latest run")
     ] = None,
     superlink: Annotated[str, typer.Option(help="HOST:PORT of the SuperLink's Control API (8000)")] = "",
     root_certificates: RootCertificates = "",
-    page: Page = "0",
+    page: Annotated[str, typer.Option("--page", "--port", help=PAGE_HELP)] = "0",
     page_published: PagePublished = "",
+    resident: ResidentOptions,
 ) -> None:
-    """Serve a live page about a run or a SuperLink, with a token, until Ctrl-C: rounds, clients, stop and resume."""
+    """Serve a page about a run or a SuperLink's runs, with a token, until Ctrl-C: start, stop, resume, extend."""
     from fedappeal.cli.page import PageOptions
     from fedappeal.cli.page import watch as watch_run
 
-    watch_run(run, superlink, root_certificates, PageOptions(page or "0", page_published))
+    watch_run(run, superlink, root_certificates, PageOptions(page or "0", page_published), resident)
 
 
 ModelPath = Annotated[

@@ -21,10 +21,15 @@ def _use_format(log_format: str) -> str:
 LogFormat = Annotated[
     str, typer.Option("--log-format", callback=_use_format, help="what is printed: text | json (an event a line)")
 ]
-Page = Annotated[str, typer.Option(help="serve a live page: PORT or HOST:PORT of this machine; 0: any free port")]
+PAGE_HELP = "serve a live page: PORT or HOST:PORT of this machine; 0: any free port"
+Page = Annotated[str, typer.Option(help=PAGE_HELP)]
 PagePublished = Annotated[
     str, typer.Option(help="HOST:PORT under which browsers visit it, where that is another one")
 ]
+MetricsPortOption = Annotated[
+    int, typer.Option("--metrics-port", help="serve metrics for Prometheus at this port; 0: no")
+]
+MetricsAddress = Annotated[str, typer.Option(help="address of this machine to serve metrics at")]
 AllowedPackages = Annotated[
     list[str] | None,
     typer.Option(
@@ -35,16 +40,18 @@ AllowedPackages = Annotated[
 
 
 @dataclass(frozen=True)
-class FollowOptions:
-    """How a command follows a run, and what it prints."""
+class WatchOptions:
+    """How a command follows a run, what it prints, and where the run's live page and metrics stand."""
 
     track: Annotated[
         list[str] | None,
         typer.Option(help="record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"),
     ] = None
     log_format: LogFormat = "text"
-    metrics_port: Annotated[int, typer.Option(help="serve metrics for Prometheus at this port; 0: no")] = 0
-    metrics_address: Annotated[str, typer.Option(help="address of this machine to serve metrics at")] = "127.0.0.1"
+    metrics_port: MetricsPortOption = 0
+    metrics_address: MetricsAddress = "127.0.0.1"
+    page: Page = ""
+    page_published: PagePublished = ""
 
     def onlookers(self, settings: Mapping[str, Any], **more: Any) -> "tuple[CommandOnlookers, dict[str, Any]]":
         """Return what looks on at a run, and the settings without those of trackers.
@@ -57,25 +64,27 @@ class FollowOptions:
             ConfigError: a tracker, one of its settings or a page that is not allowed.
         """
         from fedappeal.cli.onlookers import CommandOnlookers
+        from fedappeal.cli.page import PageOptions
         from fedappeal.views.metrics.serving import MetricsPort
         from fedappeal.views.tracking.tracker import chosen_trackers
 
         trackers, others = chosen_trackers(self.track or (), settings)
-        return CommandOnlookers(trackers, MetricsPort(self.metrics_port, self.metrics_address), **more), others
+        page = PageOptions(self.page, self.page_published)
+        metrics = MetricsPort(self.metrics_port, self.metrics_address)
+        return CommandOnlookers(trackers, metrics, page, **more), others
 
 
 @dataclass(frozen=True)
-class WatchOptions(FollowOptions):
-    """How a command follows a new run, and where its live page stands."""
+class ResidentOptions:
+    """What a page and metrics that outlive runs can do and show, beside a SuperLink."""
 
-    page: Page = ""
-    page_published: PagePublished = ""
-
-    def onlookers(self, settings: Mapping[str, Any], **more: Any) -> "tuple[CommandOnlookers, dict[str, Any]]":
-        """Return what looks on at a run, as `FollowOptions.onlookers`, with its page."""
-        from fedappeal.cli.page import PageOptions
-
-        return super().onlookers(settings, page=PageOptions(self.page, self.page_published), **more)
+    metrics_port: MetricsPortOption = 0
+    metrics_address: MetricsAddress = "127.0.0.1"
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="folder of settings files (.toml) with which the page may start runs, and of these runs"),
+    ] = None
+    allow: AllowedPackages = None
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,36 @@
 """The live page of a command: where it stands, the line that says so, and `fedappeal watch`."""
 
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from fedappeal.core.plugins import allow_options
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
-from fedappeal.system.process_end import end_as_interrupt
+from fedappeal.system.process_end import end_as_interrupt, end_with_parent
 from fedappeal.views.terminal.shown import say
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from fedappeal.cli.option_groups import ResidentOptions
     from fedappeal.views.live.view import View
+    from fedappeal.views.metrics.serving import MetricsPort
     from fedappeal.web.serving import PagePlace
 
 
+SUPERLINK_FOLDER = "FEDAPPEAL_SUPERLINK_FOLDER"
+"""Environment variable: the working folder of the SuperLink that started this page."""
 ADDRESS = "page-address"
 """The file of a run's folder with the page's address, while it is served."""
 
@@ -82,25 +92,29 @@ def shown_page(view: "View", place: "PagePlace", console: Console, folder: Path 
                 (folder / ADDRESS).unlink(missing_ok=True)
 
 
-def watch(run: Path | None, superlink: str, root_certificates: str, options: PageOptions) -> None:
+def watch(
+    run: Path | None, superlink: str, root_certificates: str, options: PageOptions, resident: "ResidentOptions"
+) -> None:
     """Serve a live page until Ctrl-C.
 
     Args:
-        run: the run's folder; None: the SuperLink's latest run.
+        run: the run's folder; None: the SuperLink's runs, the latest first.
         superlink: ``HOST:PORT`` of its Control API; empty: only the folder is read.
         root_certificates: file of its CA certificate; empty: plaintext.
         options: where the page stands.
+        resident: what it can do besides.
 
     Raises:
         ConfigError: before anything is started, for what is not allowed.
     """
     if run is None and not superlink:
         raise ConfigError("run is missing: fedappeal watch RUN, or fedappeal watch --superlink HOST:PORT")
-    if root_certificates and not superlink:
-        raise ConfigError(f"root-certificates = '{root_certificates}' is not allowed without --superlink")
+    if not superlink and (alone := root_certificates or resident.runs):
+        name = "root-certificates" if root_certificates else "runs"
+        raise ConfigError(f"{name} = '{alone}' is not allowed without --superlink")
     if run is not None:
         Record(run).check()
-    place = options.place
+    place, metrics = options.place, resident_metrics(resident)
     assert place is not None  # the option has a default
 
     from fedappeal.views.live.actions import ForeignRun, SubmittedRun
@@ -112,13 +126,68 @@ def watch(run: Path | None, superlink: str, root_certificates: str, options: Pag
         from fedappeal.runs.launch.remote import remote_superlink
 
         remote = remote_superlink(superlink, root_certificates)
-        actions = SubmittedRun(remote, root_certificates)
+        actions = SubmittedRun(remote, root_certificates, resident.runs, tuple(resident.allow or ()))
     console = Console(highlight=False)
-    view = View(actions, run.absolute() if run else None, remote)
-    with shown_page(view, place, console, None):
+    root = Path(folder) if (folder := os.environ.get(SUPERLINK_FOLDER)) else None
+    view = View(actions, run.absolute() if run else None, remote, root=root)
+
+    def registry() -> "CollectorRegistry":
+        from fedappeal.cli.onlookers import ConnectedClients
+        from fedappeal.views.metrics.run_metrics import LatestMetrics
+
+        return LatestMetrics(view.latest_folder, ConnectedClients(remote).count)
+
+    with metrics.served(registry), shown_page(view, place, console, None):
         say(console, "Ctrl-C ends the page; the run continues without it")
         try:
             with end_as_interrupt():
                 threading.Event().wait()
         except KeyboardInterrupt:
             return
+
+
+def resident_metrics(resident: "ResidentOptions") -> "MetricsPort":
+    """Return where metrics are served, checked; raises ConfigError. A folder of runs is checked, too."""
+    from fedappeal.views.metrics.serving import MetricsPort
+
+    if resident.runs is not None and not resident.runs.is_dir():
+        raise ConfigError(f"runs = '{resident.runs}' is not allowed: no such folder")
+    return MetricsPort(resident.metrics_port, resident.metrics_address)
+
+
+@contextmanager
+def resident_page(arguments: Sequence[str], options: PageOptions, resident: "ResidentOptions") -> Iterator[None]:
+    """Serve a SuperLink's page and metrics from a process beside it, while the block is the SuperLink.
+
+    Args:
+        arguments: of `flower-superlink`.
+        options: where the page stands.
+        resident: what it can do besides.
+
+    Raises:
+        ConfigError: before anything is started, for what is not allowed.
+    """
+    metrics = resident_metrics(resident)
+    if options.place is None and not metrics.port:
+        if resident.runs or resident.allow:
+            raise ConfigError("runs and allow are of the page: give --page PORT")
+        yield
+        return
+    from fedappeal.flower.superlink.superlink_process import Ports
+
+    ports = Ports.of(arguments)
+    words = ["watch", "--superlink", ports.control, "--page", options.page or "0"]
+    words += ["--root-certificates", ports.ca] if ports.ca else []
+    words += ["--page-published", options.published] if options.published else []
+    words += ["--metrics-port", str(metrics.port), "--metrics-address", metrics.address]
+    words += ["--runs", str(resident.runs)] if resident.runs else []
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "fedappeal.cli.main", *words, *allow_options(resident.allow or ())],
+        env={**os.environ, SUPERLINK_FOLDER: os.getcwd()},
+        preexec_fn=partial(end_with_parent, os.getpid()),
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()

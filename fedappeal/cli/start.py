@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedappeal.cli.against import plan_against, show_against
 from fedappeal.cli.onlookers import CommandOnlookers, ends
-from fedappeal.cli.option_groups import FollowOptions, ResumeOptions
+from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.options import plugin_options
 from fedappeal.core.plugins import HERE, current_folder_unsearched
 from fedappeal.federation.own_superlink import NOT_GUARDED
@@ -62,7 +62,7 @@ def _check_fits(options: ResumeOptions, path: Path, kind: str) -> None:
             )
 
 
-def onlookers_to_resume(following: FollowOptions, written: Sequence[str]) -> CommandOnlookers:
+def onlookers_to_resume(following: WatchOptions, written: Sequence[str]) -> CommandOnlookers:
     """Return what looks on at a run that continues.
 
     Args:

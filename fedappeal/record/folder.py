@@ -19,7 +19,7 @@ from fedappeal.record.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, rese
 from fedappeal.record.reader import Record, damage_of, usable_lines
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import aside_name, delete_unfinished, read_values, replace_file
-from fedappeal.system.locks import InUse, only_process
+from fedappeal.system.locks import InUse, is_held, only_process
 from fedappeal.system.versions import recorded_versions
 
 Usable = Callable[[int], None]
@@ -28,6 +28,7 @@ Usable = Callable[[int], None]
 GIVEN = "given"
 """What ``config.json`` calls the record of a program's objects that stood in for names."""
 _LOCK = ".lock"
+"""Held by the process that has a run's rounds."""
 COMMAND_LOCK = ".command.lock"
 """Held by a command that has a run's clients and server in other processes, from before it starts any of them."""
 _DATE = "%Y-%m-%dT%H:%M:%S%z"
@@ -161,6 +162,11 @@ class RunFolder:
             raise ConfigError(
                 f"'{self.path}' holds a run that process {error.process} is running: wait for it, or stop it first"
             ) from None
+
+    @staticmethod
+    def is_abandoned(path: Path) -> bool:
+        """Whether no process has the rounds of a folder's run any more, as far as this machine can tell."""
+        return is_held(path, _LOCK) is False
 
     def append(self, file: str, *lines: Mapping[str, object]) -> None:
         """Append JSON lines to a file, all or none."""

@@ -64,13 +64,18 @@ def only_process(folder: Path, name: str = LOCK) -> Iterator[None]:
         yield
 
 
-def is_held(folder: Path, name: str = LOCK) -> bool:
-    """Whether a process holds a folder's lock."""
+def is_held(folder: Path, name: str = LOCK) -> bool | None:
+    """Whether some process holds a folder's lock; None: that cannot be told, as where no process ever held it."""
     try:
-        with (folder / name).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        number = os.open(folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # a pipe would be waited for
+    except OSError:
+        return None
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no process ever held it, or it is another user's
-        pass
+    except OSError:
+        return None
+    finally:
+        os.close(number)
     return False

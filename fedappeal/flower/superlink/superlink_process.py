@@ -44,32 +44,44 @@ class Ports:
         host: where the Control and Runtime APIs listen.
         fleet: ``HOST:PORT`` of the Fleet API; empty: there is none (simulation).
         keys_only: whether the Fleet API admits registered keys only.
+        control: ``HOST:PORT`` of the Control API.
+        ca: the file of its CA certificate; empty: plaintext.
     """
 
     host: str
     fleet: str
     keys_only: bool
+    control: str = ""
+    ca: str = ""
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> "Ports":
-        """Read the options as Flower does; where Flower would end the process, it does.
+        """Read the options as Flower does.
 
         Raises:
-            ConfigError: a transport that no interceptor stands before.
+            ConfigError: options that are none, or a transport that no interceptor stands before.
         """
-        options = flower._parse_args_run_superlink().parse_args(list(arguments))
+        parser = flower._parse_args_run_superlink()
+        parser.error = _refuse
+        options = parser.parse_args(list(arguments))
         if options.fleet_api_type != TRANSPORT_TYPE_GRPC_RERE:
             raise ConfigError(
                 f"fleet-api-type = '{options.fleet_api_type}' is not allowed: {TRANSPORT_TYPE_GRPC_RERE}, which is "
                 "what clients of fedappeal speak"
             )
         fleet = "" if options.simulation else options.fleet_api_address or FLEET_API_GRPC_RERE_DEFAULT_ADDRESS
-        return cls(options.host, fleet, options.enable_supernode_auth)
+        own = f"[{options.host}]" if ":" in options.host else options.host
+        control, ca = f"{own}:{options.port}", "" if options.insecure else options.ssl_ca_certfile or ""
+        return cls(options.host, fleet, options.enable_supernode_auth, control, ca)
 
     @property
     def fleet_is_own(self) -> bool:
         """Whether the Fleet API is for one user too: on loopback, where no key is asked for."""
         return bool(self.fleet) and is_loopback(self.fleet.rpartition(":")[0]) and not self.keys_only
+
+
+def _refuse(message: str) -> None:
+    raise ConfigError(f"{message} (fedappeal superlink --help)")
 
 
 def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:

@@ -72,25 +72,34 @@ class LocalProcesses:
         screen, again = onlookers.screen(plan), f"continue with: {resume_command(plan.config, plan.path)}"
         try:
             with onlookers.watch(plan.path, connects=True) as begun:
-                screen.start()
-                self._run(plan, WatchedRun(folder.path, screen.watch), begun)
-                screen.stop()
+                try:
+                    screen.start()
+                    self._run(plan, WatchedRun(folder.path, screen.watch), begun, screen.doing)
+                except KeyboardInterrupt:
+                    folder.event("interrupted")  # while the page stands that shows it
+                    raise
+                finally:
+                    screen.stop()
         except KeyboardInterrupt:
-            screen.stop()
-            folder.event("interrupted")
             raise RunEnded(f"interrupted; all processes have ended; {again}", code=INTERRUPTED) from None
         except (_RunFailed, ClientsEnded, SuperLinkError, ControlError) as error:
-            screen.stop()
             raise RunEnded(f"{error}; {again}") from None
         screen.summary()
 
-    def _run(self, plan: RunPlan, follower: WatchedRun, begun: Callable[[RemoteSuperLink], None]) -> None:
+    def _run(
+        self,
+        plan: RunPlan,
+        follower: WatchedRun,
+        begun: Callable[[RemoteSuperLink], None],
+        doing: Callable[[str], None],
+    ) -> None:
         """Run client processes until the run has finished; all have ended when this returns or raises.
 
         Args:
             plan: the run; it continues from a checkpoint in its folder, which is there.
             follower: reads the folder.
             begun: told the SuperLink, once the run is submitted.
+            doing: told what is waited for, before the first round.
         """
         environment = {DATA_DIR: str(Path(plan.data_dir or DEFAULT_DATA_DIR).absolute())}
         superlink = SuperLink(plan.path / "logs", fleet_port=self.port, environment=environment)
@@ -106,9 +115,11 @@ class LocalProcesses:
             try:
                 clients.start()
                 superlink.start()
+                doing("the SuperLink answers; waiting for the clients' process to load")
                 clients.connect(superlink.fleet_address)
                 clients.wait_until_loaded()
                 run_id = submit(superlink.control_address, build_fab(settings.as_config()))
+                doing("the run is submitted; waiting for its server process, which calls the clients")
                 begun(RemoteSuperLink(superlink.control_address))
                 _follow(run_id, superlink, clients, follower)
             except KeyboardInterrupt:

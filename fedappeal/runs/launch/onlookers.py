@@ -39,6 +39,9 @@ class Screen(Protocol):
     def start(self, doing: str = ...) -> None:
         """Show what is about to run, and begin to show progress."""
 
+    def doing(self, text: str) -> None:
+        """Show what is being done, or waited for, before rounds are shown."""
+
     def watch(self, kind: str, line: dict[str, Any]) -> None:
         """Show a new line of the run's folder."""
 

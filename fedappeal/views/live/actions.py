@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedappeal.core.plugins import allow_options
 from fedappeal.federation.remote import RemoteSuperLink, stop_run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import SUBMITTED
-from fedappeal.record.reader import FAILED, INTERRUPTED, RUNNING, WAITING
+from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
+from fedappeal.views.live.settings_file import run_options, settings_files
 
 STOPPED = "stopped"
 _RESUME_WAIT = 300.0
@@ -28,7 +30,7 @@ class ForeignRun:
     """A run of another process, of which only the folder is seen, and the base of what a page can do to a run."""
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
-        """Return what the page offers: whether it can ``stop`` and ``resume``, and ``commands`` for what it cannot.
+        """Return what the page offers: ``stop``, ``resume``, ``extend``, ``files`` to start runs from, ``commands``.
 
         Args:
             state: how the run stands.
@@ -48,9 +50,13 @@ class ForeignRun:
         """Stop a run, 0: the one that is shown; return what was done. Raises NotDone, ControlError."""
         raise NotDone("this run is another process's: stop it where it was started")
 
-    def resume(self, path: Path) -> str:
-        """Continue a run; return what was done. Raises NotDone, ControlError."""
+    def resume(self, path: Path, rounds: int = 0) -> str:
+        """Continue a run, to another total of rounds where that is not 0; return what was done. Raises as `stop`."""
         raise NotDone("this run is another process's: continue it with the command that the page shows")
+
+    def start(self, file: str) -> str:
+        """Start a run from a settings file; return what was done. Raises as `stop`, and ConfigError."""
+        raise NotDone("no run is started from this page: `fedappeal superlink --page PORT --runs FOLDER` allows it")
 
 
 class OwnRun(ForeignRun):
@@ -65,7 +71,7 @@ class OwnRun(ForeignRun):
         os.kill(os.getpid(), signal.SIGINT)  # what the terminal does; the main thread ends everything in order
         return "the run is being stopped, and this page with it"
 
-    def resume(self, path: Path) -> str:
+    def resume(self, path: Path, rounds: int = 0) -> str:
         """As in `ForeignRun`."""
         raise NotDone("this run is under way")
 
@@ -77,17 +83,22 @@ class SubmittedRun(ForeignRun):
     Attributes:
         superlink: the SuperLink.
         root_certificates: the file of its CA certificate; empty: plaintext.
+        runs: folder of settings files with which runs can be started, and of these runs; None: none can.
+        allow: packages whose code runs may name.
     """
 
     superlink: RemoteSuperLink
     root_certificates: str
+    runs: Path | None = None
+    allow: tuple[str, ...] = ()
 
     def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
         """As in `ForeignRun`."""
-        resumable = state in _ENDED_EARLY and path is not None
+        resumable, files = state in _ENDED_EARLY and path is not None, settings_files(self.runs)
         if resumable and runtime != SUBMITTED:
-            return _offer(commands=[_command("continue it", path)])
-        return _offer(stop=state in (WAITING, RUNNING), resume=resumable)
+            return _offer(commands=[_command("continue it", path)], files=files)
+        extensible = runtime == SUBMITTED and path is not None and (resumable or state == FINISHED)
+        return _offer(state in (WAITING, RUNNING), resumable, extend=extensible, files=files)
 
     def stop(self, run_id: int) -> str:
         """As in `ForeignRun`."""
@@ -96,24 +107,45 @@ class SubmittedRun(ForeignRun):
         stopped = stop_run(self.superlink.address, run_id, root_certificates=self.superlink.root_certificates)
         return f"run {run_id} {'was stopped' if stopped else 'had already ended'}"
 
-    def resume(self, path: Path) -> str:
+    def resume(self, path: Path, rounds: int = 0) -> str:
         """As in `ForeignRun`."""
-        command = [sys.executable, "-P", "-m", "fedappeal.cli.main", "resume", str(path), "--detach"]
-        command += ["--superlink", self.superlink.address]
-        command += ["--root-certificates", self.root_certificates] if self.root_certificates else []
+        total = ["--rounds", str(rounds)] if rounds else []
+        return f"it continues as run {self._detached('resume', str(path), *total, *allow_options(self.allow))}"
+
+    def start(self, file: str) -> str:
+        """As in `ForeignRun`."""
+        if self.runs is None or file not in settings_files(self.runs):
+            return super().start(file)
+        return f"run {self._detached('submit', *run_options(self.runs / file, self.runs, self.allow))} was started"
+
+    def _detached(self, command: str, *options: str) -> str:
+        """Return the id of the run that a command submits.
+
+        Raises:
+            NotDone: it submits none; with what it says.
+        """
+        words = [command, *options, "--detach", "--superlink", self.superlink.address]
+        words += ["--root-certificates", self.root_certificates] if self.root_certificates else []
+        start = [sys.executable, "-P", "-m", "fedappeal.cli.main", *words]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_RESUME_WAIT, check=False)
+            done = subprocess.run(start, capture_output=True, text=True, timeout=_RESUME_WAIT, check=False)
         except subprocess.TimeoutExpired:
-            raise NotDone(f"nothing was heard of it for {_RESUME_WAIT:g} s: {shlex.join(command[3:])}") from None
+            raise NotDone(f"nothing was heard of it for {_RESUME_WAIT:g} s: {shlex.join(words)}") from None
         said = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip().splitlines()
         last = printable(said[-1]) if said else f"exit code {done.returncode}"
         if done.returncode != 0:
             raise NotDone(last)
-        return f"it continues as run {last}"
+        return last
 
 
-def _offer(stop: bool = False, resume: bool = False, commands: Sequence[dict[str, str]] = ()) -> dict[str, Any]:
-    return {"stop": stop, "resume": resume, "commands": list(commands)}
+def _offer(
+    stop: bool = False,
+    resume: bool = False,
+    commands: Sequence[dict[str, str]] = (),
+    extend: bool = False,
+    files: Sequence[str] = (),
+) -> dict[str, Any]:
+    return {"stop": stop, "resume": resume, "extend": extend, "commands": list(commands), "files": list(files)}
 
 
 def _command(what: str, path: Path | None, more: str = "") -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -25,11 +25,18 @@ from fedappeal.views.live.actions import NotDone
 from fedappeal.views.live.view import SHARE, View
 from fedappeal.views.report.charts import check_plotly
 from fedappeal.views.report.page import DRAWING
-from fedappeal.views.report.report import run_charts
+from fedappeal.views.report.report import report_text, run_charts
 from fedappeal.web.access import CHART_POLICY
 from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, ServedPage, served
 
+REPORT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; frame-ancestors 'none'"
+)
+"""A report's scripts are its own, and of no origin: they reach neither this page nor its cookie."""
+STAYS = 3.0
+"""Seconds for which an open page outlives the end of its run: it fetches the last charts."""
 SHORTEST = 5.0
 """Seconds, at least, until charts are made again."""
 
@@ -114,7 +121,8 @@ log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
 _JOIN = 5.0
 EVERY = 1.0
-"""Seconds, at least, between two looks at the run's folder, while a page is open."""
+"""Seconds, at least, between two looks at the run's folder, while a page is open; `LONGEST`: at most."""
+LONGEST = 1.5
 
 
 def page_app(view: View, events: Events) -> Starlette:
@@ -136,12 +144,27 @@ def page_app(view: View, events: Events) -> Starlette:
         return Response(script, HTTPStatus.OK if script else HTTPStatus.NOT_FOUND, headers, "text/javascript")
 
     async def stop(request: Request) -> Response:
-        body = parse_json(await request.body() or b"{}")
-        run_id = body.get("run", "") if isinstance(body, dict) else ""
-        return await _done(lambda: view.stop(printable(run_id, 40)))
+        run_id = await _asked(request, "run")
+        return await _done(lambda: view.stop(run_id))
 
     async def resume(request: Request) -> Response:
-        return await _done(view.resume)
+        rounds = await _asked(request, "rounds")
+        return await _done(lambda: view.resume(_total(rounds)))
+
+    async def start(request: Request) -> Response:
+        file = await _asked(request, "file")
+        return await _done(lambda: view.start(file))
+
+    async def choose(request: Request) -> Response:
+        run_id = await _asked(request, "run")
+        return await _done(lambda: view.choose(run_id))
+
+    def report(request: Request) -> Response:
+        try:
+            text = report_text(view.folder_of(printable(request.query_params.get("run", ""), 40)))
+        except (NotDone, ConfigError) as error:
+            return PlainTextResponse(f"{printable(error)}\n", HTTPStatus.CONFLICT)
+        return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
     return Starlette(
         routes=[
@@ -152,9 +175,29 @@ def page_app(view: View, events: Events) -> Starlette:
             Route("/plotly.js", plotly),
             Route("/stop", stop, methods=["POST"]),
             Route("/resume", resume, methods=["POST"]),
+            Route("/start", start, methods=["POST"]),
+            Route("/choose", choose, methods=["POST"]),
+            Route("/report", report),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
     )
+
+
+async def _asked(request: Request, key: str) -> str:
+    """Return a text of a request's body; empty where it has none."""
+    body = parse_json(await request.body() or b"{}")
+    return printable(body.get(key, ""), 100) if isinstance(body, dict) else ""
+
+
+def _total(rounds: str) -> int:
+    """Return a total of rounds; 0 where none is given.
+
+    Raises:
+        ConfigError: it is no number of rounds.
+    """
+    if rounds and not (rounds.isascii() and rounds.isdigit() and 0 < len(rounds) < 10 and int(rounds)):
+        raise ConfigError(f"rounds = '{rounds}' is not allowed: a whole number from 1")
+    return int(rounds or 0)
 
 
 async def _done(act: Callable[[], str]) -> Response:
@@ -182,12 +225,12 @@ def live_page(view: View, place: PagePlace) -> Iterator[ServedPage]:
             yield page
         finally:
             ended.set()
-            watcher.join(_JOIN)
+            watcher.join(_JOIN + STAYS)
 
 
 def _watch(view: View, events: Events, ended: threading.Event) -> None:
     """Look again and again; at the end once more, so that open pages show how it ended."""
-    over = False
+    over, ran_at = False, -STAYS
     while not over:
         wait = EVERY
         if events.readers:
@@ -196,6 +239,9 @@ def _watch(view: View, events: Events, ended: threading.Event) -> None:
                 view.refresh(events.tell)
             except Exception as error:  # a page that fails never fails the run
                 log.warning("page: %s: %s", type(error).__name__, error)
-            wait = max(EVERY, (time.thread_time() - began) / SHARE)
+            wait = min(LONGEST, max(EVERY, (time.thread_time() - began) / SHARE))
+        ran_at = ran_at if view.over else time.monotonic()
         over = ended.is_set()
         ended.wait(wait)
+    if events.readers and view.over:
+        time.sleep(max(0.0, ran_at + STAYS - time.monotonic()))

@@ -8,9 +8,19 @@ from typing import Any
 from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.metric import ACCURACY
 from fedappeal.record.columns import MEAN, PAGE, PLAIN, Column, shown_in
-from fedappeal.record.folder import KIND
+from fedappeal.record.folder import KIND, RunFolder
 from fedappeal.record.follower import Follower
-from fedappeal.record.reader import LONGEST_REASON, RUNNING, SUMMED, WAITING, Record, Snapshot, figure, is_figure
+from fedappeal.record.reader import (
+    INTERRUPTED,
+    LONGEST_REASON,
+    RUNNING,
+    SUMMED,
+    WAITING,
+    Record,
+    Snapshot,
+    figure,
+    is_figure,
+)
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.clients import Clients
 
@@ -40,21 +50,25 @@ class RunState:
         self.path = path
         self._metric = ACCURACY
         self._follower = Follower(path, decisions=True)
+        self._abandoned = False
         self._begin()
 
     def _begin(self) -> None:
         self.clients = Clients()
         self._snapshot = Snapshot()
+        self._awaited: dict[str, Any] = {}
         self._rounds: list[dict[str, Any]] = []
         self._seconds: list[float] = []
 
     @property
     def state(self) -> str:
-        """The run's state, as `Snapshot` has it."""
-        return self._snapshot.state
+        """The run's state, as `Snapshot` has it; one whose process ended without a word was interrupted."""
+        state = self._snapshot.state
+        return INTERRUPTED if state == RUNNING and self._abandoned else state
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
         """Read what is new; return the new rounds, and whether everything was read anew."""
+        self._abandoned = RunFolder.is_abandoned(self.path)  # before the events: its last word has been written then
         news = self._follower.read()
         if news.anew:
             nodes = self.clients.nodes
@@ -62,6 +76,8 @@ class RunState:
             self.clients.nodes = nodes
         for line in news.events:
             self._snapshot.event(line)
+            if line.get("event") in ("enrolled", "waiting"):
+                self._awaited = {**self._awaited, "silent": (), **line}
             self.clients.event(line)
         self.clients.decided(news.decisions)
         self._metric = Record(self.path).metric  # known once a round is over
@@ -101,6 +117,7 @@ class RunState:
             "runtime": printable(runtime, 20),
             "state": self.state,
             "reason": one_line(self._snapshot.reason, LONGEST_REASON),
+            "awaited": self._awaits(figure(settings.get("clients"))) if self.state == WAITING else "",
             "round": self._snapshot.begun,
             "since": self._snapshot.since,
             "last": self._snapshot.last_round,
@@ -116,6 +133,15 @@ class RunState:
             "sums": dict(self._snapshot.totals),
             "latest": self._rounds[-1] if self._rounds else None,
         }
+
+    def _awaits(self, clients: float) -> str:
+        """Return what a run that has not begun its round waits for."""
+        if not self._awaited:
+            return "its processes are starting"
+        wanted = figure(self._awaited.get("wanted")) or clients
+        silent = self._awaited.get("silent")
+        more = f"; {len(silent)} called that have not answered yet" if isinstance(silent, list) and silent else ""
+        return f"{figure(self._awaited.get('enrolled')):.0f} of {wanted:.0f} have answered{more}"
 
     def _settings(self) -> tuple[dict[str, Any], str, int]:
         """Return the settings, the kind of runtime and the total of rounds; empty while they cannot be read."""

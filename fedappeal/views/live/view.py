@@ -10,7 +10,7 @@ from fedappeal.federation.remote import RemoteSuperLink, list_runs
 from fedappeal.flower.control import ControlError, Run
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.files import CONFIG
-from fedappeal.record.reader import RUNNING, WAITING
+from fedappeal.record.reader import INTERRUPTED, RUNNING, WAITING
 from fedappeal.views.live.actions import STOPPED, ForeignRun, NotDone
 from fedappeal.views.live.clients import STATES, Clients
 from fedappeal.views.live.run_state import RunState
@@ -22,6 +22,8 @@ SHARE = 0.003
 """Of the time of one core, what reading, questions to a SuperLink, and charts take at most, each."""
 MOST_RUNS = 50
 _UNDER_WAY = ("pending", "starting", "running")
+_UNSAID = (WAITING, RUNNING, INTERRUPTED)
+"""States of which the SuperLink may know more: a run that was stopped cannot say so."""
 
 Tell = Callable[[str, object], None]
 
@@ -31,9 +33,10 @@ class View:
 
     Args:
         actions: what can be done from the page.
-        path: the run's folder; None: that of the SuperLink's latest run, where this machine sees it.
+        path: the run's folder; None: the SuperLink's latest run, until another one is chosen.
         superlink: None: only the folder is read.
         lists_runs: whether the SuperLink's runs are shown; not those of one that has this run alone.
+        root: the SuperLink's working folder, where runs' relative folders start; None: it is not known here.
 
     Attributes:
         superlink: as above; `fedappeal local` has one as soon as its run has begun.
@@ -45,11 +48,13 @@ class View:
         path: Path | None = None,
         superlink: RemoteSuperLink | None = None,
         lists_runs: bool = True,
+        root: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.superlink = superlink
-        self._actions, self._lists_runs, self._clock = actions, lists_runs, clock
-        self._fixed = path is not None
+        self._actions, self._lists_runs, self._root, self._clock = actions, lists_runs, root, clock
+        self._chosen = "" if path is None else None
+        """The id of the run that is shown; empty: the latest one's; None: it is the given folder's."""
         self._run = RunState(path) if path is not None else None
         self._connected = Clients()
         """The SuperLink's nodes, where there is no run."""
@@ -66,8 +71,12 @@ class View:
     @property
     def over(self) -> bool:
         """Whether the run that is shown has ended, as far as was last read."""
+        return self._state not in ("", WAITING, RUNNING)
+
+    @property
+    def _state(self) -> str:
         run = self._told.get("run")
-        return bool(run and run["state"] not in (WAITING, RUNNING))
+        return str(run["state"]) if run else ""
 
     def everything(self) -> tuple[str, object]:
         """Return the event that says everything that was last read."""
@@ -76,12 +85,15 @@ class View:
 
     def refresh(self, tell: Tell) -> None:
         """Read what is new, and tell it: sections that changed, and new rounds."""
-        before = self._run
+        before, state = self._run, self._state
         self._ask()
+        self._show_chosen()
         fresh, anew = self._run.read() if self._run else ([], False)
         sections = self._sections()
         changed = {name: value for name, value in sections.items() if self._told.get(name) != value}
         self._told = sections
+        if state and self._state != state:  # what the SuperLink said before may be over, too
+            self._next_question = 0.0
         if anew or self._run is not before:
             tell(*self.everything())
             return
@@ -99,17 +111,48 @@ class View:
         Raises:
             NotDone: there is no such run; ControlError: the SuperLink refuses.
         """
-        known = next((run for run in self._runs if str(run.run_id) == run_id), None) if run_id else self._own_run()
-        if known is None and run_id:
-            raise NotDone("the SuperLink knows no such run")
-        return self._actions.stop(known.run_id if known else 0)
+        run = self._listed_run(run_id) if run_id else self._shown_run()
+        self._next_question = 0.0
+        return self._actions.stop(run.run_id if run else 0)
 
-    def resume(self) -> str:
-        """Continue the run that is shown; return what was done. Raises as `stop`."""
-        offered = self._told.get("actions", {}).get("resume")
+    def resume(self, rounds: int = 0) -> str:
+        """Continue the run that is shown; return what was done. Raises as `stop`.
+
+        Args:
+            rounds: its new total of rounds; 0: as it is.
+        """
+        offered = self._told.get("actions", {}).get("extend" if rounds else "resume")
         if self._run is None or not offered:
             raise NotDone("there is no run here that can be continued from this page")
-        return self._actions.resume(self._run.path)
+        self._next_question = 0.0
+        return self._actions.resume(self._run.path, rounds)
+
+    def start(self, file: str) -> str:
+        """Start a run from a settings file that is offered; return what was done. Raises as `stop`."""
+        self._next_question, self._chosen = 0.0, ""
+        return self._actions.start(file)
+
+    def choose(self, run_id: str) -> str:
+        """Show a run of the SuperLink, empty: its latest, on all open pages; raises as `stop`."""
+        self._chosen = str(self._listed_run(run_id).run_id) if run_id else ""
+        return f"run {run_id} is shown" if run_id else "the latest run is shown"
+
+    def latest_folder(self) -> Path | None:
+        """Return the folder of the SuperLink's latest run that this machine sees, asked anew; None: it sees none."""
+        if self.superlink is None:
+            return self.path
+        try:
+            runs = list_runs(self.superlink.address, self.superlink.root_certificates)
+        except ControlError:
+            return None
+        return next((path for run in reversed(runs) if (path := self._folder(run))), None)
+
+    def folder_of(self, run_id: str) -> Path:
+        """Return the folder of a run of the SuperLink, empty: of the shown one; raises as `stop`."""
+        path = self._folder(self._listed_run(run_id)) if run_id else self.path
+        if path is None:
+            raise NotDone("this machine does not see the run's folder")
+        return path
 
     def _ask(self) -> None:
         """Ask the SuperLink for its nodes and runs, where it is time to."""
@@ -126,33 +169,48 @@ class View:
         now = self._clock()
         # The whole time counts, for most of it is the SuperLink's; on a busy machine it is longer than the work.
         self._next_question = now + min(ASKED_WITHIN, max(ASKED_EVERY, (now - began) / SHARE))
-        if not self._fixed and (path := self._latest()) is not None and (self._run is None or self._run.path != path):
-            self._run = RunState(path)
         self._connected.nodes = nodes
         if self._run is not None:
             self._run.clients.nodes = nodes
 
-    def _latest(self) -> Path | None:
-        """Return the folder of the latest run that this machine sees; one that runs comes first."""
-        latest = self._runs[::-1]
-        for run in sorted(latest, key=lambda run: run.status not in _UNDER_WAY):
-            path = Path(run.folder)
-            if run.folder and path.is_absolute() and (path / CONFIG).is_file():
-                return path
-        return None
+    def _show_chosen(self) -> None:
+        """Show the run that was chosen, where that is another one."""
+        if self._chosen is None or (run := self._shown_run()) is None:
+            return
+        path = self._folder(run)
+        if path != self.path:
+            self._run = RunState(path) if path is not None else None
+            if self._run is not None:
+                self._run.clients.nodes = self._connected.nodes
 
-    def _own_run(self) -> Run | None:
-        """Return the shown run as the SuperLink knows it: the latest one of this folder."""
-        path = str(self.path)
-        return next((run for run in reversed(self._runs) if run.folder == path), None)
+    def _folder(self, run: Run) -> Path | None:
+        """Return a run's folder; None: this machine does not see it, or not yet."""
+        path = Path(run.folder)
+        if run.folder and self._root is not None:
+            path = self._root / path
+        return path if run.folder and path.is_absolute() and (path / CONFIG).is_file() else None
+
+    def _listed_run(self, run_id: str) -> Run:
+        for run in self._runs:
+            if str(run.run_id) == run_id:
+                return run
+        raise NotDone("the SuperLink knows no such run")
+
+    def _shown_run(self) -> Run | None:
+        """Return the shown run as the SuperLink knows it; of a folder the latest one."""
+        path = self.path
+        if self._chosen is None:
+            return next((run for run in reversed(self._runs) if path and self._folder(run) == path), None)
+        latest = self._runs[-1] if self._runs else None
+        chosen = next((run for run in self._runs if str(run.run_id) == self._chosen), latest)
+        same = (run for run in reversed(self._runs) if chosen and run.folder and run.folder == chosen.folder)
+        return next(same, chosen)
 
     def _sections(self) -> dict[str, Any]:
         seen = self._run if self._run and (self._run.path / CONFIG).is_file() else None
-        run = seen.section() if seen else None
-        if run is not None:
-            known = self._own_run()
-            if known is not None and known.status in ("failed", STOPPED) and run["state"] in (WAITING, RUNNING):
-                run |= {"state": known.status, "left": None}
+        run, listed = seen.section() if seen else None, self._shown_run()
+        if run and listed and listed.status in ("failed", STOPPED) and run["state"] in _UNSAID:
+            run |= {"state": listed.status, "left": None, "awaited": ""}
         clients = seen.clients if seen else self._connected
         state, runtime = (run["state"], run["runtime"]) if run else ("", "")
         superlink = None
@@ -160,7 +218,12 @@ class View:
             superlink = {
                 "address": self.superlink.address,
                 "problem": self._problem,
-                "runs": [{**each.as_dict(), "under-way": each.status in _UNDER_WAY} for each in self._listed()],
+                "runs": [
+                    {**each.as_dict(), "under-way": each.status in _UNDER_WAY, "seen": self._folder(each) is not None}
+                    for each in self._runs[: -MOST_RUNS - 1 : -1]
+                ],
+                "shown": str(listed.run_id) if listed else "",
+                "latest": self._chosen == "",
             }
         return {
             "run": run,
@@ -170,6 +233,3 @@ class View:
             "superlink": superlink,
             "actions": self._actions.offers(state, runtime, self.path),
         }
-
-    def _listed(self) -> list[Run]:
-        return self._runs[: -MOST_RUNS - 1 : -1]

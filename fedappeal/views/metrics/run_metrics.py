@@ -1,8 +1,9 @@
 """A run's metrics, read from its folder each time that they are asked for: a run never waits for them."""
 
+import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,25 @@ class FolderMetrics(CollectorRegistry):
             self._run.round(line)
         for line in news.events:
             self._run.event(line)
+
+
+class LatestMetrics(FolderMetrics):
+    """All metrics of a SuperLink's latest run; which one that is, is asked each time.
+
+    Args:
+        latest: returns its folder; None: that cannot be told.
+        connected: counts the connected clients.
+    """
+
+    def __init__(self, latest: Callable[[], Path | None], connected: CountConnected) -> None:
+        super().__init__(Path(os.devnull), connected)
+        self._latest = latest
+
+    def _read(self) -> None:
+        folder = self._latest()
+        if folder is not None and folder != self._folder:
+            self._folder, self._follower, self._run = folder, Follower(folder), None
+        super()._read()
 
 
 class RunMetrics:

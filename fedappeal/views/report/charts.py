@@ -90,7 +90,8 @@ def _chart(column: Column, groups: Sequence[Curve]) -> Chart | None:
         return None
     alt = f"{title} over the rounds. {'; '.join(words)}."
     axes = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": title}, "rangemode": "tozero"}}
-    return chart_of(title, alt, traces, {**axes, "showlegend": len(groups) > 1, "legend": LEGEND})
+    one = {"meta": {"column": column.key, "scale": column.scale}} if len(traces) == 1 else {}
+    return chart_of(title, alt, traces, {**axes, **one, "showlegend": len(groups) > 1, "legend": LEGEND})
 
 
 def _faint(colour: str) -> str:

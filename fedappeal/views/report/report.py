@@ -71,8 +71,7 @@ def write_report(
     alone = len(runs) == 1 and not empty
     if alone:
         folder = find_runs(paths[0])[0]
-        title = f"{runs[0].settings['strategy']} on {runs[0].task}"
-        sections = _of_one(reported(folder, runs[0]), found)
+        title, sections = _of_one(reported(folder, runs[0]), found)
     else:
         folder = paths[0] if len(paths) == 1 else Path()
         title, sections = f"{counted(len(runs), 'run')} compared", _of_several(found, empty)
@@ -85,6 +84,16 @@ def write_report(
     except OSError as error:
         raise ConfigError(f"output = '{output}' cannot be written: {error.strerror}") from None
     return output
+
+
+def report_text(path: Path) -> str:
+    """Return one run's report with Plotly's script in it; errors as `write_report`."""
+    check_plotly()
+    from plotly.offline import get_plotlyjs
+
+    runs, _ = read_runs([path])
+    title, sections = _of_one(reported(path, runs[0]), compare_runs(runs, ""))
+    return page(title, sections, inline_script(get_plotlyjs()))
 
 
 def _script(folder: Path, output: Path, inside: bool) -> str:
@@ -116,7 +125,7 @@ def _charts(shown: ReportedRun, found: Sequence[Comparison]) -> list[Chart]:
     return charts + ([measured] if measured else []) + [costs_chart(run.lines)]
 
 
-def _of_one(shown: ReportedRun, found: Sequence[Comparison]) -> list[Section]:
+def _of_one(shown: ReportedRun, found: Sequence[Comparison]) -> tuple[str, list[Section]]:
     run, charts = shown.run, _charts(shown, found)
     failures = [Table("Failures by reason", ("reason", "times"), _rows(shown.failures))] if shown.failures else []
     settings = Table("Settings", ("setting", "value"), _rows(used_settings(run.settings).items()))
@@ -124,7 +133,8 @@ def _of_one(shown: ReportedRun, found: Sequence[Comparison]) -> list[Section]:
     sections = [Section("What came out", [run_verdict(run)]), Section("Over the rounds", charts=charts)]
     if failures:
         sections.append(Section("Failures", tables=failures))
-    return [*sections, Section("How it was run", folded=[settings, facts])]
+    sections.append(Section("How it was run", folded=[settings, facts]))
+    return f"{run.settings['strategy']} on {run.task}", sections
 
 
 def _of_several(found: Sequence[Comparison], empty: Sequence[str]) -> list[Section]:

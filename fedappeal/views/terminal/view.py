@@ -87,7 +87,14 @@ class RunView:
         self.heading()
         if not as_json():
             self._status.start()
-        self._doing(doing)
+        self.doing(doing)
+
+    def doing(self, text: str) -> None:
+        """Show what is being done, or waited for, before rounds are shown."""
+        if self.console.is_terminal and not as_json():
+            self._doing(text)
+        else:
+            self._say(text)
 
     def stop(self) -> None:
         """Stop showing progress, and the clock: trackers may be waited for yet."""
@@ -184,7 +191,7 @@ class RunView:
         enrolled, wanted, silent = line["enrolled"], line["wanted"], line["silent"]
         named = [f"node {printable(node, SHOWN_ID)}" for node in silent[:_MOST_NAMED]]
         named += [f"{len(silent) - _MOST_NAMED} more"] if len(silent) > _MOST_NAMED else []
-        who = f"; connected, but silent (paused?): {', '.join(named)}" if silent else ""
+        who = f"; called, without an answer yet (starting, or paused): {', '.join(named)}" if silent else ""
         self._say(
             f"{enrolled} of {wanted} clients enrolled; waiting up to {printable(line['seconds'], SHOWN_ID)} s for "
             f"{wanted - enrolled} more{who}"

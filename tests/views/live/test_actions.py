@@ -1,5 +1,7 @@
 """Stop and resume: what is done, and the command where it cannot be done from here."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.settings.config import ConfigError
 from fedappeal.views.live import actions as module
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
 
@@ -30,11 +33,15 @@ def test_a_run_of_another_process_has_commands_in_place_of_buttons() -> None:
 
 
 def test_a_run_of_a_superlink_is_stopped_and_resumed_from_the_page() -> None:
-    assert REMOTE.offers("running", "submitted", RUN) == {"stop": True, "resume": False, "commands": []}
+    def offered(state: str, runtime: str = "submitted") -> list[str]:
+        return [name for name in ("stop", "resume", "extend") if REMOTE.offers(state, runtime, RUN)[name]]
+
+    assert offered("running") == ["stop"]
     for state in ("failed", "interrupted", "stopped"):
-        assert REMOTE.offers(state, "submitted", RUN) == {"stop": False, "resume": True, "commands": []}
+        assert offered(state) == ["resume", "extend"]
+        assert offered(state, "local") == []
         assert REMOTE.offers(state, "local", RUN)["commands"][0]["command"].startswith("fedappeal resume")
-    assert REMOTE.offers("finished", "submitted", RUN) == {"stop": False, "resume": False, "commands": []}
+    assert offered("finished") == ["extend"]
 
 
 def test_stopping_says_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +76,43 @@ def test_resuming_is_the_command_without_waiting(monkeypatch: pytest.MonkeyPatch
     assert command[:5] == [sys.executable, "-P", "-m", "fedappeal.cli.main", "resume"]
     where = ["--superlink", "127.0.0.1:8000", "--root-certificates", "ca.crt"]
     assert command[5:] == [str(RUN), "--detach", *where]
+    SubmittedRun(REMOTE.superlink, "", allow=("mine", ".")).resume(RUN, 40)
+    more = ["--rounds", "40", "--allow", "mine", "--allow", "."]
+    assert commands[1][5:] == [str(RUN), *more, "--detach", "--superlink", "127.0.0.1:8000"]
+
+
+def test_a_run_is_started_from_a_settings_file_of_the_folder_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **options: (commands.append(command), done(0, "9\n", ""))[1]
+    )
+    (tmp_path / "daily.toml").write_text("clients = 3\nask-on = false\n[maxfl]\nserver-lr = 0.5\n")
+    for name, text in (
+        ("foreign", "strategy = 'mine:Strategy'"), ("out", "out = '/etc'"), ("bad", "rounds = -1"), ("no", "= 1")
+    ):  # fmt: skip
+        (tmp_path / f"{name}.toml").write_text(text)
+    (tmp_path / "large.toml").write_text("#" * 70_000)
+    os.mkfifo(tmp_path / "pipe.toml")
+    actions = SubmittedRun(RemoteSuperLink("127.0.0.1:8000"), "", tmp_path)
+    files = ["bad.toml", "daily.toml", "foreign.toml", "large.toml", "no.toml", "out.toml", "pipe.toml"]
+    assert actions.offers("", "", None)["files"] == files
+    assert actions.start("daily.toml") == "run 9 was started"
+    [command] = commands
+    assert command[4:8] == ["submit", "--clients=3", "--no-ask-on", "--set"]
+    assert command[8] == "maxfl.server-lr=0.5"
+    assert re.fullmatch(rf"--out={tmp_path}/\d{{8}}-\d{{6}}-daily", command[9])
+    for file, said in (
+        ("../daily.toml", "no run is started"), ("nowhere.toml", "no run is started"), ("out.toml", "out = '/etc'"),
+        ("foreign.toml", "runs only with --allow mine"), ("bad.toml", "rounds = -1"), ("no.toml", "cannot be read"),
+        ("large.toml", "at most 65536 bytes"), ("pipe.toml", "is not allowed"),
+    ):  # fmt: skip
+        with pytest.raises((NotDone, ConfigError), match=re.escape(said)):
+            actions.start(file)
+    with pytest.raises(NotDone, match="no run is started"):
+        REMOTE.start("daily.toml")
+    assert len(commands) == 1
 
 
 @pytest.mark.parametrize(

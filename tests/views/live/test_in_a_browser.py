@@ -54,8 +54,8 @@ class Stopped(ForeignRun):
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run of thirty rounds with a client whose name is markup, and reasons of the same kind."""
+def run(tmp_path: Path) -> Iterator[Path]:
+    """A run under way of thirty rounds with a client whose name is markup, and reasons of the same kind."""
     path = a_run(tmp_path / "run", [], strategy="maxfl", rounds=40)
     folder = RunFolder.open(path)
     for number, (client, examples) in enumerate({"anna": 60, "bert": 75, MARKUP: 20}.items()):
@@ -68,7 +68,8 @@ def run(tmp_path: Path) -> Path:
         counts = {"round": n, "asked": 3, "left": 0, "failed": 1, "bytes_up": 500_000 + n, "bytes_down": 10**6}
         why = NO_ANSWER if n % 3 else f"ValueError: {MARKUP}"
         folder.append(HISTORY, {**counts, **line, "seconds": 1.25, "failures": {MARKUP: why}})
-    return path
+    with folder.alone():
+        yield path
 
 
 def shown_rounds(page: object) -> list[dict[str, float]]:

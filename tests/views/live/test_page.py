@@ -2,7 +2,10 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -95,6 +98,44 @@ def test_the_operator_alone_stops_a_run(operator: httpx.Client, page: ServedPage
     assert (answer.status_code, answer.json(), actions.stopped) == (200, {"said": "run 7 was stopped"}, 1)
 
 
+def test_a_report_is_made_for_the_operator_and_reaches_nothing_of_the_page(
+    operator: httpx.Client, page: ServedPage
+) -> None:
+    assert httpx.get(f"http://{page.address}/report", trust_env=False).status_code == 403
+    answer = operator.get("/report")
+    assert (answer.status_code, "What came out" in answer.text) == (200, True)
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none'")
+    assert "allow-same-origin" not in policy
+    missing = operator.get("/report", params={"run": "7"})
+    assert (missing.status_code, missing.text) == (409, "the SuperLink knows no such run\n")
+
+
+def test_open_pages_are_told_how_the_run_ended_before_they_are_left(path: Path, actions: Stopping) -> None:
+    folder, told = RunFolder.open(path), []
+    with folder.alone():
+        folder.event("round", round=2)
+        with live_page(View(actions, path), PagePlace(0)) as page:
+            known = {"Authorization": f"Bearer {page.token}"}
+            client = httpx.Client(base_url=f"http://{page.address}", headers=known, trust_env=False, timeout=30)
+            begun = threading.Event()
+
+            def read() -> None:
+                with suppress(httpx.HTTPError), client.stream("GET", "/events") as stream:
+                    for line in stream.iter_lines():
+                        begun.set()
+                        told.append(line)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            assert begun.wait(30)
+            folder.event("interrupted")
+    reader.join(30)
+    client.close()
+    states = [json.loads(line[6:])["state"] for name, line in pairwise(told) if name == "event: run"]
+    assert states[-1] == "interrupted"
+
+
 def test_what_is_not_done_is_said(operator: httpx.Client, page: ServedPage) -> None:
     mine = {"Origin": f"http://{page.address}"}
     answer = operator.post("/resume", headers=mine)
@@ -102,6 +143,16 @@ def test_what_is_not_done_is_said(operator: httpx.Client, page: ServedPage) -> N
         409,
         {"said": "there is no run here that can be continued from this page"},
     )
+    for rounds in ("0", "-3", "x", "9" * 10):
+        answer = operator.post("/resume", headers=mine, json={"rounds": rounds})
+        assert (answer.status_code, "a whole number from 1" in answer.text) == (409, True)
+    for place, body, said in (
+        ("/start", {"file": "../x.toml"}, "no run is started from this page"),
+        ("/choose", {"run": "7"}, "the SuperLink knows no such run"),
+    ):
+        assert operator.post(place, json=body).status_code == 403  # without the page's own Origin
+        answer = operator.post(place, headers=mine, json=body)
+        assert (answer.status_code, said in answer.json()["said"]) == (409, True)
     answer = operator.post("/stop", headers=mine, json={"run": "123\n"})
     assert (answer.status_code, answer.json()) == (409, {"said": "the SuperLink knows no such run"})
     for body in (b"[", b"[1]", b'{"run": {"a": 1}}'):

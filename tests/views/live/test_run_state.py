@@ -55,12 +55,13 @@ def test_events_say_how_it_stands(tmp_path: Path) -> None:
         ("failed", {"reason": "no client fits"}, "failed"),
         ("finished", {"round": 3, "reason": ""}, "finished"),
     ):
-        folder.event(kind, **facts)
-        state.read()
-        assert state.state == expected
-        section = state.section()
-        assert (section["left"] is None) == (expected not in ("waiting", "running"))
-        assert section["reason"] == ("no client fits" if kind == "failed" else "")
+        with folder.alone():  # its process is there
+            folder.event(kind, **facts)
+            state.read()
+            assert state.state == expected
+            section = state.section()
+            assert (section["left"] is None) == (expected not in ("waiting", "running"))
+            assert section["reason"] == ("no client fits" if kind == "failed" else "")
 
 
 def test_failures_are_counted_and_told_of_the_client(tmp_path: Path) -> None:
@@ -115,3 +116,23 @@ def test_a_folder_that_is_not_there_yet_is_a_run_that_waits(tmp_path: Path) -> N
     state = RunState(tmp_path / "later")
     assert state.read() == ([], False)
     assert (state.section()["state"], state.section()["total"], state.section()["left"]) == ("waiting", 0, None)
+
+
+def test_what_is_awaited_before_the_first_round_is_said(tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", [], clients=3)
+    folder, state = RunFolder.open(path), RunState(path)
+    said = []
+    for event in (
+        {},
+        {"kind": "enrolled", "enrolled": 1},
+        {"kind": "waiting", "enrolled": 1, "wanted": 3, "silent": ["7", "8"]},
+        {"kind": "enrolled", "enrolled": 3},
+    ):
+        if event:
+            folder.event(**event)  # type: ignore[arg-type]
+        state.read()
+        said.append(state.section()["awaited"])
+    more = "; 2 called that have not answered yet"
+    assert said == [
+        "its processes are starting", "1 of 3 have answered", f"1 of 3 have answered{more}", "3 of 3 have answered"
+    ]  # fmt: skip

@@ -146,7 +146,7 @@ def test_without_a_run_the_superlinks_latest_is_shown(tmp_path: Path, superlink:
     first, second = a_run(tmp_path / "first", []), a_run(tmp_path / "second", [])
     for runs, expected in (
         ([a_listed_run(4, "completed", first)], first),
-        ([a_listed_run(4, "running", first), a_listed_run(5, "failed", second)], first),
+        ([a_listed_run(4, "running", first), a_listed_run(5, "failed", second)], second),
         ([a_listed_run(4, "running", first), a_listed_run(5, "pending", second)], second),
     ):
         superlink.runs = runs
@@ -174,14 +174,22 @@ def test_a_superlink_that_is_away_is_said_and_nodes_count_as_unknown(
 
 
 class Asked(ForeignRun):
-    """ForeignRun that take down what they were asked."""
+    """Actions that take down what they were asked."""
 
     def __init__(self) -> None:
         self.stopped: list[int] = []
+        self.resumed: list[tuple[Path, int]] = []
+
+    def offers(self, state: str, runtime: str, path: Path | None) -> dict[str, Any]:
+        return {"stop": True, "resume": True, "extend": state == "finished", "commands": [], "files": []}
 
     def stop(self, run_id: int) -> str:
         self.stopped.append(run_id)
         return "stopped"
+
+    def resume(self, path: Path, rounds: int = 0) -> str:
+        self.resumed.append((path, rounds))
+        return "it continues"
 
 
 def test_a_run_is_stopped_by_its_id_or_as_the_one_that_is_shown(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
@@ -203,7 +211,7 @@ def test_a_stopped_run_is_known_from_the_superlink(tmp_path: Path, superlink: Su
     view.refresh(pages)
     told = dict(pages.told)
     assert told["run"]["state"] == "stopped"
-    assert told["actions"] == {"stop": False, "resume": True, "commands": []}
+    assert told["actions"] == {"stop": False, "resume": True, "extend": True, "commands": [], "files": []}
 
 
 @pytest.mark.parametrize("actions", [OwnRun(), ForeignRun()])
@@ -212,3 +220,60 @@ def test_what_is_not_offered_is_not_done(tmp_path: Path, actions: ForeignRun) ->
     view.refresh(Pages())
     with pytest.raises(NotDone, match="no run here that can be continued"):
         view.resume()
+
+
+def test_a_run_is_chosen_and_the_latest_again(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
+    clock, pages = Clock(), Pages()
+    first, second = a_run(tmp_path / "first", []), a_run(tmp_path / "second", [])
+    superlink.runs = [a_listed_run(4, "completed", "first"), a_listed_run(5, "running", second)]
+    view = View(ForeignRun(), None, SUPERLINK, root=tmp_path, clock=clock)
+    view.refresh(pages)
+    assert (view.path, view.folder_of("4"), view.folder_of("")) == (second, first, second)
+    view.choose("4")
+    view.refresh(pages)
+    assert view.path == first
+    shown = dict(pages.told)["all"]["superlink"]
+    assert (shown["shown"], shown["latest"], [run["seen"] for run in shown["runs"]]) == ("4", False, [True, True])
+    superlink.runs = [*superlink.runs, a_listed_run(6, "pending", "/not/here/yet")]
+    clock.now += 2 * ASKED_EVERY
+    view.refresh(pages)
+    assert view.path == first
+    view.choose("")
+    view.refresh(pages)
+    assert view.path is None
+    assert view.everything()[1]["superlink"]["shown"] == "6"  # type: ignore[index]
+    for act in (view.choose, view.folder_of):
+        with pytest.raises(NotDone, match="knows no such run"):
+            act("../first")
+    with pytest.raises(NotDone, match="does not see"):
+        view.folder_of("6")
+
+
+def test_a_run_that_has_ended_is_extended_to_a_new_total(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
+    actions, path = Asked(), a_run(tmp_path / "run", [])
+    view = View(actions, path, SUPERLINK)
+    view.refresh(Pages())
+    with pytest.raises(NotDone, match="no run here"):
+        view.resume(9)
+    RunFolder.open(path).event("finished", round=1)
+    view.refresh(Pages())
+    assert (view.resume(9), view.resume(), actions.resumed) == ("it continues",) * 2 + ([(path, 9), (path, 0)],)
+
+
+def test_a_run_whose_process_has_gone_is_over_and_the_superlink_is_asked_at_once(
+    tmp_path: Path, superlink: SuperLinkOfTests
+) -> None:
+    """As when another process stops it: the folder says nothing, its lock does."""
+    path, clock = a_run(tmp_path / "run", []), Clock()
+    superlink.runs = [a_listed_run(1, "running", path)]
+    view, states, folder = View(ForeignRun(), path, SUPERLINK, clock=clock), [], RunFolder.open(path)
+    with folder.alone():
+        folder.event("round", round=1)
+        view.refresh(Pages())
+        states.append(view.everything()[1]["run"]["state"])  # type: ignore[index]
+    superlink.runs = [a_listed_run(1, "stopped", path)]
+    for _ in range(2):
+        view.refresh(Pages())
+        states.append(view.everything()[1]["run"]["state"])  # type: ignore[index]
+    assert states == ["running", "interrupted", "stopped"]
+    assert view.over

@@ -151,9 +151,10 @@ def test_whom_a_run_waits_for_and_how_long_is_said() -> None:
     waiting = {"event": "waiting", "enrolled": 2, "wanted": 3, "seconds": 295, "silent": []}
     assert told(waiting, {**waiting, "silent": ["71"]}, {**waiting, "silent": list("abcde")}) == [
         "2 of 3 clients enrolled; waiting up to 295 s for 1 more",
-        "2 of 3 clients enrolled; waiting up to 295 s for 1 more; connected, but silent (paused?): node 71",
-        "2 of 3 clients enrolled; waiting up to 295 s for 1 more; connected, but silent (paused?): "
-        "node a, node b, node c, 2 more",
+        "2 of 3 clients enrolled; waiting up to 295 s for 1 more; called, without an answer yet (starting, "
+        "or paused): node 71",
+        "2 of 3 clients enrolled; waiting up to 295 s for 1 more; called, without an answer yet (starting, "
+        "or paused): node a, node b, node c, 2 more",
     ]
 
 

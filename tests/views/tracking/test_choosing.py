@@ -8,7 +8,7 @@ import pytest
 
 import fedappeal
 from fedappeal.cli.onlookers import CommandOnlookers
-from fedappeal.cli.option_groups import FollowOptions, ResumeOptions
+from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.start import onlookers_to_resume, resume_run, start_local, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.record.reader import Record
@@ -48,7 +48,7 @@ def own_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def followed(tracker: str) -> CommandOnlookers:
-    return FollowOptions([tracker]).onlookers({})[0]
+    return WatchOptions([tracker]).onlookers({})[0]
 
 
 def test_settings_of_trackers_are_taken_out_of_the_runs() -> None:
@@ -102,10 +102,10 @@ def test_a_submitted_run_is_tracked_where_its_folder_is_seen_and_waited_for(tmp_
 
 def test_a_continuation_takes_settings_of_its_trackers_alone() -> None:
     own = "tests.views.tracking.recorder:Kept"
-    onlookers = onlookers_to_resume(FollowOptions([own]), ["kept.size=4"])
+    onlookers = onlookers_to_resume(WatchOptions([own]), ["kept.size=4"])
     assert [make().settings.size for make in onlookers.trackers] == [4]
     with pytest.raises(ConfigError, match=r"set = 'maxfl\.server-lr' is not allowed: a run continues with its"):
-        onlookers_to_resume(FollowOptions([own]), ["maxfl.server-lr=1"])
+        onlookers_to_resume(WatchOptions([own]), ["maxfl.server-lr=1"])
 
 
 def diary(folder: Path) -> list[str]:

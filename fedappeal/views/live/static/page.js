@@ -24,8 +24,11 @@ const parts = {
 
 function showRun() {
   const run = shown.run;
-  byId("title").textContent = document.title = run ? run.title : "Waiting for a run whose folder is on this machine";
-  byId("where").textContent = run ? `${run.folder}${run.seed === null ? "" : `, seed ${run.seed}`}` : "";
+  const listed = shownRun();
+  byId("title").textContent = document.title = run ? run.title
+    : listed && listed.strategy ? `${listed.strategy} on ${listed.task}` : "No run yet";
+  byId("where").textContent = run ? `${run.folder}${run.seed === null ? "" : `, seed ${run.seed}`}`
+    : listed ? listed.folder : "";
   const bar = byId("progress");
   bar.hidden = !run || !run.total;
   if (run && run.total) {
@@ -39,12 +42,15 @@ function showRun() {
 function showStatus() {
   const run = shown.run;
   if (!run) {
-    say("status", "no run is shown");
+    const listed = shownRun(), said = listed && (listed["under-way"]
+      ? "its server process is starting; its folder is not there yet, or not seen from this machine"
+      : "its folder is not seen from this machine");
+    say("status", listed ? `run ${listed["run-id"]}: ${listed.status}; ${said}` : "no run is shown");
     return;
   }
   const of = `of ${whole(run.total)}`;
   const said = {
-    waiting: `waiting for clients${run.last ? `, after round ${whole(run.last)} ${of}` : ""}`,
+    waiting: `waiting for clients${run.last ? `, after round ${whole(run.last)} ${of}` : ""}: ${run.awaited}`,
     running: `running: round ${whole(run.round)} ${of}`,
     finished: `finished after round ${whole(run.last)} ${of}`,
     failed: `failed after round ${whole(run.last)} ${of}`,
@@ -53,6 +59,9 @@ function showStatus() {
   }[run.state] || run.state;
   say("status", run.reason ? `${said}: ${run.reason}` : said);
 }
+
+// The run that is shown as the SuperLink has it, where it has it.
+const shownRun = () => shown.superlink && shown.superlink.runs.find(run => run["run-id"] === shown.superlink.shown);
 
 // Screen readers say a status each time that it is set, so it is set where it changes alone.
 function say(id, text) {
@@ -125,9 +134,16 @@ function showActions() {
   const actions = shown.actions;
   byId("stop").hidden = !actions.stop;
   byId("resume").hidden = !actions.resume;
+  byId("extend-part").hidden = !actions.extend;
+  if (actions.extend && !byId("total").value && shown.run) byId("total").value = 2 * shown.run.total;
+  byId("start-part").hidden = !actions.files.length;
+  if ([...byId("files").options].map(option => option.value).join() !== actions.files.join()) {
+    byId("files").replaceChildren(...actions.files.map(file => element("option", file)));
+  }
   byId("commands").replaceChildren(...actions.commands.map(({ what, command }) => element("p", "", {
     css: "soft", inside: [`To ${what}${command ? ": " : ""}`, ...(command ? [element("code", command)] : [])] })));
-  byId("control").hidden = !(actions.stop || actions.resume || actions.commands.length || byId("said").textContent);
+  byId("control").hidden = !(actions.stop || actions.resume || actions.extend || actions.files.length
+    || actions.commands.length || byId("said").textContent);
 }
 
 function showRuns() {
@@ -135,14 +151,24 @@ function showRuns() {
   byId("runs-part").hidden = !superlink || !(superlink.runs.length || superlink.problem);
   if (!superlink) return;
   byId("superlink").textContent = superlink.problem || `SuperLink ${superlink.address}`;
+  byId("latest").hidden = superlink.latest;
   fill("runs", superlink.runs.map(run => {
-    const stop = element("button", "Stop");
-    stop.type = "button";
-    stop.setAttribute("aria-label", `Stop run ${run["run-id"]}`);
-    stop.addEventListener("click", () => ask(`Stop run ${run["run-id"]}?`, () => send("/stop", { run: run["run-id"] })));
-    return row([heading(run["run-id"]), cell(run.status), cell(run.strategy || "-"), cell(run.task || "-"),
-      cell(minute(run.started)), cell("", { inside: run["under-way"] ? [stop] : [] })]);
+    const id = run["run-id"], is = id === superlink.shown, can = [];
+    if (!is) can.push(button("Show", `Show run ${id}`, () => send("/choose", { run: id })));
+    if (run.seen) {
+      const report = element("a", "Report");
+      report.href = `/report?run=${id}`;
+      report.target = "_blank";
+      report.setAttribute("aria-label", `Report of run ${id}`);
+      can.push(report);
+    }
+    if (run["under-way"]) {
+      can.push(button("Stop", `Stop run ${id}`, () => ask(`Stop run ${id}?`, () => send("/stop", { run: id }))));
+    }
+    return row([heading(is ? `${id} (shown)` : id), cell(run.status), cell(run.strategy || "-"), cell(run.task || "-"),
+      cell(minute(run.started)), cell("", { inside: can })]);
   }));
+  if (!shown.run) showRun();
 }
 
 function ask(question, then) {
@@ -152,6 +178,14 @@ function ask(question, then) {
   byId("no").onclick = () => sure.close();
   sure.showModal();
   byId("no").focus();
+}
+
+function button(text, label, act) {
+  const made = element("button", text);
+  made.type = "button";
+  made.setAttribute("aria-label", label);
+  made.addEventListener("click", act);
+  return made;
 }
 
 async function send(where, body = {}) {
@@ -169,9 +203,12 @@ async function send(where, body = {}) {
 
 byId("stop").addEventListener("click", () => ask("Stop the run? What is finished stays.", () => send("/stop")));
 byId("resume").addEventListener("click", () => send("/resume"));
+byId("extend").addEventListener("click", () => send("/resume", { rounds: byId("total").value }));
+byId("start").addEventListener("click", () => send("/start", { file: byId("files").value }));
+byId("latest").addEventListener("click", () => send("/choose"));
 
 // Charts: made by the server on demand, drawn by Plotly where it is installed there.
-const charts = { figures: [], due: 0, waiting: false, rounds: -1, plotly: null };
+const charts = { figures: [], of: 0, due: 0, waiting: false, rounds: -1, plotly: null };
 
 function plotly() {
   charts.plotly ??= new Promise((resolve, reject) => {
@@ -197,11 +234,10 @@ async function refreshCharts() {
     say("verdict", told.verdict);
     if (told.charts.length) {
       await plotly();
-      showCharts(told.charts);
+      showCharts(told.charts, last);
     } else {
       charts.figures = [];
-      const plain = shown.run ? shown.run.charts : [];
-      byId("charts").replaceChildren(...plain.map(({ title, key }) => plainChart(title, shown.rounds, key)).filter(Boolean));
+      showPlain();
     }
     charts.rounds = last;
   } catch (error) {
@@ -212,7 +248,13 @@ async function refreshCharts() {
   }
 }
 
-function showCharts(found) {
+function showPlain() {
+  const plain = shown.run ? shown.run.charts : [];
+  byId("charts").replaceChildren(...plain.map(({ title, key }) => plainChart(title, shown.rounds, key)).filter(Boolean));
+}
+
+function showCharts(found, last) {
+  charts.of = last;
   if (charts.figures.length !== found.length || !byId("charts").querySelector(".js-plotly-plot")) {
     byId("charts").replaceChildren(...found.map((chart, number) => {
       const box = element("div", "", { css: chart.tall ? "chart tall" : "chart" });
@@ -225,17 +267,29 @@ function showCharts(found) {
   drawCharts();
 }
 
-function drawCharts() {
+// A curve of a column of the history gets the rounds that came after it was made: it is as new as the table.
+function withRounds(figure) {
+  const key = figure.layout.meta?.column, [trace] = figure.data;
+  if (!key) return figure;
+  const [over, under] = key.split("/"), value = line => under ? line[over] / line[under] : line[over];
+  const fresh = shown.rounds.filter(line => line.round > trace.x.at(-1) && Number.isFinite(value(line)));
+  if (!fresh.length) return figure;
+  return { ...figure, data: [{ ...trace, mode: "lines", x: [...trace.x, ...fresh.map(line => line.round)],
+    y: [...trace.y, ...fresh.map(line => figure.layout.meta.scale * value(line))] }] };
+}
+
+function drawCharts(all = true) {
   charts.figures.forEach((chart, number) => {
     const box = byId(`chart-${number}`), place = box.parentElement;
-    place.firstElementChild.textContent = chart.title;
+    const figure = withRounds(chart.figure), old = shown.run && shown.run.last > charts.of && figure === chart.figure;
+    place.firstElementChild.textContent = old ? `${chart.title} (to round ${whole(charts.of)})` : chart.title;
     place.lastElementChild.textContent = chart.alt;
     box.className = box.className.replace(/\btall\b/, "").trim() + (chart.tall ? " tall" : "");
     box.setAttribute("aria-label", chart.alt);
-    drawFigure(box.id, chart.figure);
+    if (all || figure !== chart.figure) drawFigure(box.id, figure);
   });
 }
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts());
 
 // What the server tells.
 const events = new EventSource("/events");
@@ -246,7 +300,9 @@ const lost = text => {
 events.onopen = () => lost("");
 events.onerror = () => lost(events.readyState === EventSource.CLOSED
   ? "This page was refused: visit the address that was printed, or reload."
-  : "Not connected: the process that serves this page has ended, or does not answer. What is shown is the last it told.");
+  : shown.run && !["waiting", "running"].includes(shown.run.state)
+    ? "The run is over, and the command that served this page has ended with it. What is shown is the run's end."
+    : "Not connected: the process that serves this page has ended, or does not answer. What is shown is the last it told.");
 events.addEventListener("all", event => {
   Object.assign(shown, JSON.parse(event.data));
   for (const show of Object.values(parts)) show();
@@ -260,5 +316,9 @@ for (const name of Object.keys(parts).filter(name => name !== "rounds")) {
     refreshCharts();
   });
 }
-events.addEventListener("rounds", event => addRounds(JSON.parse(event.data)));
+events.addEventListener("rounds", event => {
+  addRounds(JSON.parse(event.data));
+  if (charts.figures.length) drawCharts(false);
+  else showPlain();
+});
 window.setInterval(() => { showFacts(); refreshCharts(); }, 2000);
