@@ -23,7 +23,7 @@ _MODULES = {
     "maxfl-figure3": "maxfl.clusters",
     "maxfl-table4": "maxfl.clusters",
     "maxfl-table5": "maxfl.clusters",
-    "maxfl-table7": "maxfl.fairness",
+    "maxfl-table7": "maxfl.clusters",
     "maxfl-figure1": "maxfl.appeal_accuracy",
     "maxfl-figure4": "maxfl.mean",
     "maxfl-figure5": "maxfl.mean",
@@ -35,8 +35,8 @@ _MODULES = {
     "adagd-figure5": "adagd.contours",
     "adagd-figure7a": "adagd.retention",
     "adagd-figure7b": "adagd.steps",
-    "fedalign-figure1": "fedalign.benchmarks",
-    "fedalign-figure2": "fedalign.synthetic",
+    "fedalign-figure1": "fedalign",
+    "fedalign-figure2": "fedalign",
     "volunteers": "volunteers",
 }
 """Name -> module in this folder, in the order in which they are listed."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedappeal.reproductions import load_experiment
-from fedappeal.reproductions.fedalign.settings import ACCURACY_MEAN, ALL, ALL_LATER, FEDALIGN, PRIORITY_ONLY
+from fedappeal.reproductions.fedalign import ACCURACY_MEAN, ALL, ALL_LATER, FEDALIGN, PRIORITY_ONLY
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment, Missing, Results, RunResult
 from server.build import check_settings

@@ -1,1 +1,0 @@
-"""FedALIGN: its figures."""
