@@ -13,16 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.experiment import (
-    OWN,
-    Claim,
-    Contrast,
-    Experiment,
-    Missing,
-    Numbers,
-    Results,
-    Unmeasured,
-)
+from fedappeal.studies.experiment import OWN, Claim, Contrast, Experiment, Missing, Numbers, Results, Unmeasured
 from fedappeal.system.wording import counted
 
 Word = Literal["reproduced", "same direction, smaller", "not reproduced", "undecided"]

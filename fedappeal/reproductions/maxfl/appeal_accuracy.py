@@ -8,16 +8,8 @@ from statistics import fmean
 from fedappeal.reproductions.maxfl import opt_out
 from fedappeal.reproductions.maxfl.settings import QUICK, STRATEGY, Reading, over
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, Unmeasured
-from fedappeal.views.comparison.measures import (
-    ACCURACY_LATE,
-    COLOURS,
-    GM_APPEAL_LATE,
-    UNSEEN_ACCURACY_LATE,
-    UNSEEN_GM_APPEAL_LATE,
-    Measure,
-    new_figure,
-    save,
-)
+from fedappeal.views.comparison import measures
+from fedappeal.views.comparison.measures import COLOURS, new_figure, save
 
 TABLE_1 = opt_out.EXPERIMENTS[0]
 
@@ -25,8 +17,8 @@ _READINGS = ("", ", ask all", ", rate 0.05", ", always")
 """What the names of table 1's rows end with, in the readings that stand here."""
 
 _CLIENTS = {
-    "seen": (GM_APPEAL_LATE, ACCURACY_LATE),
-    "unseen": (UNSEEN_GM_APPEAL_LATE, UNSEEN_ACCURACY_LATE),
+    "seen": (measures.GM_APPEAL_LATE, measures.ACCURACY_LATE),
+    "unseen": (measures.UNSEEN_GM_APPEAL_LATE, measures.UNSEEN_ACCURACY_LATE),
 }
 """Panels (a) and (b): what is across, what is up."""
 
@@ -103,7 +95,7 @@ def _figure(results: Results, stem: Path) -> None:
     save(picture, stem)
 
 
-def _printed(arm: Arm, measure: Measure) -> float:
+def _printed(arm: Arm, measure: measures.Measure) -> float:
     value = arm.paper[measure.beside]
     return float(value[0] if isinstance(value, tuple) else value)
 

@@ -17,14 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedappeal.reproductions.maxfl.mean_estimation import (
-    STABILIZER,
-    Floats,
-    draw_estimates,
-    minimise,
-    objective,
-    sigmoid_slope,
-)
+from fedappeal.reproductions.maxfl import mean_estimation as mean
+from fedappeal.reproductions.maxfl.mean_estimation import Floats, objective, sigmoid_slope
 from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Quick, Results, at_least
 from fedappeal.views.comparison.measures import COLOURS, Measure, last, new_figure, save
 
@@ -44,7 +38,7 @@ BEYOND, NEAR, MOST = 2.5, 1e-3, 20_000
 def rate(w: Floats, estimates: Floats) -> Floats:
     """Return MaxFL's adaptive rate, of a step along its objective's gradient; shapes as in `objective`."""
     q = sigmoid_slope((w[..., None] - estimates) ** 2)
-    return np.asarray(estimates.shape[-1] / (SMOOTHNESS * (q.sum(axis=-1) + STABILIZER)))
+    return np.asarray(estimates.shape[-1] / (SMOOTHNESS * (q.sum(axis=-1) + mean.STABILIZER)))
 
 
 def slope(w: Floats, estimates: Floats) -> Floats:
@@ -85,7 +79,7 @@ def rounds_needed(estimates: Floats, constant: bool) -> Floats:
     """
     largest = np.argmax(estimates, axis=1)
     rows = np.arange(len(estimates))
-    target = objective(minimise(estimates, largest).models(estimates), estimates) + NEAR
+    target = objective(mean.minimise(estimates, largest).models(estimates), estimates) + NEAR
     grid = looked_at(estimates)
     fixed = 1.0 / np.abs(curvature(grid, estimates[:, None, :])).max(axis=1)
     w, rounds, active = estimates[rows, largest] + BEYOND, np.zeros(len(estimates)), rows
@@ -102,7 +96,7 @@ def rounds_needed(estimates: Floats, constant: bool) -> Floats:
 def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return what one row's rate is worth over many draws of two clients' estimates."""
     means = (-settings["half"], settings["half"])
-    estimates = draw_estimates(means, settings["gamma"], settings["draws"], seed)
+    estimates = mean.draw_estimates(means, settings["gamma"], settings["draws"], seed)
     w, theirs = looked_at(estimates), estimates[:, None, :]
     rates, is_flat = rate(w, theirs), flat(w, theirs)
     in_flat, elsewhere = (_mean(rates, where) for where in (is_flat, ~is_flat))
@@ -192,7 +186,7 @@ EXPERIMENTS = (
         notes=f"""\
 - "The mean estimation example in Fig. 1(b)", says the paper; today's is [figure 4(b)](maxfl-figure4.md)'s. The
   picture is of that one's estimates, the table of many draws. The paper prints neither numbers nor epsilon; ours is
-  {STABILIZER:g}, the strategy's default.
+  {mean.STABILIZER:g}, the strategy's default.
 - "Flat" is ours: slope and curvature are at most {FLAT:g} of the largest ones within {AROUND:g} of the outermost
   estimates. Rates are geometric means.
 - Rounds: of gradient descent from {BEYOND:g} beyond the larger estimate until the objective is within {NEAR:g} of

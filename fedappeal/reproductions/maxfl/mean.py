@@ -1,7 +1,6 @@
 """MaxFL, figures 4 and 5: clients that estimate a mean (appendix A.1, appendix C)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,15 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedappeal.reproductions.maxfl import mean_estimation as mean
-from fedappeal.reproductions.maxfl.mean_estimation import (
-    HETEROGENEITY,
-    SAME,
-    STABILIZER,
-    federated,
-    lemma_a1,
-    objective,
-    theorem_a1,
-)
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, ahead, at_least, at_most
 from fedappeal.views.comparison.measures import Lines, Measure, last, new_figure, save
 from strategies import FedAvg, MaxFL
@@ -38,8 +28,8 @@ AROUND = 4.0
 
 def solutions(estimates: Sequence[float]) -> tuple[float, list[float]]:
     """Return where the strategies themselves end: FedAvg's model, and MaxFL's from each client's estimate."""
-    (_, average) = federated(FedAvg(), estimates, 0.0, 1)
-    ends = [federated(MaxFL(stabilizer=STABILIZER), estimates, start, 200)[-1] for start in estimates]
+    (_, average) = mean.federated(FedAvg(), estimates, 0.0, 1)
+    ends = [mean.federated(MaxFL(stabilizer=mean.STABILIZER), estimates, start, 200)[-1] for start in estimates]
     return average, ends
 
 
@@ -71,7 +61,7 @@ def figure_5(results: Results, stem: Path) -> None:
 
 
 def _appeal(axes: "Axes", results: Results) -> None:
-    x = np.array(HETEROGENEITY)
+    x = np.array(mean.HETEROGENEITY)
     for arm, label, colour, style in (
         ("MaxFL", "MaxFL", MAXFL, "o-"),
         ("FedAvg", "FedAvg", FEDAVG, "s-"),
@@ -80,9 +70,9 @@ def _appeal(axes: "Axes", results: Results) -> None:
         if runs := results.of(arm):
             y = np.mean([run.lines[0]["gm_appeal"] for run in runs], axis=0)
             axes.plot(x, np.where(y > 0, y, np.nan), style, color=colour, label=label, markersize=4.5)
-    bound = np.array([lemma_a1(squared**0.5) for squared in x])
+    bound = np.array([mean.lemma_a1(squared**0.5) for squared in x])
     axes.plot(x[bound <= 1], bound[bound <= 1], "--", color=FEDAVG, alpha=0.6, label="FedAvg at most (Lemma A.1)")
-    least = np.full(len(x), theorem_a1())
+    least = np.full(len(x), mean.theorem_a1())
     axes.plot(x, least, "--", color=MAXFL, alpha=0.6, label="MaxFL at least (Theorem A.1)")
     axes.set(
         title="(a) two clients: MaxFL's appeal stays, FedAvg's decays",
@@ -98,7 +88,7 @@ def _appeal(axes: "Axes", results: Results) -> None:
 def _landscapes(axes: "Axes") -> None:
     w = np.linspace(-6, 6, 601)
     for (label, estimates), style in zip(TWO.items(), ("-", "--"), strict=True):
-        axes.plot(w, objective(w, np.array(estimates)), style, color="black", label=label)
+        axes.plot(w, mean.objective(w, np.array(estimates)), style, color="black", label=label)
         average, ends = solutions(estimates)
         _mark(axes, estimates, [average], ends)
     axes.set(
@@ -116,10 +106,10 @@ def _clients(axes: "Axes", title: str, estimates: Sequence[float]) -> None:
     w = np.linspace(min(estimates) - AROUND, max(estimates) + AROUND, 1201)
     for k, estimate in enumerate(estimates):
         label = "one client's $\\sigma(F_k - \\rho_k)$" if k == 0 else None
-        axes.plot(w, objective(w, np.array([estimate])), color=CLIENT, linewidth=1, label=label)
-    axes.plot(w, objective(w, np.array(estimates)), color="black", label="MaxFL's objective")
+        axes.plot(w, mean.objective(w, np.array([estimate])), color=CLIENT, linewidth=1, label=label)
+    axes.plot(w, mean.objective(w, np.array(estimates)), color="black", label="MaxFL's objective")
     average, ends = solutions(estimates)
-    best = min(ends, key=lambda end: float(objective(np.array(end), np.array(estimates))))
+    best = min(ends, key=lambda end: float(mean.objective(np.array(end), np.array(estimates))))
     _mark(axes, estimates, [average], [best])
     axes.set(title=title, xlabel="model $w$", ylim=(0.48, 1.02))
 
@@ -131,7 +121,7 @@ def _mark(axes: "Axes", estimates: Sequence[float], average: Sequence[float], ma
         ("FedAvg", average, open_square),
         ("MaxFL", maxfl, {"marker": "o", "markersize": 7, "color": MAXFL}),
     ):
-        heights = objective(np.array(models), np.array(estimates))
+        heights = mean.objective(np.array(models), np.array(estimates))
         axes.plot(models, heights, linestyle="none", label=f"{name}'s solution", **style)  # type: ignore[arg-type]
 
 
@@ -153,45 +143,33 @@ _NAMES = dict(zip(CASES, ("all alike", "all alike, more samples", "all different
 _SHOWN = (0, 1, 4, 10, 20)
 """Values of gamma_G^2 that are columns of the table."""
 
-_BOUNDED = tuple(squared for squared in _SHOWN if lemma_a1(squared**0.5) < 1)
+_BOUNDED = tuple(squared for squared in _SHOWN if mean.lemma_a1(squared**0.5) < 1)
 """Those at which lemma A.1's bound says something of a share."""
 
 _OBJECTIVES = {"FedAvg": "fedavg", "MaxFL (ReLU)": "relu", "MaxFL (log loss)": "log", "MaxFL": "maxfl"}
 
 
-def two_clients(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return figure 4(a)'s curve for one objective and one seed."""
-    found, farthest = mean.two_clients(settings["objective"], settings["draws"], seed, settings["gamma"])
-    return {"heterogeneity": list(mean.HETEROGENEITY), "gm_appeal": found, "from_average": farthest}
-
-
-def three_clients(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
-    """Return what figure 5's solutions are worth over many draws, for one case, objective and seed."""
-    given = {key: settings[key] for key in ("objective", "means", "averages", "draws", "gamma")}
-    return asdict(mean.three_clients(**given, seed=seed))
-
-
 def _at(squared: int) -> Measure:
     def of(lines: Lines) -> float | None:
-        found = dict(zip(lines[0]["heterogeneity"], lines[0]["gm_appeal"], strict=True))
-        return float(found[squared])
+        appeals = dict(zip(lines[0]["heterogeneity"], lines[0]["gm_appeal"], strict=True))
+        return float(appeals[squared])
 
     return Measure(f"at-{squared}", f"at gamma_G^2 = {squared}", of, digits=4)
 
 
 def _bounded_above(number: Numbers) -> float:
-    return min(lemma_a1(squared**0.5) - number("FedAvg", f"at-{squared}") for squared in _BOUNDED)
+    return min(mean.lemma_a1(squared**0.5) - number("FedAvg", f"at-{squared}") for squared in _BOUNDED)
 
 
 def _decays(number: Numbers) -> float:
     return min(
-        number("FedAvg", f"at-{m}") * lemma_a1(n**0.5) - number("FedAvg", f"at-{n}") * lemma_a1(m**0.5)
+        number("FedAvg", f"at-{m}") * mean.lemma_a1(n**0.5) - number("FedAvg", f"at-{n}") * mean.lemma_a1(m**0.5)
         for m, n in pairwise(_SHOWN)
     )
 
 
 def _bounded_below(number: Numbers) -> float:
-    return min(number("MaxFL", f"at-{squared}") - theorem_a1() for squared in _SHOWN)
+    return min(number("MaxFL", f"at-{squared}") - mean.theorem_a1() for squared in _SHOWN)
 
 
 _FROM_AVERAGE = Measure(
@@ -215,7 +193,7 @@ def _mostly(text: str, arm: str, measure: Measure) -> Claim:
 
 
 def _solution(text: str, arm: str) -> Claim:
-    within = f"within {SAME} standard deviations of an estimate, {_IN_NEARLY_ALL}"
+    within = f"within {mean.SAME} standard deviations of an estimate, {_IN_NEARLY_ALL}"
     return Claim(f"{text} ({within})", at_least(arm, _AS_SAID.key, _NEARLY), inclusive=True)
 
 
@@ -256,7 +234,7 @@ EXPERIMENTS = (
                 ours=True,
             ),
             Claim(
-                f"MaxFL's GM-Appeal is at least theorem A.1's constant, {theorem_a1():.3f}",
+                f"MaxFL's GM-Appeal is at least theorem A.1's constant, {mean.theorem_a1():.3f}",
                 _bounded_below,
                 inclusive=True,
             ),
@@ -279,7 +257,7 @@ EXPERIMENTS = (
   3.4, where it is above 1.
 - The estimates of the picture's (b), 0.5 and 3 to either side of 0, are ours.
 """,
-        compute=two_clients,
+        compute=mean.two_clients,
     ),
     Experiment(
         name="maxfl-figure5",
@@ -315,13 +293,13 @@ EXPERIMENTS = (
         figure=figure_5,
         notes=_NOTES
         + f"""\
-- The true means and the picture's estimates are ours. A solution within {SAME} standard deviations of what the
+- The true means and the picture's estimates are ours. A solution within {mean.SAME} standard deviations of what the
   paper says (the average; one client's estimate; that of clients 1 and 2) counts as it.
 - In case 1 noise of variance 1 often puts the estimates so far apart that the objective has several minima; the
   further group has a hundred times the samples.
 - Far apart, MaxFL serves one client, and the pull towards the others is towards the truth in half of the draws.
   Where two are alike, their average satisfies both only where their estimates lie on different sides of the truth.
 """,
-        compute=three_clients,
+        compute=mean.three_clients,
     ),
 )

@@ -17,6 +17,7 @@ client's weight is ``h'(F_k - rho_k)``.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -130,10 +131,10 @@ def minimise(
 
 def lowest(estimates: Floats, slope: Slope = sigmoid_slope) -> Solution:
     """MaxFL's optimal solution: of the minima found from each client's estimate, the lowest."""
-    found = [minimise(estimates, np.full(len(estimates), k), slope) for k in range(estimates.shape[1])]
-    values = [(1.0 / (1.0 + np.exp(-(s.less(estimates) ** 2)))).mean(axis=1) for s in found]
+    minima = [minimise(estimates, np.full(len(estimates), k), slope) for k in range(estimates.shape[1])]
+    values = [(1.0 / (1.0 + np.exp(-(s.less(estimates) ** 2)))).mean(axis=1) for s in minima]
     best = np.argmin(values, axis=0).astype(np.int64)
-    return Solution(best, np.choose(best, [s.offset for s in found]))
+    return Solution(best, np.choose(best, [s.offset for s in minima]))
 
 
 def appealing(solution: Solution, estimates: Floats, means: Sequence[float]) -> NDArray[np.bool_]:
@@ -191,28 +192,28 @@ HETEROGENEITY = (0.0, 0.25, 0.5, 1.0, 1.5, *(float(n) for n in range(2, 21)))
 _SLOPES: Mapping[str, Slope] = {"relu": relu_slope, "log": log_loss_slope, "maxfl": sigmoid_slope}
 
 
-def two_clients(objective: str, draws: int, seed: int, gamma: float = 1.0) -> tuple[list[float], float]:
-    """Figure 4(a): GM-Appeal of an objective's solution at each value of `HETEROGENEITY`.
+def two_clients(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return figure 4(a)'s curve for one row and seed: GM-Appeal at each value of `HETEROGENEITY`.
 
     Args:
-        objective: ``fedavg``, ``relu`` or ``log`` (MaxFL with ReLU or the log loss in place of the sigmoid) or
-            ``maxfl``; all but the first start from the estimate of a client drawn at random.
-        draws: draws of the clients' data.
+        settings: ``objective``: ``fedavg``, ``relu`` or ``log`` (MaxFL with ReLU or the log loss in place of the
+            sigmoid) or ``maxfl``; all but the first start from the estimate of a client drawn at random. ``draws`` of
+            the clients' data. ``gamma``: standard deviation of an estimate.
         seed: of the draws; they are the same for all objectives.
-        gamma: standard deviation of an estimate.
 
     Returns:
-        GM-Appeal at each value, and the largest distance of a solution from the average of the estimates.
+        With it ``from_average``, the largest distance of a solution from the average of the estimates.
     """
-    found, farthest = [], 0.0
+    draws, objective = settings["draws"], settings["objective"]
+    appeals, farthest = [], 0.0
     for squared in HETEROGENEITY:
         means = (0.0, 2.0 * squared**0.5)
-        estimates = draw_estimates(means, gamma, draws, seed)
+        estimates = draw_estimates(means, settings["gamma"], draws, seed)
         start = generator(seed, "mean-estimation-start").integers(0, 2, draws)
         solution = fedavg(estimates) if objective == "fedavg" else minimise(estimates, start, _SLOPES[objective])
-        found.append(float(appealing(solution, estimates, means).mean()))
+        appeals.append(float(appealing(solution, estimates, means).mean()))
         farthest = max(farthest, float(distance(solution, estimates, [[0, 1]]).max()))
-    return found, farthest
+    return {"heterogeneity": list(HETEROGENEITY), "gm_appeal": appeals, "from_average": farthest}
 
 
 def distance(solution: Solution, estimates: Floats, averages: Sequence[Sequence[int]]) -> Floats:
@@ -231,47 +232,26 @@ SAME = 0.05
 """Solutions that are no farther apart than this, in standard deviations of an estimate, are called the same."""
 
 
-@dataclass(frozen=True)
-class Pleased:
-    """How many clients solutions satisfy over many draws, as shares.
-
-    Attributes:
-        gm_appeal: clients that are satisfied.
-        at_least_one: draws in which at least one client is.
-        pair: draws in which clients 1 and 2 both are.
-        as_said: draws whose solution is, within `SAME`, what the paper says that it is.
-    """
-
-    gm_appeal: float
-    at_least_one: float
-    pair: float
-    as_said: float
-
-
-def three_clients(
-    objective: str,
-    means: Sequence[float],
-    averages: Sequence[Sequence[int]],
-    draws: int,
-    seed: int,
-    gamma: float = 1.0,
-) -> Pleased:
-    """Figure 5 over many draws: how many clients the best solution satisfies.
+def three_clients(settings: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """Return how many clients the best solution of figure 5 satisfies, as shares over many draws.
 
     Args:
-        objective: ``fedavg`` or ``maxfl``.
-        means: the clients' true means.
-        averages: what the paper says that MaxFL's solution is: one of these averages (see `distance`).
-        draws: draws of the clients' data.
+        settings: ``objective``: ``fedavg`` or ``maxfl``. ``means``: the clients' true means. ``averages``: what the
+            paper says that MaxFL's solution is, one of these averages (see `distance`). ``draws`` of the clients'
+            data. ``gamma``: standard deviation of an estimate.
         seed: of the draws; they are the same for both.
-        gamma: standard deviation of an estimate.
+
+    Returns:
+        ``gm_appeal``: clients that are satisfied. ``at_least_one``: draws in which at least one client is. ``pair``:
+        draws in which clients 1 and 2 both are. ``as_said``: draws whose solution is, within `SAME`, the paper's.
     """
-    estimates = draw_estimates(means, gamma, draws, seed)
-    solution = fedavg(estimates) if objective == "fedavg" else lowest(estimates)
+    means, gamma = settings["means"], settings["gamma"]
+    estimates = draw_estimates(means, gamma, settings["draws"], seed)
+    solution = fedavg(estimates) if settings["objective"] == "fedavg" else lowest(estimates)
     pleased = appealing(solution, estimates, means)
-    return Pleased(
-        float(pleased.mean()),
-        float(pleased.any(axis=1).mean()),
-        float(pleased[:, :2].all(axis=1).mean()),
-        float((distance(solution, estimates, averages) <= SAME * gamma).mean()),
-    )
+    return {
+        "gm_appeal": float(pleased.mean()),
+        "at_least_one": float(pleased.any(axis=1).mean()),
+        "pair": float(pleased[:, :2].all(axis=1).mean()),
+        "as_said": float((distance(solution, estimates, settings["averages"]) <= SAME * gamma).mean()),
+    }

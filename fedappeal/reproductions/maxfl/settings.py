@@ -8,18 +8,7 @@ from typing import Any
 from fedappeal.settings.config import Scalar
 from fedappeal.studies.experiment import Arm, Claim, Contrast, Number
 from fedappeal.studies.pictures import Panel
-from fedappeal.views.comparison.measures import (
-    GM_APPEAL,
-    GM_APPEAL_LATE,
-    LATE,
-    PREFERRED,
-    PREFERRED_LATE,
-    UNSEEN_GM_APPEAL,
-    UNSEEN_GM_APPEAL_LATE,
-    UNSEEN_PREFERRED,
-    UNSEEN_PREFERRED_LATE,
-    Measure,
-)
+from fedappeal.views.comparison import measures
 
 FMNIST: Mapping[str, Any] = {
     "task": "fmnist",
@@ -148,7 +137,7 @@ SENT140 = Reading(
 """The other data set of tables 3, 4, 6 and 7, with section 5's numbers of clients; it needs its files."""
 
 
-def over(measure: Measure, reading: Reading, other: str, lives: float | None = None) -> Claim:
+def over(measure: measures.Measure, reading: Reading, other: str, lives: float | None = None) -> Claim:
     """Return the claim that MaxFL is ahead of another row by a measure in a reading.
 
     Args:
@@ -159,7 +148,7 @@ def over(measure: Measure, reading: Reading, other: str, lives: float | None = N
     """
     sides = [(name + reading.suffix, measure.key) for name in ("MaxFL", other)]
     unit = "points" if measure.percent else ""
-    name = measure.title.removesuffix(f", last {LATE} rounds") if lives is None else "runs that live"
+    name = measure.title.removesuffix(f", last {measures.LATE} rounds") if lives is None else "runs that live"
     text = f"MaxFL over {other}: {name}"
     return Claim(text, Contrast(sides[0], sides[1], event=lives), reading.group, unit)
 
@@ -207,26 +196,31 @@ PREFERRED_TOO: tuple[Panel, ...] = (
     ("gm_appeal", "GM-Appeal", False),
     ("preferred_accuracy", "preferred-model accuracy %", True),
 )
-JUDGED = (GM_APPEAL, GM_APPEAL_LATE, PREFERRED, PREFERRED_LATE)
-UNSEEN_JUDGED = (UNSEEN_GM_APPEAL, UNSEEN_GM_APPEAL_LATE, UNSEEN_PREFERRED, UNSEEN_PREFERRED_LATE)
+JUDGED = (measures.GM_APPEAL, measures.GM_APPEAL_LATE, measures.PREFERRED, measures.PREFERRED_LATE)
+UNSEEN_JUDGED = (
+    measures.UNSEEN_GM_APPEAL,
+    measures.UNSEEN_GM_APPEAL_LATE,
+    measures.UNSEEN_PREFERRED,
+    measures.UNSEEN_PREFERRED_LATE,
+)
 """Columns: GM-Appeal and preferred-model accuracy, at the end and over the last rounds."""
 
 ORDER = ("FedAvg", "MaxFL", "FedProx", "Scaffold", "PerFedAvg", "qFFL", "MW-Fed")
 """The algorithms in the order of their colours in all figures."""
 
 
-def firsts(readings: Readings, measures: Sequence[Measure]) -> tuple[Claim, ...]:
+def firsts(readings: Readings, compared: Sequence[measures.Measure]) -> tuple[Claim, ...]:
     """Return the claims that MaxFL is ahead of each other row in each reading, where the paper prints no other."""
     return tuple(
         over(measure, reading, name)
         for reading, table in readings
-        for measure in measures
+        for measure in compared
         for name in table
         if name != "MaxFL" and _claimed(table, name, measure)
     )
 
 
-def _claimed(table: Table, name: str, measure: Measure) -> bool:
+def _claimed(table: Table, name: str, measure: measures.Measure) -> bool:
     """Return whether the paper prints MaxFL's number as higher, or no number of the table."""
     printed_here = {row: number for row, numbers in table.items() if (number := numbers.get(measure.beside))}
     if not printed_here:

@@ -15,16 +15,7 @@ from fedappeal.views.comparison.measures import Measure
 from fedappeal.views.comparison.result import Comparison, Result, compare_runs, used_settings
 from fedappeal.views.comparison.runs import RecordedRun, find_runs, read_runs
 from fedappeal.views.comparison.table import Table, comparison_tables, plain_number
-from fedappeal.views.report.charts import (
-    Chart,
-    check_plotly,
-    clients_chart,
-    costs_chart,
-    curves,
-    decisions_chart,
-    differences_chart,
-    heat_map,
-)
+from fedappeal.views.report import charts
 from fedappeal.views.report.page import Section, inline_script, linked_script, page
 from fedappeal.views.report.recorded import ReportedRun, reported
 
@@ -63,18 +54,18 @@ def write_report(
         ConfigError: Plotly is not installed, a folder holds no run with a finished round, a damaged file, or a file
             that cannot be written.
     """
-    check_plotly()
+    charts.check_plotly()
     runs, empty = read_runs(list(paths))
-    found = compare_runs(runs, options.baseline)
+    comparisons = compare_runs(runs, options.baseline)
     for line in (line for run in runs for line in run.damage):
         warn(line)
     alone = len(runs) == 1 and not empty
     if alone:
         folder = find_runs(paths[0])[0]
-        title, sections = _of_one(reported(folder, runs[0]), found)
+        title, sections = _of_one(reported(folder, runs[0]), comparisons)
     else:
         folder = paths[0] if len(paths) == 1 else Path()
-        title, sections = f"{counted(len(runs), 'run')} compared", _of_several(found, empty)
+        title, sections = f"{counted(len(runs), 'run')} compared", _of_several(comparisons, empty)
     output = options.output or folder / REPORT
     shared = folder.absolute().parent if alone and options.output is None else output.absolute().parent
     try:
@@ -88,7 +79,7 @@ def write_report(
 
 def report_text(path: Path) -> str:
     """Return one run's report with Plotly's script in it; errors as `write_report`."""
-    check_plotly()
+    charts.check_plotly()
     from plotly.offline import get_plotlyjs
 
     runs, _ = read_runs([path])
@@ -110,43 +101,44 @@ def _script(folder: Path, output: Path, inside: bool) -> str:
     return linked_script(Path(os.path.relpath(file, output.absolute().parent)).as_posix())
 
 
-def run_charts(path: Path) -> tuple[str, list[Chart]]:
+def run_charts(path: Path) -> tuple[str, list[charts.Chart]]:
     """Return what came out of one run so far, in words, and its report's charts; errors as `write_report`."""
     runs, _ = read_runs([path])
     return run_verdict(runs[0]), _charts(reported(path, runs[0]), compare_runs(runs, ""))
 
 
-def _charts(shown: ReportedRun, found: Sequence[Comparison]) -> list[Chart]:
-    run, charts = shown.run, curves(found[0])
+def _charts(shown: ReportedRun, comparisons: Sequence[Comparison]) -> list[charts.Chart]:
+    run, drawn = shown.run, charts.curves(comparisons[0])
     if shown.participation is not None:
-        charts += [decisions_chart(shown.participation), heat_map(shown.participation)]
+        drawn += [charts.decisions_chart(shown.participation), charts.heat_map(shown.participation)]
     server_round, clients = shown.measured
-    measured = clients_chart(clients, server_round, run.metric)
-    return charts + ([measured] if measured else []) + [costs_chart(run.lines)]
+    measured = charts.clients_chart(clients, server_round, run.metric)
+    return drawn + ([measured] if measured else []) + [charts.costs_chart(run.lines)]
 
 
-def _of_one(shown: ReportedRun, found: Sequence[Comparison]) -> tuple[str, list[Section]]:
-    run, charts = shown.run, _charts(shown, found)
-    failures = [Table("Failures by reason", ("reason", "times"), _rows(shown.failures))] if shown.failures else []
+def _of_one(shown: ReportedRun, comparisons: Sequence[Comparison]) -> tuple[str, list[Section]]:
+    run = shown.run
     settings = Table("Settings", ("setting", "value"), _rows(used_settings(run.settings).items()))
     facts = Table("Versions and runtime", ("", ""), _rows(shown.facts))
-    sections = [Section("What came out", [run_verdict(run)]), Section("Over the rounds", charts=charts)]
-    if failures:
-        sections.append(Section("Failures", tables=failures))
+    drawn = Section("Over the rounds", charts=_charts(shown, comparisons))
+    sections = [Section("What came out", [run_verdict(run)]), drawn]
+    if shown.failures:
+        failures = Table("Failures by reason", ("reason", "times"), _rows(shown.failures))
+        sections.append(Section("Failures", tables=[failures]))
     sections.append(Section("How it was run", folded=[settings, facts]))
     return f"{run.settings['strategy']} on {run.task}", sections
 
 
-def _of_several(found: Sequence[Comparison], empty: Sequence[str]) -> list[Section]:
+def _of_several(comparisons: Sequence[Comparison], empty: Sequence[str]) -> list[Section]:
     notes = [left_out(list(empty))] if empty else []
     sections = []
-    for comparison in found:
-        told = comparison_verdict(comparison) or [run_verdict(run) for run in comparison.baseline.runs]
-        differences = differences_chart(comparison)
-        charts = [*curves(comparison), *([differences] if differences else [])]
+    for comparison in comparisons:
+        verdicts = comparison_verdict(comparison) or [run_verdict(run) for run in comparison.baseline.runs]
+        differences = charts.differences_chart(comparison)
+        drawn = [*charts.curves(comparison), *([differences] if differences else [])]
         tables = comparison_tables([comparison])
-        sections.append(Section(comparison.baseline.task, [*told, *comparison.notes], charts, tables))
-    runs = [run for comparison in found for group in comparison.groups for run in group.runs]
+        sections.append(Section(comparison.baseline.task, [*verdicts, *comparison.notes], drawn, tables))
+    runs = [run for comparison in comparisons for group in comparison.groups for run in group.runs]
     folded = [Table("Runs", ("run", "settings that it used"), tuple((run.name, _settings(run)) for run in runs))]
     return [*sections, Section("The runs", notes, folded=folded)]
 
@@ -196,21 +188,21 @@ def _took_part(run: RecordedRun) -> str:
     others += [f"{failed:,} failed"] if failed else []
     others += [f"{counted(left, 'client')} left for good" if left else "no client left"]
     served = next((float(line["served"]) for line in reversed(run.lines) if line.get("served") is not None), None)
-    told = (
-        "" if served is None else f" The last model serves {100 * served:.0f} % of the clients as well as their own."
-    )
-    return f"Of {asked:,} requests to train {joined:,} were joined; {', '.join(others)}.{told}"
+    text = f"Of {asked:,} requests to train {joined:,} were joined; {', '.join(others)}."
+    if served is not None:
+        text += f" The last model serves {100 * served:.0f} % of the clients as well as their own."
+    return text
 
 
-def comparison_verdict(found: Comparison) -> list[str]:
+def comparison_verdict(comparison: Comparison) -> list[str]:
     """Return a sentence for each group other than the baseline: in which measures it is better or worse."""
-    keys = ["joined", *(column.key for column in shown_in(HEADLINE, found.metric))]
-    measures = [measure for measure in found.measures if measure.key in keys]
-    return [
-        f"{group.name} against {found.baseline.name}: {'; '.join(_against(found.of(group, m), m) for m in measures)}."
-        for group in found.groups
-        if group != found.baseline
-    ]
+    keys = ["joined", *(column.key for column in shown_in(HEADLINE, comparison.metric))]
+    measures = [measure for measure in comparison.measures if measure.key in keys]
+    baseline, sentences = comparison.baseline, []
+    for group in (group for group in comparison.groups if group != baseline):
+        parts = [_against(comparison.of(group, measure), measure) for measure in measures]
+        sentences.append(f"{group.name} against {baseline.name}: {'; '.join(parts)}.")
+    return sentences
 
 
 def _against(result: Result | None, measure: Measure) -> str:

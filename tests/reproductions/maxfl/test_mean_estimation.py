@@ -12,7 +12,6 @@ from fedappeal.reproductions.maxfl.mean import CASES
 from fedappeal.reproductions.maxfl.mean_estimation import (
     HETEROGENEITY,
     STABILIZER,
-    Pleased,
     Solution,
     appealing,
     distance,
@@ -194,11 +193,14 @@ def test_the_bounds_by_hand() -> None:
 
 
 def test_figure_four_a() -> None:
-    curves = {name: two_clients(name, DRAWS, 0) for name in ("fedavg", "relu", "log", "maxfl")}
-    found = {name: appeal for name, (appeal, _) in curves.items()}
+    curves = {
+        name: two_clients({"objective": name, "draws": DRAWS, "gamma": 1.0}, 0)
+        for name in ("fedavg", "relu", "log", "maxfl")
+    }
+    found = {name: curve["gm_appeal"] for name, curve in curves.items()}
     assert all(len(values) == len(HETEROGENEITY) for values in found.values())
     assert found["log"] == found["relu"] == found["fedavg"]
-    farthest = {name: far for name, (_, far) in curves.items()}
+    farthest = {name: curve["from_average"] for name, curve in curves.items()}
     assert farthest["fedavg"] == 0
     assert 0 < farthest["log"] < 1e-8
     assert farthest["maxfl"] == pytest.approx(20**0.5, abs=4), "half the distance of the clients, and noise"
@@ -218,25 +220,26 @@ def test_distance_from_an_average() -> None:
     assert distance(models, estimates, [[0], [1], [2]]).tolist() == [0.5, 1]
 
 
-def solved(objective_: str, case: str, gamma: float = 1.0) -> Pleased:
-    given = {"gamma": gamma, **CASES[case]}
-    return three_clients(objective_, draws=DRAWS, seed=0, **given)
+def solved(objective_: str, case: str) -> dict[str, float]:
+    return three_clients({"objective": objective_, "draws": DRAWS, "gamma": 1.0, **CASES[case]}, 0)
 
 
 def test_figure_five() -> None:
     maxfl, fedavg_ = ({case: solved(name, case) for case in CASES} for name in ("maxfl", "fedavg"))
     alike, close, different, two_alike = CASES
     for case in (different, two_alike):
-        assert maxfl[case].gm_appeal > 5 * fedavg_[case].gm_appeal
-        assert fedavg_[case].as_said == 0
-    assert fedavg_[alike].as_said == fedavg_[close].as_said == maxfl[close].as_said == 1
-    assert maxfl[close].gm_appeal == pytest.approx(fedavg_[close].gm_appeal, abs=1e-3)
-    assert 0.4 < maxfl[alike].as_said < 0.6  # noise of variance 1 moves it off the average
-    assert maxfl[different].as_said > 0.99
-    assert maxfl[different].gm_appeal == pytest.approx(1 / 6, abs=0.02)  # one client of three, in half of the draws
-    assert maxfl[different].at_least_one == pytest.approx(1 / 2, abs=0.04)
-    assert maxfl[two_alike].at_least_one > 0.98
-    assert maxfl[two_alike].as_said > 0.8
+        assert maxfl[case]["gm_appeal"] > 5 * fedavg_[case]["gm_appeal"]
+        assert fedavg_[case]["as_said"] == 0
+    assert fedavg_[alike]["as_said"] == fedavg_[close]["as_said"] == maxfl[close]["as_said"] == 1
+    assert maxfl[close]["gm_appeal"] == pytest.approx(fedavg_[close]["gm_appeal"], abs=1e-3)
+    assert 0.4 < maxfl[alike]["as_said"] < 0.6  # noise of variance 1 moves it off the average
+    assert maxfl[different]["as_said"] > 0.99
+    assert maxfl[different]["gm_appeal"] == pytest.approx(
+        1 / 6, abs=0.02
+    )  # one client of three, in half of the draws
+    assert maxfl[different]["at_least_one"] == pytest.approx(1 / 2, abs=0.04)
+    assert maxfl[two_alike]["at_least_one"] > 0.98
+    assert maxfl[two_alike]["as_said"] > 0.8
     estimates = np.array([[-0.6, 0.0, 0.6], [-7.0, -2.0, 8.0], [-0.3, 0.3, 6.0]])
     first, second, third = lowest(estimates).models(estimates)
     assert first == pytest.approx(0.0, abs=1e-6)  # the average
@@ -246,11 +249,11 @@ def test_figure_five() -> None:
 
 def test_the_average_of_two_pleases_both_as_often_as_worked_out() -> None:
     """Noises a, b with (a + b) / 2 nearer 0 than either: of unlike signs, and neither over three times the other."""
-    given = {"means": [0.0, 0.0], "averages": [[0, 1]], "draws": 40_000, "seed": 3}
-    found = three_clients("fedavg", **given)
+    settings = {"means": [0.0, 0.0], "averages": [[0, 1]], "draws": 40_000, "gamma": 1.0}
+    found = three_clients({"objective": "fedavg", **settings}, 3)
     exact = 0.5 * (2 * math.atan(3) / (math.pi / 2) - 1)
-    assert found.pair == pytest.approx(exact, abs=4 * math.sqrt(exact / 40_000))
-    assert found.as_said == 1
+    assert found["pair"] == pytest.approx(exact, abs=4 * math.sqrt(exact / 40_000))
+    assert found["as_said"] == 1
 
 
 def holding(name: str, numbers: dict[tuple[str, str], float]) -> list[str]:
