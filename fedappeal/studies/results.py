@@ -1,7 +1,7 @@
 """A study's results: one versioned JSON file, from which its page is made without the runs."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -58,6 +58,10 @@ class Row(_Model):
             rounds=tuple(len(run.lines) for run in runs),
             ours={m.key: tuple(_bounded(run.number(m)) for run in runs) for m in measures},
         )
+
+    def columns(self, keys: Collection[str]) -> Self:
+        """Return the row without other columns than these."""
+        return self.model_copy(update={"ours": {key: ours for key, ours in self.ours.items() if key in keys}})
 
     @model_validator(mode="after")
     def _one_number_a_run(self) -> Self:
@@ -124,8 +128,8 @@ class StudyResults(_Model):
         """Whether a row has a finished run of every seed."""
         return any(row.name == name and len(row.seeds) == self.seeds for row in self.rows)
 
-    def part(self, names: Iterable[str], **changed: Any) -> Self:
-        """Return the results of these rows alone, in this order; ``changed``: further fields."""
+    def part(self, names: Iterable[str], keys: Collection[str], **changed: Any) -> Self:
+        """Return these rows alone, in this order, with these columns; ``changed``: further fields."""
         place = {name: number for number, name in enumerate(dict.fromkeys(names))}
 
         def of(values: Mapping[str, _T]) -> dict[str, _T]:
@@ -135,7 +139,8 @@ class StudyResults(_Model):
 
         return self.model_copy(
             update={
-                "rows": tuple(of({row.name: row for row in self.rows}).values()),
+                "rows": tuple(row.columns(keys) for row in of({row.name: row for row in self.rows}).values()),
+                "measures": {key: title for key, title in self.measures.items() if key in keys},
                 "undrawn": tuple(of(dict.fromkeys(self.undrawn))),
                 "diverged": of(self.diverged),
                 "skipped": of(self.skipped),
@@ -144,15 +149,6 @@ class StudyResults(_Model):
                 **changed,
             }
         )
-
-    def columns(self, keys: Iterable[str]) -> Self:
-        """Return the results without other columns than these."""
-        wanted = set(keys)
-        rows = [
-            row.model_copy(update={"ours": {k: v for k, v in row.ours.items() if k in wanted}}) for row in self.rows
-        ]
-        measures = {key: title for key, title in self.measures.items() if key in wanted}
-        return self.model_copy(update={"rows": tuple(rows), "measures": measures})
 
     def joined(self, new: Self, order: Sequence[str], **changed: Any) -> Self:
         """Return these results with others of the same study, which stand in place of what these have of a row.
@@ -163,9 +159,8 @@ class StudyResults(_Model):
             changed: further fields.
         """
         again = {*new.settings, *new.skipped}
-        stay = self.part(name for name in order if name not in again)
         common = self.measures.keys() & new.measures.keys()
-        old, new = stay.columns(common), new.columns(common)
+        old = self.part((name for name in order if name not in again), common)
         return old.model_copy(
             update={
                 "rows": (*old.rows, *new.rows),
@@ -178,7 +173,7 @@ class StudyResults(_Model):
                     for package in {**self.versions, **new.versions}
                 },
             }
-        ).part(order, **changed)
+        ).part(order, common, **changed)
 
     def write(self, path: Path) -> Path:
         """Write the file; return its path."""

@@ -7,7 +7,7 @@ normal, by sign flips with a bootstrap interval. Holm's correction is over all c
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -27,6 +27,7 @@ RELEVANT = 0.5
 """Share of the paper's gap: where the interval ends below it, the claim is not reproduced."""
 MOST_SEEDS = 100
 """The largest number of seeds that is stated."""
+_NUMBERS = range(2, MOST_SEEDS + 1)
 SAME = 1e-9
 """Margins that are no farther apart are equal."""
 
@@ -140,12 +141,12 @@ def verdicts(results: Results, by_group: bool = False) -> list[Verdict]:
     check_statistics()
     seeds = sorted({run.seed for run in results.runs})
     numbers = {seed: results.of_seed(seed) for seed in seeds}
-    found = [v for claim in results.experiment.claims if (v := _tested(claim, results.experiment, numbers))]
-    found.sort(key=lambda verdict: verdict.group != "")
+    tested = [v for claim in results.experiment.claims if (v := _tested(claim, results.experiment, numbers))]
+    tested.sort(key=lambda verdict: verdict.group != "")
     if not by_group:
-        return _corrected(found)
-    groups = dict.fromkeys(verdict.group for verdict in found)
-    return [v for group in groups for v in _corrected([verdict for verdict in found if verdict.group == group])]
+        return _corrected(tested)
+    groups = dict.fromkeys(verdict.group for verdict in tested)
+    return [v for group in groups for v in _corrected([verdict for verdict in tested if verdict.group == group])]
 
 
 def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers]) -> Verdict | None:
@@ -162,7 +163,7 @@ def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers]
         return None
     contrast = claim.margin if isinstance(claim.margin, Contrast) else None
     event = contrast.event if contrast else None
-    found = Verdict(
+    untested = Verdict(
         claim=claim.text,
         group=claim.group,
         whose="ours" if claim.ours or experiment.source == OWN else "the paper's",
@@ -175,17 +176,13 @@ def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers]
     )
     if contrast and event is not None and isinstance(contrast.other, tuple) and margins:
         sides = [sum(numbers[seed](*side) >= event for seed in margins) for side in (contrast.one, contrast.other)]
-        return found.model_copy(update={"lived": (sides[0], sides[1]), **_of_events(list(margins.values()))})
-    return found.model_copy(update=_of_numbers(list(margins.values())))
+        return untested.model_copy(update={"lived": (sides[0], sides[1]), **_of_events(list(margins.values()))})
+    return untested.model_copy(update=_of_numbers(list(margins.values())))
 
 
 def _of_events(margins: Sequence[float]) -> dict[str, object]:
     """Return McNemar's exact test of pairs of runs: 1 and -1 where one alone lives."""
-    from scipy import stats
-
-    ahead, behind = margins.count(1), margins.count(-1)
-    p = float(stats.binomtest(ahead, ahead + behind).pvalue) if ahead + behind else 1.0
-    return {"test": "McNemar", "mean": sum(margins) / len(margins), "p": p}
+    return {"test": "McNemar", "mean": sum(margins) / len(margins), "p": _events_p(margins, len(margins))}
 
 
 def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
@@ -204,8 +201,8 @@ def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
         return {"test": "t", "mean": mean, "low": float(low), "high": float(high), "p": float(by_t.pvalue)}
     flips = stats.permutation_test((margins,), _mean, permutation_type="samples", rng=0)
     ends = stats.bootstrap((margins,), _mean, confidence_level=1 - LEVEL, rng=0).confidence_interval
-    found = {"low": float(ends.low), "high": float(ends.high), "p": float(flips.pvalue)}
-    return {"test": "sign flips", "mean": mean, **found}
+    interval = {"low": float(ends.low), "high": float(ends.high)}
+    return {"test": "sign flips", "mean": mean, **interval, "p": float(flips.pvalue)}
 
 
 def _mean(values: Sequence[float], axis: int = -1) -> object:
@@ -214,14 +211,14 @@ def _mean(values: Sequence[float], axis: int = -1) -> object:
     return np.mean(values, axis=axis)
 
 
-def _corrected(found: Sequence[Verdict]) -> list[Verdict]:
+def _corrected(outcomes: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts with Holm's p and their words."""
     from statsmodels.stats.multitest import multipletests
 
-    tested = [verdict.p for verdict in found if verdict.p is not None]
+    tested = [verdict.p for verdict in outcomes if verdict.p is not None]
     holm = iter(multipletests(tested, LEVEL, "holm")[1] if tested else ())
     corrected = []
-    for verdict in found:
+    for verdict in outcomes:
         adjusted = None if verdict.p is None else float(next(holm))
         verdict = verdict.model_copy(update={"adjusted": adjusted})
         word = _word(verdict)
@@ -251,7 +248,7 @@ def _needed(verdict: Verdict, level: float) -> int | None:
     """Return the number of seeds with which a margin like this one's would be told from 0."""
     margins = list(verdict.margins.values())
     if verdict.test == "McNemar":
-        return _first(lambda n: _events_p(margins, n) <= level)
+        return next((n for n in _NUMBERS if _events_p(margins, n) <= level), None)
     fewest = 1 - math.log2(level) if verdict.test == "sign flips" else 2  # with which such a p can be reached at all
     from scipy import stats
 
@@ -260,30 +257,19 @@ def _needed(verdict: Verdict, level: float) -> int | None:
     def power(n: int) -> float:
         return float(1 - stats.nct.cdf(stats.t.ppf(1 - level / 2, n - 1), n - 1, effect * math.sqrt(n)))
 
-    return _first(lambda n: n >= fewest and power(n) >= POWER)
+    return next((n for n in _NUMBERS if n >= fewest and power(n) >= POWER), None)
 
 
 def _events_p(margins: Sequence[float], seeds: int) -> float:
-    """Return McNemar's p where as large shares of more seeds differ."""
+    """Return McNemar's p of this number of seeds, of which as large shares differ."""
     from scipy import stats
 
     ahead, behind = (round(margins.count(side) * seeds / len(margins)) for side in (1, -1))
     return float(stats.binomtest(ahead, ahead + behind).pvalue) if ahead + behind else 1.0
 
 
-def _first(enough: Callable[[int], bool]) -> int | None:
-    return next((n for n in range(2, MOST_SEEDS + 1) if enough(n)), None)
-
-
 def papers_margin(claim: Claim, experiment: Experiment) -> float | None:
     """Return a claim's margin by the paper's own numbers; None where it does not print all that it needs."""
-    try:
-        return claim.margin(_papers(experiment))
-    except (Missing, Unmeasured):
-        return None
-
-
-def _papers(experiment: Experiment) -> Numbers:
     arms = {arm.name: arm.paper for arm in experiment.arms}
     printed_as = {measure.key: measure.beside or measure.key for measure in experiment.measures}
 
@@ -293,7 +279,10 @@ def _papers(experiment: Experiment) -> Numbers:
         value = arms[arm][printed_as[key]]
         return float(value[0] if isinstance(value, tuple) else value)
 
-    return number
+    try:
+        return claim.margin(number)
+    except (Missing, Unmeasured):
+        return None
 
 
 def leading(outcomes: Sequence[Verdict]) -> list[Verdict]:

@@ -1,6 +1,8 @@
 """MaxFL, figure 6: the mean loss on the training data against that on the test data, over the rounds."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import correlation
 
@@ -29,21 +31,9 @@ def _pairs(lines: Lines) -> NDArray[np.float64]:
     return np.array([(line["loss"], line["train_loss"]) for line in lines if "train_loss" in line]).reshape(-1, 2)
 
 
-def _gaps(lines: Lines) -> NDArray[np.float64]:
-    return np.asarray(_pairs(lines) @ (1.0, -1.0))
-
-
-def _largest_gap(lines: Lines) -> float | None:
-    return float(np.abs(gaps).max()) if (gaps := _gaps(lines)).size else None
-
-
-def _last_gap(lines: Lines) -> float | None:
-    return float(gaps[-1]) if (gaps := _gaps(lines)).size else None
-
-
-def _first_loss(lines: Lines) -> float | None:
-    pairs = _pairs(lines)
-    return float(pairs[0, 0]) if pairs.size else None
+def _read(reading: Callable[[NDArray[np.float64]], float]) -> Callable[[Lines], float | None]:
+    """Return a reading of the pairs; None where there are none."""
+    return lambda lines: float(reading(pairs)) if (pairs := _pairs(lines)).size else None
 
 
 def _correlation(lines: Lines) -> float | None:
@@ -53,11 +43,14 @@ def _correlation(lines: Lines) -> float | None:
     return correlation(pairs[:, 0].tolist(), pairs[:, 1].tolist())
 
 
-_TEST = Measure("test-loss", "mean test loss, last round", last("loss"), better="lower", digits=3)
-_TRAIN = Measure("train-loss", "mean training loss, last round", last("train_loss"), better="lower", digits=3)
-_FIRST = Measure("first-loss", "mean test loss, first evaluation", _first_loss, better="lower", digits=3)
-_GAP = Measure("gap", "test less training, last round", _last_gap, better="lower", digits=3)
-_LARGEST = Measure("largest-gap", "largest difference over the rounds", _largest_gap, better="lower", digits=3)
+_loss = partial(Measure, better="lower", digits=3)
+_TEST = _loss("test-loss", "mean test loss, last round", last("loss"))
+_TRAIN = _loss("train-loss", "mean training loss, last round", last("train_loss"))
+_FIRST = _loss("first-loss", "mean test loss, first evaluation", _read(lambda pairs: pairs[0, 0]))
+_GAP = _loss("gap", "test less training, last round", _read(lambda pairs: pairs[-1, 0] - pairs[-1, 1]))
+_LARGEST = _loss(
+    "largest-gap", "largest difference over the rounds", _read(lambda pairs: np.abs(pairs[:, 0] - pairs[:, 1]).max())
+)
 _CORRELATION = Measure("correlation", "correlation over the rounds", _correlation, digits=4)
 
 

@@ -211,15 +211,13 @@ def _process_end(folder: Path) -> str:
 @contextmanager
 def tracked(folder: Path, makers: Sequence[MakeTracker], say: Say) -> Iterator[None]:
     """Track a run while the block runs it; its folder may not be there yet. Arguments as of `Tracking`."""
-    tracking = Tracking([folder], makers, say)
-    tracking.begin(0)
-    try:
-        yield
-    except Exception as error:
-        tracking.ended(0, str(error) or FAILED)
-        raise
-    finally:
-        tracking.wait()
+    with all_tracked([folder], makers, say) as tracking:
+        tracking.begin(0)
+        try:
+            yield
+        except Exception as error:
+            tracking.ended(0, str(error) or FAILED)
+            raise
 
 
 @contextmanager
