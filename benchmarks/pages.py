@@ -89,7 +89,7 @@ def looked_on(options: str, looker: str, rounds: int) -> Figures:
 def large_run(folder: Path) -> None:
     """Write the folder of a large run as a run writes it: some sit out, all are evaluated in every round."""
     from fedappeal.record.decisions import packed
-    from fedappeal.record.files import HISTORY, MEASUREMENTS, PARTICIPATION
+    from fedappeal.record.lines import HISTORY, MEASUREMENTS, PARTICIPATION
     from fedappeal.runs.plan import RunPlan
     from fedappeal.settings.config import RunConfig
 

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.foreign_text import parse_json
 from fedappeal.protocol.packing import array_record, content_hash, view
-from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.folder import RunFolder, Usable, checkpoint_round, without_memory
+from fedappeal.record.lines import CHECKPOINT
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import delete_unfinished, read_safetensors, read_values, set_aside, write_safetensors

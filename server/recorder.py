@@ -11,8 +11,8 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.protocol.packing import content_hash
 from fedappeal.record.decisions import packed
-from fedappeal.record.files import HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.folder import RunFolder, is_local
+from fedappeal.record.lines import HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.reader import Record
 from server.build import Chosen
 from server.checkpoints import Checkpoint, write_checkpoint

@@ -17,8 +17,8 @@ from fedappeal.protocol.metric import column
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.record.columns import CARD as CARD_COLUMNS
 from fedappeal.record.columns import shown_in
-from fedappeal.record.files import MODEL
 from fedappeal.record.folder import KIND, SUBMITTED, RunFolder, new_path, schedule_rounds, without_memory
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.rounds import AUTO

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.system.files import read_safetensors
 
 

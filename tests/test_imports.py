@@ -162,7 +162,7 @@ from fedappeal.settings.config import RunConfig
 from server.build import chosen
 from server.build import chosen
 from server.run import run
-from fedappeal.record.files import CHECKPOINT, MODEL
+from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record
 from strategies.maxfl import APPEAL_WEIGHT
 from tests.grid import MemoryGrid, Volunteer, time_of

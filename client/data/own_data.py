@@ -24,7 +24,7 @@ from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.checks import check_enough, split
+from fedappeal.tasks.partitions.assign import check_enough, split
 from fedappeal.tasks.task import ClientData, Split, Task, only_tensor
 
 _LONGEST = 1000

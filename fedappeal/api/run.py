@@ -18,8 +18,8 @@ from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.record.columns import CARD, HEADLINE, SUMMARY, shown_in, templates
-from fedappeal.record.files import CHECKPOINT, MODEL
 from fedappeal.record.folder import GIVEN
+from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record, Snapshot
 from fedappeal.runs.checks import check_allowed, check_learns_here
 from fedappeal.runs.launch.in_process import simulate_plan

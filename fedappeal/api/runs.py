@@ -12,8 +12,7 @@ from fedappeal.system.files import replace_file
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import pandas
 from fedappeal.views.comparison.measures import picture_bytes
-from fedappeal.views.comparison.result import compare_runs
-from fedappeal.views.comparison.runs import read_runs
+from fedappeal.views.comparison.result import compare_runs, read_runs
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,8 @@ from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, Watching, checked, new_folder, started
 from fedappeal.api.runs import Runs
 from fedappeal.api.simulate import warn_of
-from fedappeal.record.files import CONFIG
 from fedappeal.record.folder import check_new
+from fedappeal.record.lines import CONFIG
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.runs.plan import RunPlan, check_distinct, combinations, foreign_sections, name_of_run
 from fedappeal.settings.config import ConfigError

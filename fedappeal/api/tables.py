@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedappeal.api.client_data import check_clients, single
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.checks import split
+from fedappeal.tasks.partitions.assign import split
 from fedappeal.tasks.task import ClientData, Split, Structure
 
 

@@ -79,7 +79,7 @@ def local(
     """Run a federation on this machine: a SuperLink and one real process per client, over gRPC."""
     from fedappeal.cli.results import report_run
     from fedappeal.cli.start import start_local
-    from fedappeal.runs.launch.local import LocalProcesses
+    from fedappeal.runs.launch.superlink import LocalProcesses
 
     onlookers, settings = watching.onlookers(settings)
     path = start_local(settings, LocalProcesses(port, device), data_dir, onlookers, against)
@@ -158,7 +158,7 @@ def submit(
     from fedappeal.cli.results import report_run
     from fedappeal.cli.start import submit_run
     from fedappeal.flower.bundle import CLIENT_APP
-    from fedappeal.runs.launch.remote import Submission, remote_superlink
+    from fedappeal.runs.launch.superlink import Submission, remote_superlink
 
     launcher = Submission(remote_superlink(superlink, root_certificates), clientapp or CLIENT_APP, detach)
     beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
@@ -190,8 +190,7 @@ def simulate(
     against: Against = "",
 ) -> None:
     """Run a federation inside this process: the same apps, many virtual clients."""
-    from fedappeal.cli.against import plan_against, show_against
-    from fedappeal.cli.start import report_unused, start_simulations
+    from fedappeal.cli.start import plan_against, report_unused, show_against, start_simulations
     from fedappeal.runs.launch.in_process import InProcess
     from fedappeal.runs.plan import swept_plans
     from fedappeal.simulation.options import Simulation
@@ -235,7 +234,7 @@ def bench(
     ] = None,
 ) -> None:
     """Run the benchmark of free participation: which strategy keeps which volunteers."""
-    from fedappeal.cli.bench import start_bench, write_again
+    from fedappeal.cli.reproduce import start_bench, write_again
 
     if from_results is not None:
         write_again(from_results)

@@ -36,7 +36,7 @@ def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str
     if output.exists() and output.samefile(source):
         raise ConfigError(f"output = '{output}' is not allowed: it is the model itself; name another file (--output)")
     check_file("output", output)
-    from fedappeal.trained.export import check_onnx, write_onnx, write_plain
+    from fedappeal.trained.model import check_onnx, write_onnx, write_plain
 
     if form == "onnx":
         check_onnx()

@@ -123,7 +123,7 @@ def watch(
     remote = None
     actions = ForeignRun()
     if superlink:
-        from fedappeal.runs.launch.remote import remote_superlink
+        from fedappeal.runs.launch.superlink import remote_superlink
 
         remote = remote_superlink(superlink, root_certificates)
         actions = SubmittedRun(remote, root_certificates, resident.runs, tuple(resident.allow or ()))

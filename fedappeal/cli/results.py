@@ -8,14 +8,13 @@ from typing import cast
 from rich.console import Console
 
 from fedappeal.cli.option_groups import CompareOptions
-from fedappeal.record.files import HISTORY
+from fedappeal.record.lines import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import check_file, replace_file
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import FORMATS, Format, left_out, text_of
 from fedappeal.views.comparison.measures import picture_bytes
-from fedappeal.views.comparison.result import compare_runs
-from fedappeal.views.comparison.runs import read_runs
+from fedappeal.views.comparison.result import compare_runs, read_runs
 from fedappeal.views.comparison.table import comparison_tables
 from fedappeal.views.report.report import ReportOptions, write_report
 from fedappeal.views.terminal.shown import complain, say

@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedappeal.cli.against import plan_against, show_against
+from rich.console import Console
+from rich.table import Table
+
 from fedappeal.cli.onlookers import CommandOnlookers, ends
 from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.options import plugin_options
 from fedappeal.core.plugins import HERE, current_folder_unsearched
 from fedappeal.federation.own_superlink import NOT_GUARDED
-from fedappeal.record.files import CONFIG
 from fedappeal.record.folder import (
     COMMAND_LOCK,
     GIVEN,
@@ -25,18 +26,21 @@ from fedappeal.record.folder import (
     runtime_of,
     without_memory,
 )
+from fedappeal.record.lines import CONFIG
 from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_allowed, check_trains_here
-from fedappeal.runs.launch.in_process import InProcess, memory_of
+from fedappeal.runs.launch.in_process import InProcess, memory_of, simulate_plan
 from fedappeal.runs.plan import RunPlan, deployed_plan, unused_lines
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.settings.rounds import AUTO
 from fedappeal.simulation.options import Simulation
 from fedappeal.system.socket_owner import is_told
-from fedappeal.views.terminal.shown import complain
+from fedappeal.views.comparison.measures import save
+from fedappeal.views.comparison.stayed import NOTE, WhoStayed, draw, headings
+from fedappeal.views.terminal.shown import as_json, complain, line_of, say
 
 if TYPE_CHECKING:  # they load Flower's Control API, which no simulation needs
-    from fedappeal.runs.launch.local import LocalProcesses
-    from fedappeal.runs.launch.remote import Submission
+    from fedappeal.runs.launch.superlink import LocalProcesses, Submission
 
 _FITTING = {
     LOCAL: ("port", "data-dir", "device"),
@@ -130,7 +134,7 @@ def _continue(
 ) -> None:
     """Continue a run whose settings are known; raises as `resume_run`."""
     if runtime[KIND] == SUBMITTED:
-        from fedappeal.runs.launch.remote import Submission, remote_superlink
+        from fedappeal.runs.launch.superlink import Submission, remote_superlink
 
         certificates = options.root_certificates or ""
         superlink = remote_superlink(options.superlink or "", certificates)
@@ -140,7 +144,7 @@ def _continue(
     data_dir = runtime.get("data-dir", "") if options.data_dir is None else options.data_dir
     plan = RunPlan.of(config, path.absolute(), data_dir=data_dir, resumes=True)
     if runtime[KIND] == LOCAL:
-        from fedappeal.runs.launch.local import LocalProcesses
+        from fedappeal.runs.launch.superlink import LocalProcesses
 
         local = LocalProcesses(options.port or 0, options.device or runtime.get("device", "auto"))
         local.check(plan)
@@ -244,3 +248,63 @@ def _check_observed(onlookers: CommandOnlookers, path: Path, detach: bool) -> No
                 f"{option} is not allowed with out = '{path}': the run's folder is read here, so give its "
                 "absolute path, which this machine sees too (--out)"
             )
+
+
+PICTURE = "stayed"
+"""The picture's files in the run's folder, without their endings."""
+
+
+def plan_against(plans: Sequence[RunPlan], strategy: str) -> RunPlan:
+    """Return the same run under another strategy; clients keep the policy that they have.
+
+    Args:
+        plans: the runs, of which there may be one.
+        strategy: the other one.
+
+    Raises:
+        ConfigError: for several runs, the run's own strategy, or one that does not go with the settings.
+    """
+    if len(plans) > 1:
+        raise ConfigError(f"against = '{strategy}' is not allowed with several runs: `fedappeal compare` shows them")
+    plan, config = plans[0], plans[0].config
+    if strategy == config.strategy:
+        raise ConfigError(f"against = '{strategy}' is not allowed: it is the run's own strategy; name another")
+    policy = plan.plugins.strategy.policy if config.participation == AUTO else config.participation
+    other = config.model_copy(update={"strategy": strategy, "participation": policy, "out": ""})
+    return RunPlan.of(other, plan.path / f"against-{strategy.replace(':', '.')}", data_dir=plan.data_dir)
+
+
+def show_against(path: Path, other: RunPlan, device: str, threads: int = 0) -> None:
+    """Simulate the other strategy, and show who stayed under each: a table, and a picture in the run's folder.
+
+    Args:
+        path: the run's folder.
+        other: the other run.
+        device: where it trains.
+        threads: its PyTorch threads; 0: as PyTorch has it.
+    """
+    console = Console(highlight=False)
+    with console.status(f"the same clients under {other.config.strategy}"):
+        simulate_plan(other, Simulation(device=device, data_dir=other.data_dir, threads=threads, resumable=False))
+    runs = [WhoStayed.of(folder) for folder in (path, other.path)]
+    names = headings(runs[0].metric)
+    if as_json():
+        for run, place in zip(runs, (path, other.path), strict=True):
+            said = " ".join(f"{name.replace(' ', '_')}={cell}" for name, cell in zip(names, run.row(), strict=True))
+            say(console, said, facts={"event": "stayed", "run": place.name})
+    else:
+        table = Table(title="who stayed: the same clients, the same data, the same draws", title_justify="left")
+        for name in names:
+            table.add_column(name, justify="left" if name == names[0] else "right")
+        for run in runs:
+            table.add_row(*map(line_of, run.row()))
+        console.print(table)
+        say(console, NOTE, style="dim", soft_wrap=False)
+    if not all(run.rounds.size for run in runs):
+        return
+    try:
+        save(draw(runs), path / PICTURE)
+    except ConfigError as error:  # without matplotlib the table has to do
+        complain(error)
+        return
+    say(console, "the picture: ", (str(path / f"{PICTURE}.png"), "bold"))

@@ -17,8 +17,15 @@ from fedappeal.hf.folder import ModelFolder, inside, require
 from fedappeal.hf.texts import Table, read_table
 from fedappeal.protocol.metric import Metric
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, TaskSettings
-from fedappeal.tasks.partitions.assign import assign, kept_rows
-from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check_client, draw_users, flipped, split
+from fedappeal.tasks.partitions.assign import (
+    AUTO_PARTITION,
+    assign,
+    check_client,
+    draw_users,
+    flipped,
+    kept_rows,
+    split,
+)
 from fedappeal.tasks.task import ClientData, Labels, Rows, Split, Structure, Task
 
 if TYPE_CHECKING:

@@ -14,8 +14,19 @@ from typing import Any
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.protocol.keys import is_run_key
-from fedappeal.record.files import CHECKPOINT, CONFIG, EVENTS, INITIAL, WRITTEN_ON
-from fedappeal.record.lines import LONGEST_TEXT, MOST_ROUNDS, append_lines, resealed, rewrite, written_lines
+from fedappeal.record.lines import (
+    CHECKPOINT,
+    CONFIG,
+    EVENTS,
+    INITIAL,
+    LONGEST_TEXT,
+    MOST_ROUNDS,
+    WRITTEN_ON,
+    append_lines,
+    resealed,
+    rewrite,
+    written_lines,
+)
 from fedappeal.record.reader import Record, damage_of, usable_lines
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import aside_name, delete_unfinished, read_values, replace_file

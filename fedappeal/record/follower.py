@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedappeal.record.decisions import decisions_of
-from fedappeal.record.files import EVENTS, HISTORY, PARTICIPATION
-from fedappeal.record.lines import parsed_line, without_check
+from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION, parsed_line, without_check
 from fedappeal.record.reader import FAILED, FINISHED, Snapshot
 
 Line = dict[str, Any]

@@ -16,6 +16,20 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import all_printable, parse_json, printable
 from fedappeal.system.files import replace_file
+from fedappeal.trained.model import CONFIG as CONFIG  # both names are its own: what makes a folder a run's
+from fedappeal.trained.model import MODEL as MODEL
+
+HISTORY = "history.jsonl"
+PARTICIPATION = "participation.jsonl"
+MEASUREMENTS = "measurements.jsonl"
+POLICIES = "policies.jsonl"
+EVENTS = "events.jsonl"
+REQUIREMENTS = "requirements.jsonl"
+WRITTEN_ON = (EVENTS, POLICIES, HISTORY, PARTICIPATION, MEASUREMENTS)
+"""Files of JSON lines to which a run appends, in the order in which a resume rewrites them."""
+CHECKPOINT = "checkpoint.safetensors"
+INITIAL = "initial.safetensors"
+
 
 MOST_ROUNDS = 2**63
 LONGEST_TEXT = 500

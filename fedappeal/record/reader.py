@@ -8,10 +8,22 @@ from typing import Any, TypeGuard
 
 from fedappeal.protocol.foreign_text import one_line, parse_json, printable
 from fedappeal.protocol.metric import ACCURACY, Metric
-from fedappeal.record import files
 from fedappeal.record.decisions import is_packed, unpacked
-from fedappeal.record.files import REQUIREMENTS, WRITTEN_ON
-from fedappeal.record.lines import WrittenLine, last_text, parsed_line, without_check, written_lines
+from fedappeal.record.lines import (
+    CONFIG,
+    EVENTS,
+    HISTORY,
+    MEASUREMENTS,
+    PARTICIPATION,
+    POLICIES,
+    REQUIREMENTS,
+    WRITTEN_ON,
+    WrittenLine,
+    last_text,
+    parsed_line,
+    without_check,
+    written_lines,
+)
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import check, read_values
 
@@ -93,11 +105,11 @@ def figure(value: object) -> float | int:
 Line = dict[str, Any]
 _NUMBERS = ("asked", "joined", "sat_out", "left", "evaluated", "bytes_up", "bytes_down", "seconds")
 _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
-    files.HISTORY: {"round": int, **dict.fromkeys(_NUMBERS, (int, float))},
-    files.PARTICIPATION: {"round": int, "client-id": str, "decision": str},
-    files.MEASUREMENTS: {"round": int, "client-ids": list},
-    files.POLICIES: {"client-id": str, "policy": str},
-    files.EVENTS: {"event": str},
+    HISTORY: {"round": int, **dict.fromkeys(_NUMBERS, (int, float))},
+    PARTICIPATION: {"round": int, "client-id": str, "decision": str},
+    MEASUREMENTS: {"round": int, "client-ids": list},
+    POLICIES: {"client-id": str, "policy": str},
+    EVENTS: {"event": str},
 }
 """Keys of each file's lines on which a run that continues relies."""
 
@@ -124,11 +136,11 @@ class Record:
         Raises:
             ConfigError: the folder holds no run.
         """
-        file, record = self.path / files.CONFIG, None
+        file, record = self.path / CONFIG, None
         with suppress(OSError, ValueError):
             record = parse_json(file.read_text()) if file.is_file() else None  # a pipe would be waited for
         if not isinstance(record, dict):
-            raise ConfigError(f"'{self.path}' is not the folder of a run: it has no readable {files.CONFIG}")
+            raise ConfigError(f"'{self.path}' is not the folder of a run: it has no readable {CONFIG}")
         return record
 
     def check(self) -> None:
@@ -144,9 +156,7 @@ class Record:
         """
         settings = self.config.get("settings")
         if not isinstance(settings, dict) or not {"task", "seed", "strategy", "rounds"} <= settings.keys():
-            raise ConfigError(
-                f"'{self.path}' is not the folder of a run: its {files.CONFIG} records no settings of a run"
-            )
+            raise ConfigError(f"'{self.path}' is not the folder of a run: its {CONFIG} records no settings of a run")
         return settings
 
     @property
@@ -160,27 +170,27 @@ class Record:
     @property
     def history(self) -> list[Line]:
         """A line a round."""
-        return self.lines(files.HISTORY)
+        return self.lines(HISTORY)
 
     @property
     def participation(self) -> list[Line]:
         """The decisions, as they are written: packed, or in runs of earlier versions one a line."""
-        return self.lines(files.PARTICIPATION)
+        return self.lines(PARTICIPATION)
 
     @property
     def decisions(self) -> list[Line]:
         """The decisions, one each: ``round``, ``client-id`` and ``decision``."""
-        return self.lines(files.PARTICIPATION, one_each=True)
+        return self.lines(PARTICIPATION, one_each=True)
 
     @property
     def measurements(self) -> list[Line]:
         """What clients measured, a line an evaluated round, in columns."""
-        return self.lines(files.MEASUREMENTS)
+        return self.lines(MEASUREMENTS)
 
     @property
     def last_measurements(self) -> Line | None:
         """The last line of the measurements; the others are not read. None: it has no whole line."""
-        file = self.path / files.MEASUREMENTS
+        file = self.path / MEASUREMENTS
         if not file.exists():
             return None
         try:
@@ -192,27 +202,27 @@ class Record:
     @property
     def policies(self) -> list[Line]:
         """Clients and their policies, where the run mixes policies."""
-        return self.lines(files.POLICIES)
+        return self.lines(POLICIES)
 
     @property
     def requirements(self) -> list[Line]:
         """What each client of a simulated run requires."""
-        return self.lines(files.REQUIREMENTS)
+        return self.lines(REQUIREMENTS)
 
     @property
     def events(self) -> list[Line]:
         """What happened besides rounds."""
-        return self.lines(files.EVENTS)
+        return self.lines(EVENTS)
 
     @property
     def standing(self) -> Snapshot:
         """How the run stands by its events alone, damaged ones left out: its state, and how it ended."""
-        return Snapshot(line for _, line in usable_lines(self.path / files.EVENTS)[0])
+        return Snapshot(line for _, line in usable_lines(self.path / EVENTS)[0])
 
     @property
     def snapshot(self) -> Snapshot:
         """How the run stands, with its rounds."""
-        return Snapshot((line for _, line in usable_lines(self.path / files.EVENTS)[0]), self.history)
+        return Snapshot((line for _, line in usable_lines(self.path / EVENTS)[0]), self.history)
 
     def lines(self, name: str, one_each: bool = False) -> list[Line]:
         """Return the lines of a file of the folder; ``one_each``: of a round's decisions, one line each."""

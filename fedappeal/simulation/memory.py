@@ -24,9 +24,8 @@ from client.state.memory import RunMemory, client_of_partition
 from client.state.store import ContextStore
 from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.foreign_text import parse_json
-from fedappeal.record.files import REQUIREMENTS
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.lines import rewrite, sealed
+from fedappeal.record.lines import REQUIREMENTS, rewrite, sealed
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.grid import FIRST_NODE, VirtualClients

@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.assign import assign, kept_rows
-from fedappeal.tasks.partitions.checks import AUTO_PARTITION, check, check_client, draw_users, flipped, sizes, split
+from fedappeal.tasks.partitions.assign import (
+    AUTO_PARTITION,
+    assign,
+    check,
+    check_client,
+    draw_users,
+    flipped,
+    kept_rows,
+    sizes,
+    split,
+)
 from fedappeal.tasks.task import ClientData, Features, Labels, Normalisation, Pixels, Rows, Split, Task
 
 if TYPE_CHECKING:

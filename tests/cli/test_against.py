@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedappeal.cli.against import plan_against
 from fedappeal.cli.commands import cli
-from fedappeal.record.files import MODEL
+from fedappeal.cli.start import plan_against
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError, RunConfig

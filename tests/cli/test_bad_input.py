@@ -17,10 +17,10 @@ from flwr.app import ArrayRecord, RecordDict
 from fedappeal.cli.main import main
 from fedappeal.cli.option_groups import ResumeOptions
 from fedappeal.cli.start import resume_run
-from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import CHECKPOINT
 from fedappeal.record.reader import Record
-from fedappeal.runs.launch.local import LocalProcesses
+from fedappeal.runs.launch.superlink import LocalProcesses
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.simulation.memory import SavedMemory

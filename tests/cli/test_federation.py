@@ -10,7 +10,7 @@ from fedappeal.cli.main import main
 from fedappeal.federation import nodes, remote
 from fedappeal.federation.nodes import Node
 from fedappeal.flower.control import Run
-from fedappeal.record.files import EVENTS
+from fedappeal.record.lines import EVENTS
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 

@@ -6,9 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedappeal.cli.commands import cli
-from fedappeal.record.files import HISTORY
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.lines import append_lines, without_check
+from fedappeal.record.lines import HISTORY, append_lines, without_check
 from fedappeal.system.files import write_safetensors
 from tests.views.comparison.recorded import a_run
 

@@ -26,8 +26,7 @@ def names(tmp_path: Path) -> set[str]:
     from prometheus_client.parser import text_string_to_metric_families
 
     from client.state.activity import Activity
-    from fedappeal.record.files import CONFIG, HISTORY
-    from fedappeal.record.lines import append_lines
+    from fedappeal.record.lines import CONFIG, HISTORY, append_lines
     from fedappeal.views.metrics.client_metrics import ClientMetrics
     from fedappeal.views.metrics.run_metrics import FolderMetrics
 

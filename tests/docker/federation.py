@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.federation.nodes import PublicKey
-from fedappeal.record.files import CHECKPOINT, MODEL
+from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 

@@ -26,7 +26,7 @@ from fedappeal.core.registry import LOCAL_RULES, POLICIES, REQUIREMENTS, STRATEG
 from fedappeal.core.requirement import Evaluation
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan, swept_plans, unused_lines
 from fedappeal.settings.config import ConfigError, RunConfig, plugin_settings

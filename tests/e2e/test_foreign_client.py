@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from fedappeal.federation.superlink import SuperLink
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors, write_safetensors
 from tests.e2e.conftest import BIN, Marked, each

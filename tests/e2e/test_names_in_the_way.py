@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.files import HISTORY
+from fedappeal.record.lines import HISTORY
 from fedappeal.record.reader import Record
 from tests.e2e.conftest import BIN, Marked
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from tests.e2e.conftest import BIN, Marked

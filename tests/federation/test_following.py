@@ -10,8 +10,8 @@ import pytest
 from fedappeal.federation import remote
 from fedappeal.federation.remote import Ended, RemoteSuperLink
 from fedappeal.flower.control import ControlError, RunStatus
-from fedappeal.record.files import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.record.follower import WatchedRun
+from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 

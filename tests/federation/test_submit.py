@@ -12,7 +12,7 @@ from fedappeal.federation import remote
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.flower import bundle
 from fedappeal.flower.bundle import build_fab
-from fedappeal.runs.launch.remote import Submission
+from fedappeal.runs.launch.superlink import Submission
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig

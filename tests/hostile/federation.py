@@ -23,9 +23,9 @@ from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
 from fedappeal.flower.node.fleet import MessageDropped, NotConnected
 from fedappeal.protocol import keys, proof
-from fedappeal.record.files import INITIAL
 from fedappeal.record.folder import KIND, LOCAL
 from fedappeal.record.follower import WatchedRun
+from fedappeal.record.lines import INITIAL
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.clients import ClientProcesses
 from fedappeal.runs.plan import RunPlan

@@ -24,8 +24,8 @@ from fedappeal.cli.main import main
 from fedappeal.core.local_rule import Record
 from fedappeal.core.requirement import Requirement
 from fedappeal.protocol.packing import content_hash
-from fedappeal.record.files import CHECKPOINT, EVENTS, HISTORY, PARTICIPATION, POLICIES
 from fedappeal.record.folder import RunFolder, rounds_done
+from fedappeal.record.lines import CHECKPOINT, EVENTS, HISTORY, PARTICIPATION, POLICIES
 from fedappeal.record.reader import Record as RunRecord
 from fedappeal.record.reader import usable_lines
 from fedappeal.runs.plan import RunPlan

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedappeal
-from fedappeal.record.files import CONFIG
+from fedappeal.record.lines import CONFIG
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate

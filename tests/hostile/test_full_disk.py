@@ -23,8 +23,7 @@ from client.state.memory import RunMemory
 from client.state.store import DiskStore
 from fedappeal.cli.main import main
 from fedappeal.core.local_rule import Record
-from fedappeal.record.files import HISTORY, MODEL
-from fedappeal.record.lines import append_lines
+from fedappeal.record.lines import HISTORY, MODEL, append_lines
 from fedappeal.record.reader import Record as RunRecord
 from fedappeal.settings.config import RunConfig
 from fedappeal.system.files import write_safetensors

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.record.files import HISTORY
+from fedappeal.record.lines import HISTORY
 from fedappeal.record.reader import Record
 
 ROOT = Path(__file__).resolve().parents[2]

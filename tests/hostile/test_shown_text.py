@@ -21,8 +21,8 @@ from client.settings import NodeSettings
 from fedappeal.api.run import Run
 from fedappeal.cli.main import main
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.record.files import EVENTS, HISTORY
 from fedappeal.record.follower import Follower, WatchedRun
+from fedappeal.record.lines import EVENTS, HISTORY
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig

@@ -8,8 +8,8 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedappeal.protocol.packing import array_record, view
-from fedappeal.record.files import EVENTS, MODEL
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import EVENTS, MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig

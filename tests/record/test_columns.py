@@ -29,8 +29,7 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.comparison.measures import run_measures
-from fedappeal.views.comparison.result import compare_runs
-from fedappeal.views.comparison.runs import read_runs
+from fedappeal.views.comparison.result import compare_runs, read_runs
 from fedappeal.views.live.run_state import RunState
 from fedappeal.views.report.report import run_charts
 from fedappeal.views.terminal.view import RunView

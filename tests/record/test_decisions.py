@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from fedappeal.protocol.keys import is_client_id
 from fedappeal.record.decisions import TO, decisions_of, packed, unpacked
-from fedappeal.record.files import PARTICIPATION
 from fedappeal.record.folder import RunFolder
-from fedappeal.record.lines import append_lines
+from fedappeal.record.lines import PARTICIPATION, append_lines
 from fedappeal.record.reader import Record, usable_lines
 from fedappeal.settings.config import ConfigError
 

@@ -7,10 +7,9 @@ import pytest
 
 from fedappeal.record import follower
 from fedappeal.record.decisions import decisions_of, packed
-from fedappeal.record.files import HISTORY, PARTICIPATION
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.follower import MOST_WAITS, Follower, News, Tail
-from fedappeal.record.lines import parsed_line
+from fedappeal.record.lines import HISTORY, PARTICIPATION, parsed_line
 
 
 def test_each_line_is_read_once(tmp_path: Path) -> None:

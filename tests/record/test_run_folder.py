@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.folder import RunFolder, check_new, runtime_of
+from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig

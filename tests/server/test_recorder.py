@@ -8,8 +8,8 @@ import pytest
 from flwr.app import ArrayRecord
 
 import server.recorder
-from fedappeal.record.files import CHECKPOINT
 from fedappeal.record.folder import KIND, LOCAL, SUBMITTED, rounds_done
+from fedappeal.record.lines import CHECKPOINT
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig

@@ -12,8 +12,8 @@ from client.app import client_app
 from client.participation.behaviour import Mixture
 from client.roster import Participants
 from fedappeal.protocol import keys
-from fedappeal.record.files import CHECKPOINT, MODEL, POLICIES
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import CHECKPOINT, MODEL, POLICIES
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.system.files import read_safetensors, write_safetensors

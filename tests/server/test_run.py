@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord
 
 import server.run
 from fedappeal.cli.main import main
-from fedappeal.record.files import CHECKPOINT, MODEL
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import read_safetensors, write_safetensors

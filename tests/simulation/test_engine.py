@@ -11,8 +11,8 @@ import torch
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import TrainingJob
 from fedappeal.protocol.packing import Layout
-from fedappeal.record.files import CHECKPOINT, HISTORY, MODEL, PARTICIPATION
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import CHECKPOINT, HISTORY, MODEL, PARTICIPATION
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig

@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.record.files import MODEL
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings

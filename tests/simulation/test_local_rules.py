@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedappeal.protocol.draws import batch_indices
-from fedappeal.record.files import MODEL
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig

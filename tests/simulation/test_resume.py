@@ -15,8 +15,8 @@ import torch
 
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import TrainingJob
-from fedappeal.record.files import CHECKPOINT, EVENTS, MEASUREMENTS, MODEL, PARTICIPATION
 from fedappeal.record.folder import RunFolder, rounds_done, runtime_of
+from fedappeal.record.lines import CHECKPOINT, EVENTS, MEASUREMENTS, MODEL, PARTICIPATION
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig

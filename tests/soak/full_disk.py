@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedappeal.record.files import CONFIG
+from fedappeal.record.lines import CONFIG
 from tests.soak.kills import KINDS, SIMULATED, Forks, Wrong, check_tidy, judged, outcome
 
 PAGE = 4096

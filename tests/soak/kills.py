@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from fedappeal.record.files import CONFIG, HISTORY, MEASUREMENTS, MODEL, PARTICIPATION, POLICIES, REQUIREMENTS
+from fedappeal.record.lines import CONFIG, HISTORY, MEASUREMENTS, MODEL, PARTICIPATION, POLICIES, REQUIREMENTS
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from tests.hostile.kill_points import COUNTER, KillPoint

@@ -25,9 +25,9 @@ import psutil
 from fedappeal.federation.remote import run_status, submit
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.bundle import build_fab
-from fedappeal.record.files import INITIAL, MODEL
 from fedappeal.record.folder import KIND, LOCAL
 from fedappeal.record.follower import WatchedRun
+from fedappeal.record.lines import INITIAL, MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.clients import ClientProcesses
 from fedappeal.runs.plan import RunPlan

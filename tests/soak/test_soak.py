@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedappeal.record.files import MODEL, PARTICIPATION
+from fedappeal.record.lines import MODEL, PARTICIPATION
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from client.state.store import DiskStore
 from fedappeal.protocol import keys
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedappeal.record.files import EVENTS
+from fedappeal.record.lines import EVENTS
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedappeal.record.files import EVENTS
+from fedappeal.record.lines import EVENTS
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, RunResult, at_least
 from fedappeal.studies.table import Spread, diverged_runs, numbers_table, verdict_table
 from fedappeal.studies.verdict import verdicts

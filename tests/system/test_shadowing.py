@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.system.shadowing import PACKAGES, check_names
+from fedappeal.cli.main import PACKAGES, check_names
 
 ROOT = Path(__file__).resolve().parents[2]
 

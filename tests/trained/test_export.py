@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.system.files import CARD
-from fedappeal.trained import export as exports
 from fedappeal.trained import load_model, open_model, read_card
-from fedappeal.trained.export import write_onnx, write_plain
+from fedappeal.trained import model as exports
+from fedappeal.trained.model import write_onnx, write_plain
 from tests.trained.models import initial, write_model
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from client.limits.limits import OFF
 from fedappeal.federation.superlink import import_paths
 from fedappeal.flower.processes import QUIET
-from fedappeal.record.files import INITIAL
+from fedappeal.record.lines import INITIAL
 from fedappeal.runs.plan import RunPlan
 from fedappeal.system.files import private_folder, private_log
 from fedappeal.system.process_end import end_with_parent

@@ -23,7 +23,7 @@ import numpy as np
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.files.data_files import DataFiles
 from fedappeal.tasks.labelled import NaturalTask
-from fedappeal.tasks.partitions.checks import draw_users
+from fedappeal.tasks.partitions.assign import draw_users
 from fedappeal.tasks.task import Features, Labels
 
 _NEGATIVE, _POSITIVE = "0", "4"

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.comparison.result import Comparison, compare_runs
-from fedappeal.views.comparison.runs import RunLike, read_runs
+from fedappeal.views.comparison.result import Comparison, RunLike, compare_runs, read_runs
 from fedappeal.views.comparison.table import Table, comparison_tables
 
 if TYPE_CHECKING:

@@ -19,13 +19,12 @@ from starlette.staticfiles import StaticFiles
 
 from fedappeal.flower.control import ControlError
 from fedappeal.protocol.foreign_text import parse_json, printable
-from fedappeal.record.files import HISTORY
+from fedappeal.record.lines import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.actions import NotDone
 from fedappeal.views.live.view import SHARE, View
 from fedappeal.views.report.charts import check_plotly
-from fedappeal.views.report.page import DRAWING
-from fedappeal.views.report.report import report_text, run_charts
+from fedappeal.views.report.report import DRAWING, report_text, run_charts
 from fedappeal.web.access import CHART_POLICY
 from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, ServedPage, served

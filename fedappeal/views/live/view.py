@@ -9,7 +9,7 @@ from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink, list_runs
 from fedappeal.flower.control import ControlError, Run
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.record.files import CONFIG
+from fedappeal.record.lines import CONFIG
 from fedappeal.record.reader import INTERRUPTED, RUNNING, WAITING
 from fedappeal.views.live.actions import STOPPED, ForeignRun, NotDone
 from fedappeal.views.live.clients import STATES, Clients

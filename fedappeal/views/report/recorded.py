@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol.foreign_text import all_printable
 from fedappeal.record.decisions import RoundDecisions, clients_of, is_packed
-from fedappeal.record.files import PARTICIPATION
+from fedappeal.record.lines import PARTICIPATION
 from fedappeal.record.reader import Record, Snapshot, is_figure
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.wording import natural_order
-from fedappeal.views.comparison.result import text_of
-from fedappeal.views.comparison.runs import RecordedRun
+from fedappeal.views.comparison.result import RecordedRun, text_of
 
 MOST = 400
 """Cells in each direction: more are finer than a screen."""

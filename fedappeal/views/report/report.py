@@ -1,9 +1,13 @@
 """A report of runs, written into a file: of one run in detail, of several by their groups."""
 
+import html
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
 from fedappeal.record.columns import HEADLINE, PERCENT, SHARE, shown_in
 from fedappeal.record.reader import Snapshot
@@ -12,12 +16,116 @@ from fedappeal.system.files import replace_file
 from fedappeal.system.wording import counted
 from fedappeal.views.comparison.export import left_out
 from fedappeal.views.comparison.measures import Measure
-from fedappeal.views.comparison.result import Comparison, Result, compare_runs, used_settings
-from fedappeal.views.comparison.runs import RecordedRun, find_runs, read_runs
+from fedappeal.views.comparison.result import (
+    Comparison,
+    RecordedRun,
+    Result,
+    compare_runs,
+    find_runs,
+    read_runs,
+    used_settings,
+)
 from fedappeal.views.comparison.table import Table, comparison_tables, plain_number
 from fedappeal.views.report import charts
-from fedappeal.views.report.page import Section, inline_script, linked_script, page
+from fedappeal.views.report.charts import Chart
 from fedappeal.views.report.recorded import ReportedRun, reported
+
+_FIGURES = "figures"
+"""Id of the element that holds the charts' data."""
+DRAWING = files("fedappeal.views.report").joinpath("drawing.js").read_text()
+"""The script that draws one of them."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        title: its heading.
+        sentences: what came out, in words.
+        charts: its charts.
+        tables: its tables; those with ``folded`` are opened by a click.
+        folded: tables that few readers need.
+    """
+
+    title: str
+    sentences: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+    folded: Sequence[Table] = ()
+
+
+def inline_script(code: str) -> str:
+    """Return the element that holds a script."""
+    return f"<script>{code.replace('</script', chr(60) + chr(92) + '/script')}</script>"
+
+
+def linked_script(file: str) -> str:
+    """Return the element that loads a script from a file; ``file``: where it is, as the page's links say it."""
+    return f'<script src="{html.escape(quote(file))}"></script>'
+
+
+def page(title: str, sections: Sequence[Section], script: str) -> str:
+    """Return the page; ``script``: the element with Plotly's script.
+
+    All texts of others (ids, reasons, settings) are escaped; charts travel as JSON that no text can leave.
+    """
+    charts = [chart for section in sections for chart in section.charts]
+    numbers = iter(range(len(charts)))
+    body = "".join(_section(section, numbers) for section in sections)
+    template = files("fedappeal.views.report").joinpath("page.html").read_text()
+    parts = {
+        "TITLE": html.escape(title),
+        "BODY": body,
+        "FIGURES": _data(charts),
+        "SCRIPT": script,
+        "DRAWING": DRAWING,
+    }
+    before, *others = template.split("{{")
+    return before + "".join(parts[name] + rest for name, rest in (each.split("}}", 1) for each in others))
+
+
+def _section(section: Section, numbers: Iterable[int]) -> str:
+    said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in section.sentences)
+    charts = "".join(_chart(chart, number) for chart, number in zip(section.charts, numbers, strict=False))
+    tables = "".join(map(_table, section.tables))
+    folded = "".join(
+        f"<details><summary>{html.escape(table.title)}</summary>{_table(table, False)}</details>"
+        for table in section.folded
+    )
+    shown = f'<div class="charts">{charts}</div>' if charts else ""
+    return f"<section><h2>{html.escape(section.title)}</h2>{said}{shown}{tables}{folded}</section>"
+
+
+def _chart(chart: Chart, number: int) -> str:
+    kind = "chart tall" if chart.tall else "chart"
+    alt = html.escape(chart.alt)
+    return (
+        f'<figure><h3>{html.escape(chart.title)}</h3><div class="{kind}" id="chart-{number}" role="img" '
+        f'aria-label="{alt}"></div><figcaption>{alt}</figcaption></figure>'
+    )
+
+
+def _table(table: Table, titled: bool = True) -> str:
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
+    rows = "".join(f"<tr>{_row(row)}</tr>" for row in table.rows)
+    title = f"<h3>{html.escape(table.title)}</h3>" if titled else ""
+    return f'{title}<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _row(row: Sequence[str]) -> str:
+    first, *others = row
+    return f'<th scope="row">{html.escape(first)}</th>' + "".join(f"<td>{html.escape(cell)}</td>" for cell in others)
+
+
+def _data(charts: Sequence[Chart]) -> str:
+    """Return the charts' data as the text of a script element that is not run: no ``<`` is in it."""
+    from plotly.utils import PlotlyJSONEncoder
+
+    text = json.dumps([chart.figure for chart in charts], cls=PlotlyJSONEncoder)
+    text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return f'<script type="application/json" id="{_FIGURES}">{text}</script>'
+
 
 REPORT = "report.html"
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line, parse_json, printable
-from fedappeal.record.files import CONFIG, MODEL
 from fedappeal.record.follower import Follower
+from fedappeal.record.lines import CONFIG, MODEL
 from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED, Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file

@@ -12,9 +12,8 @@ from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.superlink import extensions, main
 
 from fedappeal.flower.superlink import superlink_process
-from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
 from fedappeal.flower.superlink.superexec import SuperExec
-from fedappeal.flower.superlink.superlink_process import Ports, run_superlink
+from fedappeal.flower.superlink.superlink_process import OwnUserInterceptor, OwnUserOnly, Ports, run_superlink
 from fedappeal.settings.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")

@@ -14,7 +14,7 @@ from client.training.requests import Arithmetic, GradientRequest, TrainRequest
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig, TaskSettings

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.assign import _iid, assign
-from fedappeal.tasks.partitions.checks import split
+from fedappeal.tasks.partitions.assign import _iid, assign, split
 
 CLASSES = 10
 LABELS = np.random.default_rng(0).permutation(np.arange(2000) % CLASSES).astype(np.int64)

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.checks import check, check_enough
+from fedappeal.tasks.partitions.assign import check, check_enough
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

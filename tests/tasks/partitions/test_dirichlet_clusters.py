@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.assign import assign
-from fedappeal.tasks.partitions.checks import check
+from fedappeal.tasks.partitions.assign import assign, check
 
 LABELS = np.repeat(np.arange(4), 5000)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedappeal.settings.config import TaskSettings
-from fedappeal.tasks.partitions.checks import flipped, split
+from fedappeal.tasks.partitions.assign import flipped, split
 
 
 def spread(**values: object) -> TaskSettings:

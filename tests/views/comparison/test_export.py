@@ -11,8 +11,7 @@ import pytest
 
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.export import COLUMNS, FORMATS, compare, rows_of, text_of
-from fedappeal.views.comparison.result import Comparison, compare_runs
-from fedappeal.views.comparison.runs import read_runs
+from fedappeal.views.comparison.result import Comparison, compare_runs, read_runs
 from fedappeal.views.comparison.table import comparison_tables
 from tests.views.comparison.recorded import a_run, a_sweep
 

@@ -7,8 +7,7 @@ import pytest
 
 from fedappeal.views.comparison.curves import BAND, by_round, draw_comparison
 from fedappeal.views.comparison.measures import COLOURS, DASHES, picture_bytes
-from fedappeal.views.comparison.result import compare_runs
-from fedappeal.views.comparison.runs import read_runs
+from fedappeal.views.comparison.result import compare_runs, read_runs
 from tests.views.comparison.recorded import a_run
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.files import CONFIG
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import CONFIG
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.comparison.measures import run_measures
-from fedappeal.views.comparison.result import Comparison, compare_runs
-from fedappeal.views.comparison.runs import read_runs
+from fedappeal.views.comparison.result import Comparison, compare_runs, read_runs
 from tests.views.comparison.recorded import a_run, a_sweep
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedappeal.record.decisions import packed
-from fedappeal.record.files import HISTORY, PARTICIPATION
+from fedappeal.record.lines import HISTORY, PARTICIPATION
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.comparison.stayed import WhoStayed, draw

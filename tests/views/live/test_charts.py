@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedappeal.record.files import HISTORY
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live import page as module
 from fedappeal.views.live.page import Charts, plotly_script

@@ -15,8 +15,8 @@ import pytest
 
 from client.page.app import volunteer_app
 from fedappeal.record.decisions import packed
-from fedappeal.record.files import HISTORY, PARTICIPATION
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import HISTORY, PARTICIPATION
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live import page as charts

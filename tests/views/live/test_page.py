@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedappeal.record.files import HISTORY
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import HISTORY
 from fedappeal.views.live.actions import ForeignRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedappeal.record.decisions import packed
-from fedappeal.record.files import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import EVENTS, HISTORY, PARTICIPATION
 from fedappeal.record.reader import Record
 from fedappeal.views.live.run_state import ESTIMATED_FROM, MOST_ROUNDS, RunState, seconds_left
 from strategies.rounds.exchange.exchange import NO_ANSWER

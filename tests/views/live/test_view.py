@@ -8,8 +8,8 @@ import pytest
 from fedappeal.federation.nodes import Node
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.flower.control import ControlError, Run
-from fedappeal.record.files import HISTORY
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import HISTORY
 from fedappeal.views.live import view as module
 from fedappeal.views.live.actions import ForeignRun, NotDone, OwnRun, SubmittedRun
 from fedappeal.views.live.view import ASKED_EVERY, View

@@ -14,12 +14,10 @@ from fedappeal.cli.onlookers import CommandOnlookers
 from fedappeal.cli.start import start_local, start_simulations, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.protocol.metric import Metric
-from fedappeal.record.files import CONFIG, EVENTS, HISTORY
-from fedappeal.record.lines import append_lines, rewrite, sealed
+from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, append_lines, rewrite, sealed
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import InProcess
-from fedappeal.runs.launch.local import LocalProcesses
-from fedappeal.runs.launch.remote import Submission
+from fedappeal.runs.launch.superlink import LocalProcesses, Submission
 from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation

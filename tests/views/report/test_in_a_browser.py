@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from fedappeal.record.decisions import packed
-from fedappeal.record.files import MEASUREMENTS, PARTICIPATION
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import MEASUREMENTS, PARTICIPATION
 from fedappeal.views.report.report import ReportOptions, write_report
 from tests.views.comparison.recorded import a_run, a_sweep
 

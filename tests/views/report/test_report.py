@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from fedappeal.record.decisions import packed
-from fedappeal.record.files import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
 from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.report.charts import Chart
-from fedappeal.views.report.page import Section, linked_script, page
-from fedappeal.views.report.report import ReportOptions, write_report
+from fedappeal.views.report.report import ReportOptions, Section, linked_script, page, write_report
 from tests.views.comparison.recorded import a_run, a_sweep
 
 HOSTILE = "</script><img src=x onerror=alert(1)>{{SCRIPT}}&\u2028"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedappeal.record.files import HISTORY
+from fedappeal.record.lines import HISTORY
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import RunConfig
 from fedappeal.views.terminal.progress import one_run, several_runs

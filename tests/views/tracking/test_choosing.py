@@ -12,8 +12,7 @@ from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.start import onlookers_to_resume, resume_run, start_local, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.record.reader import Record
-from fedappeal.runs.launch.local import LocalProcesses
-from fedappeal.runs.launch.remote import Submission
+from fedappeal.runs.launch.superlink import LocalProcesses, Submission
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.tracking.tracker import TRACKERS, chosen_trackers
 from tests.views.tracking.recorder import Kept

@@ -13,8 +13,7 @@ import pytest
 import fedappeal
 from fedappeal.cli.onlookers import CommandOnlookers
 from fedappeal.cli.start import start_simulations
-from fedappeal.record.files import CONFIG, EVENTS, HISTORY, MODEL
-from fedappeal.record.lines import append_lines, rewrite, sealed
+from fedappeal.record.lines import CONFIG, EVENTS, HISTORY, MODEL, append_lines, rewrite, sealed
 from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED, Record
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.plan import swept_plans

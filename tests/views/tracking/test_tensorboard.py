@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import fedappeal
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from tests.later import Later
 

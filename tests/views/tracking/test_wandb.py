@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fedappeal
-from fedappeal.record.files import MODEL
+from fedappeal.record.lines import MODEL
 from fedappeal.record.reader import Record
 from tests.later import Later
 
