@@ -1,6 +1,6 @@
 """The volunteer's page as an app: its data from the state folder, its files, and what its owner can do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -13,23 +13,30 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from client.limits.limits import Limits, read_limits, write_limits
+from client.limits.presets import PRESETS, preset, preset_of
 from client.limits.rest import Surroundings, battery, check_surroundings
 from client.process.owner import PAUSED, client_name, leave, pause, reset, resume
-from client.process.status import GOES_ON, RunStatus, client_status
-from client.state.preferred import describe_preferred
+from client.process.status import GOES_ON, RunState, RunStatus, client_status
+from client.state.activity import KEPT_DECISIONS, Judged
+from client.state.preferred import kept_models
 from client.state.store import DiskStore
 from fedappeal.protocol.foreign_text import parse_json, printable
+from fedappeal.protocol.metric import shown
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import fact
+from fedappeal.trained.card import ModelCard
 
 STATIC = Path(__file__).parent / "static"
 _LONGEST = 300
+_SHORT = 80
 
 
 def page_data(folder: Path) -> dict[str, Any]:
     """Return the page's data; texts of other parties are printable and short."""
     store = DiskStore(folder) if folder.is_dir() else None  # a page makes no folder
     status = client_status(folder)
+    models = [_model(store, name, card) for name, card in kept_models(store).items()] if store else []
+    files = {model["run"]: model for model in reversed(models)}
     return {
         "client": printable(client_name(store), _LONGEST) if store else "no client has kept state here yet",
         "state": status.state,
@@ -37,9 +44,87 @@ def page_data(folder: Path) -> dict[str, Any]:
         "latest": printable(status.latest, _LONGEST),
         "paused": (folder / PAUSED).exists(),
         "battery": battery(),
-        "runs": [_run(run) for run in reversed(status.runs)],
-        "prefers": [printable(line, 2 * _LONGEST) for line in describe_preferred(store)] if store else [],
+        "runs": [_run(run, files.get(run.run_key)) for run in reversed(status.runs)],
+        "decisions": _decisions(status.runs),
+        "models": models,
     }
+
+
+def _model(store: DiskStore, name: str, card: ModelCard) -> dict[str, Any]:
+    path, metric = store.path(name), card.metric
+    score = shown(card.figures.get(metric.name), metric.is_share)
+    whose = "shared" if card.which == "global" else "own"
+    return {
+        "name": name,
+        "run": card.run_key,
+        "title": printable(f"{whose} model of {card.strategy} on {card.task}, {card.date[:10]}", _LONGEST),
+        "figure": f"{printable(metric.name, _SHORT)} {score} on your test data, round {card.round}",
+        "file": str(path),
+        "bytes": path.stat().st_size,
+    }
+
+
+def _run(run: RunStatus, model: dict[str, Any] | None) -> dict[str, Any]:
+    data = {
+        "run": printable(run.run_key, _LONGEST),
+        "name": printable(run.name, _LONGEST),
+        "state": run.state,
+        "line": printable(run.line, _LONGEST),
+        "can_leave": run.state in GOES_ON,
+        "left": run.state in (RunState.LEFT_BY_OWNER, RunState.LEFT_BY_POLICY, RunState.DAMAGED),
+    }
+    if (did := run.activity) is None:
+        return data
+    return data | {
+        "joined": did.done.get("joined", 0),
+        "sat_out": did.done.get("sat-out", 0),
+        "failed": did.done.get("failed", 0),
+        "seconds": did.seconds,
+        "bytes_up": did.bytes_up,
+        "bytes_down": did.bytes_down,
+        "last": did.last,
+        "judged": f"round {did.server_round}: {printable(did.judged.compared, _LONGEST)}" if did.judged else None,
+        "goodwill": printable(did.goodwill_line, _LONGEST),
+        "measure": _measure(did.curve, did.test, model) if did.test else None,
+    }
+
+
+def _measure(curve: Sequence[tuple[int, float]], test: Judged, model: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the shared model's score on the owner's test data beside the own model's, and which is preferred."""
+    return {
+        "metric": printable(test.metric, _SHORT),
+        "shared": shown(test.score, test.share),
+        "alone": None if test.alone is None else shown(test.alone, test.share),
+        "alone_score": test.alone,
+        "prefers": "shared" if test.met or test.alone is None else "own",
+        "rounds": [point[0] for point in curve],
+        "scores": [point[1] for point in curve],
+        "share": test.share,
+        "model": model,
+    }
+
+
+def _decisions(runs: Iterable[RunStatus]) -> list[dict[str, Any]]:
+    """Return the latest decisions of all runs, the latest first."""
+    decisions = [(run.name, decided) for run in runs if run.activity for decided in run.activity.decisions]
+    return [
+        {
+            "at": decided.at,
+            "run": printable(name, _LONGEST),
+            "round": decided.server_round,
+            "what": printable(decided.what, _SHORT),
+            "why": printable(decided.why, _LONGEST),
+        }
+        for name, decided in sorted(decisions, key=lambda pair: -pair[1].at)[:KEPT_DECISIONS]
+    ]
+
+
+def _limits(folder: Path) -> Limits | None:
+    """Return the folder's limits; None: they cannot be read."""
+    try:
+        return read_limits(folder)
+    except ConfigError:
+        return None
 
 
 def limits_data(folder: Path, started_with: str = "") -> dict[str, Any]:
@@ -49,11 +134,9 @@ def limits_data(folder: Path, started_with: str = "") -> dict[str, Any]:
         folder: the state folder.
         started_with: limits that the client was started with, which go before those of the folder.
     """
-    problem = ""
-    try:
-        limits = read_limits(folder)
-    except ConfigError as error:
-        limits, problem = Limits(), printable(error, _LONGEST)
+    limits = _limits(folder)
+    problem = "" if limits else "the limits that were kept cannot be read: choose some, and they are written anew"
+    limits = limits or Limits()
     values, counts = limits.as_config(), limits.with_text(started_with).as_config()
     fields = [
         {
@@ -65,31 +148,8 @@ def limits_data(folder: Path, started_with: str = "") -> dict[str, Any]:
         }
         for key, field in Limits.by_key().items()
     ]
-    return {"limits": fields, "problem": problem}
-
-
-def _run(run: RunStatus) -> dict[str, Any]:
-    shown = {
-        "run": printable(run.run_key, _LONGEST),
-        "name": printable(run.name, _LONGEST),
-        "state": run.state,
-        "line": printable(run.line, _LONGEST),
-        "can_leave": run.state in GOES_ON,
-    }
-    if (did := run.activity) is None:
-        return shown
-    return shown | {
-        "joined": did.done.get("joined", 0),
-        "sat_out": did.done.get("sat-out", 0),
-        "failed": did.done.get("failed", 0),
-        "seconds": did.seconds,
-        "bytes_up": did.bytes_up,
-        "bytes_down": did.bytes_down,
-        "last": did.last,
-        "judged": f"round {did.server_round}: {printable(did.judged.compared, _LONGEST)}" if did.judged else None,
-        "met": did.judged is not None and did.judged.met,
-        "goodwill": printable(did.goodwill_line, _LONGEST),
-    }
+    presets = [{"name": name, "costs": costs} for name, (costs, _) in PRESETS.items()]
+    return {"limits": fields, "problem": problem, "presets": presets, "preset": "" if problem else preset_of(limits)}
 
 
 def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
@@ -109,8 +169,13 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
     def limits(request: Request) -> Response:
         return JSONResponse(limits_data(folder, started_with))
 
-    def change(body: dict[str, Any]) -> str:
-        limits = read_limits(folder).with_values(body)
+    def model(request: Request) -> Response:
+        store, name = DiskStore(folder) if folder.is_dir() else None, request.path_params["name"]
+        if store is None or name not in kept_models(store):
+            return JSONResponse({"said": "no such model"}, HTTPStatus.NOT_FOUND)
+        return FileResponse(store.path(name), filename=f"{name}.safetensors")
+
+    def keep(limits: Limits) -> str:
         check_surroundings(limits, Surroundings())
         write_limits(folder, limits)
         return "limits kept"
@@ -118,14 +183,25 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
     def leave_run(body: dict[str, Any]) -> str:
         if not isinstance(body.get("run"), str):
             raise ConfigError("run is missing: which run to leave")
-        return leave(folder, body["run"])
+        leave(folder, body["run"])
+        return "left for good: this device trains for the run no more"
+
+    def pause_client(body: dict[str, Any]) -> str:
+        pause(folder)
+        return "paused: this device stays connected, and works on nothing"
+
+    def come_back(body: dict[str, Any]) -> str:
+        reset(folder)
+        return "back: runs that were left may ask this device again"
 
     actions: dict[str, Callable[[dict[str, Any]], str]] = {
-        "pause": lambda body: pause(folder),
+        "pause": pause_client,
         "resume": lambda body: resume(folder),
         "leave": leave_run,
+        "come-back": come_back,
         "erase": lambda body: reset(folder, forget=True),
-        "limits": change,
+        "limits": lambda body: keep((_limits(folder) or Limits()).with_values(body)),
+        "preset": lambda body: keep(preset(body.get("preset"))),
     }
 
     async def act(request: Request) -> Response:
@@ -144,6 +220,7 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
             Route("/", index),
             Route("/data.json", data),
             Route("/limits.json", limits),
+            Route("/model/{name}", model),
             Route("/do/{name}", act, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]

@@ -156,9 +156,7 @@ def _run(store: DiskStore, run_key: str, departed: bool, activity: RunActivity |
         record = store.look(_RUN + run_key) if run_key else None
         left = int(record.values["left-round"]) if record else 0
     except (ConfigError, KeyError, ValueError) as error:
-        return status(
-            RunState.DAMAGED, f"the client takes no part in this run until `fedappeal client reset` ({error})"
-        )
+        return status(RunState.DAMAGED, f"the client takes no part in this run ({error})")
     if departed:
         return status(RunState.LEFT_BY_OWNER, f"left for good, as its owner said{over}")
     if left:
@@ -197,7 +195,7 @@ def describe(folder: Path) -> list[str]:
     lines += [line for name in store.names() if name.startswith("requirement-") for line in _requires(store, name)]
     for run in sorted(status.runs, key=lambda run: run.run_key):
         if run.state is RunState.DAMAGED:
-            lines.append(f"damaged    {_RUN}{run.run_key}: {run.line}")
+            lines.append(f"damaged    {_RUN}{run.run_key}: {run.line}; `fedappeal client reset` puts it aside")
         elif _RUN + run.run_key in store.names() or (run.activity and run.activity.decisions):
             lines.append(f"run        {run.run_key or '(no key)'}: {run.line}")
             lines += [f"{'':11}{line}" for line in (run.activity.lines() if run.activity else ())]

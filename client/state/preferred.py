@@ -1,5 +1,7 @@
 """The models that a client prefers: a file a run, the latest also as ``preferred``."""
 
+from contextlib import suppress
+
 from client.state.store import DiskStore
 from fedappeal.core.local_rule import Record, Store
 from fedappeal.protocol.keys import RUN_KEY
@@ -42,6 +44,16 @@ def describe_preferred(store: DiskStore) -> list[str]:
     if record_name(str(store.readable_values(LATEST).get(RUN_KEY, ""))) not in names:
         names.insert(0, LATEST)  # of a version that kept one alone
     return [line for name in names if (line := _line(store, name))]
+
+
+def kept_models(store: DiskStore) -> dict[str, ModelCard]:
+    """Return the cards of the models that are kept, by the record's name, the newest run's first; no damaged ones."""
+    cards: dict[str, ModelCard] = {}
+    for name in _newest_first(store) or [LATEST]:
+        with suppress(ConfigError):
+            if (values := store.values(name)) is not None:
+                cards[name] = card_in(values, store.path(name))
+    return cards
 
 
 def _newest_first(store: DiskStore) -> list[str]:

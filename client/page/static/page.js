@@ -15,6 +15,7 @@ async function act(name, body) {
   at("said").textContent = (await answer.json()).said;
   at("said").className = answer.ok ? "" : "bad";
   await look();
+  if (answer.ok && (name === "preset" || name === "limits")) await limits();
 }
 
 function ask(question, then) {
@@ -23,21 +24,103 @@ function ask(question, then) {
   at("sure").showModal();
 }
 
+const button = (text, label, then) => {
+  const element = made("button", text);
+  element.type = "button";
+  element.setAttribute("aria-label", label);
+  element.addEventListener("click", then);
+  return element;
+};
+const offer = (element, costs) => {
+  const whole = made("p", "", "offer");
+  whole.append(element, made("span", `Costs: ${costs}.`));
+  return whole;
+};
+const drawn = (tag, facts) => {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(facts)) element.setAttribute(name, value);
+  return element;
+};
+const figure = (value, share) => (share ? `${(100 * value).toFixed(1)} %` : value.toPrecision(4));
+
+function curve(measure) {
+  const { rounds, scores, alone_score: alone } = measure;
+  const all = alone === null ? scores : [...scores, alone];
+  const low = measure.share ? 0 : Math.min(...all), high = measure.share ? 1 : Math.max(...all);
+  const first = rounds[0], last = rounds[rounds.length - 1];
+  const x = (round) => 70 + 520 * (last === first ? 1 : (round - first) / (last - first));
+  const y = (score) => 160 - 145 * (high === low ? .5 : (score - low) / (high - low));
+  const whole = drawn("svg", { viewBox: "0 0 600 190", role: "img", "aria-label": `${measure.metric} of the shared model ` +
+    `on your test data, rounds ${first} to ${last}: now ${measure.shared}${alone === null ? "" : `, alone ${measure.alone}`}` });
+  const text = (content, at) => {
+    const element = drawn("text", at);
+    element.textContent = content;
+    whole.append(element);
+  };
+  whole.append(drawn("path", { d: "M70 10V160H590", class: "axes" }));
+  text(figure(high, measure.share), { x: 64, y: y(high) + 4, "text-anchor": "end" });
+  text(figure(low, measure.share), { x: 64, y: y(low) + 4, "text-anchor": "end" });
+  text(`round ${first}`, { x: 70, y: 180 });
+  text(`round ${last}`, { x: 590, y: 180, "text-anchor": "end" });
+  if (alone !== null) {
+    whole.append(drawn("path", { d: `M70 ${y(alone)}H590`, class: "alone" }));
+    text("mine alone", { x: 588, y: y(alone) + 16, "text-anchor": "end" });
+  }
+  whole.append(drawn("path", { d: scores.map((score, n) => `${n ? "L" : "M"}${x(rounds[n])} ${y(score)}`).join(""), class: "shared" }));
+  scores.forEach((score, n) => whole.append(drawn("circle", { cx: x(rounds[n]), cy: y(score), r: 2.5, class: "point" })));
+  return whole;
+}
+
+const take = (model) => {
+  const link = made("a", "Take the model", "button");
+  link.href = `/model/${encodeURIComponent(model.name)}`;
+  link.setAttribute("aria-label", `Take the ${model.title}`);
+  link.download = "";
+  return offer(link, `a copy of ${megabytes(model.bytes)}; it stays here, too`);
+};
+
+function measured(runs) {
+  const run = runs.find((one) => one.measure);
+  if (!run) return [made("p", "No shared model has been measured on your test data yet.")];
+  const { measure } = run, own = measure.prefers === "own";
+  const lines = [made("p", `${measure.metric} on your test data: shared ${measure.shared}` +
+    (measure.alone === null ? "" : `, mine alone ${measure.alone}`), "big")];
+  lines.push(made("p", `${run.name}: you would use ${own ? "your own model" : "the shared model"}` +
+    (measure.model ? `, kept in ${measure.model.file}` : "; its file is kept at the end of the run")));
+  if (run.goodwill) lines.push(made("p", run.goodwill));
+  if (measure.model) lines.push(take(measure.model));
+  return [...lines, curve(measure)];
+}
+
+function decision(data) {
+  const row = document.createElement("tr");
+  const when = made("td", new Date(data.at * 1000).toLocaleString());
+  when.append(made("div", data.run, "soft"));
+  row.append(when, made("td", data.round || "roll call", data.round ? "" : "roll-call"), made("td", data.what), made("td", data.why));
+  return row;
+}
+
 function article(run) {
   const whole = document.createElement("article");
-  whole.append(made("h3", run.name), made("p", run.line));
-  if (run.last) whole.append(made("p", `joined ${run.joined}, sat out ${run.sat_out}, failed ${run.failed}; ` +
-    `${run.seconds.toFixed(1)} s of work; ${megabytes(run.bytes_up)} up, ${megabytes(run.bytes_down)} down`));
-  if (run.judged) whole.append(made("p", run.judged, run.met ? "good" : ""));
-  if (run.goodwill) whole.append(made("p", run.goodwill));
-  if (run.can_leave) {
-    const button = made("button", "Leave for good");
-    button.type = "button";
-    button.setAttribute("aria-label", `Leave ${run.name} for good`);
-    button.addEventListener("click", () =>
-      ask(`Leave ${run.name} for good? This device trains for it no more.`, () => act("leave", { run: run.run })));
-    whole.append(button);
+  whole.append(made("h3", run.name), made("p", run.line, run.state === "damaged" ? "bad" : ""));
+  if (run.last) {
+    whole.append(made("p", `joined ${run.joined}, sat out ${run.sat_out}, failed ${run.failed}; ` +
+      `${run.seconds.toFixed(1)} s of work; ${megabytes(run.bytes_up)} up, ${megabytes(run.bytes_down)} down; ` +
+      `no message since ${new Date(run.last * 1000).toLocaleString()}`, "soft"));
+    if (run.judged) whole.append(made("p", run.judged));
+    if (run.goodwill) whole.append(made("p", run.goodwill));
   }
+  if (run.can_leave) {
+    const costs = `this device trains for it no more; ${run.joined || 0} rounds that it joined stay in the shared model`;
+    whole.append(offer(button("Leave for good", `Leave ${run.name} for good`, () =>
+      ask(`Leave ${run.name} for good? Costs: ${costs}.`, () => act("leave", { run: run.run }))), costs));
+  }
+  return whole;
+}
+
+function kept(model) {
+  const whole = document.createElement("article");
+  whole.append(made("h3", model.title), made("p", model.figure), made("p", model.file, "soft"), take(model));
   return whole;
 }
 
@@ -57,17 +140,30 @@ async function look() {
   const data = JSON.parse(text);
   at("client").textContent = data.client;
   at("status").textContent = data.line;
-  at("battery").textContent = data.battery === null ? "" : `battery ${data.battery} %`;
-  at("pause").hidden = data.paused;
-  at("resume").hidden = !data.paused;
+  at("battery").textContent = data.battery === null ? "" : `, battery ${data.battery} %`;
+  at("pause").parentElement.hidden = data.paused;
+  at("resume").parentElement.hidden = !data.paused;
+  at("come-back").parentElement.hidden = !data.runs.some((run) => run.left);
   at("none").hidden = data.runs.length > 0;
+  at("no-models").hidden = data.models.length > 0;
+  at("measure").replaceChildren(...measured(data.runs));
+  at("decisions").replaceChildren(...data.decisions.map(decision));
   at("runs").replaceChildren(...data.runs.map(article));
-  at("prefers").replaceChildren(...(data.prefers.length ? data.prefers : ["none yet"]).map((line) => made("li", line)));
+  at("models").replaceChildren(...data.models.map(kept));
+  at("erase-costs").textContent = `Costs: the requirements, ${data.models.length} kept models ` +
+    `(${megabytes(data.models.reduce((sum, model) => sum + model.bytes, 0))}) and what was done in ${data.runs.length} ` +
+    "runs; the next run trains a requirement anew. The client-id and the noise key stay.";
 }
 
 async function limits() {
   const data = await (await fetch("/limits.json")).json();
   at("problem").textContent = data.problem;
+  at("presets").replaceChildren(...data.presets.map((preset) => {
+    const choice = button(preset.name, preset.name, () =>
+      ask(`Take ${preset.name}? It replaces all limits. Costs: ${preset.costs}.`, () => act("preset", { preset: preset.name })));
+    choice.setAttribute("aria-pressed", preset.name === data.preset);
+    return offer(choice, preset.costs);
+  }));
   at("fields").replaceChildren(...data.limits.map((limit) => {
     const label = made("label", `${limit.key} `);
     const input = document.createElement("input");
@@ -95,8 +191,9 @@ const valueOf = (input) => {
 
 at("pause").addEventListener("click", () => act("pause"));
 at("resume").addEventListener("click", () => act("resume"));
+at("come-back").addEventListener("click", () => act("come-back"));
 at("erase").addEventListener("click", () =>
-  ask("Forget requirements, models and what was done? The client-id and the noise key stay.", () => act("erase")));
+  ask(`Erase what this device remembers? ${at("erase-costs").textContent}`, () => act("erase")));
 at("no").addEventListener("click", () => at("sure").close());
 at("yes").addEventListener("click", () => { at("sure").close(); confirmed(); });
 at("limits").addEventListener("submit", (event) => {
