@@ -175,10 +175,10 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
             return JSONResponse({"said": "no such model"}, HTTPStatus.NOT_FOUND)
         return FileResponse(store.path(name), filename=f"{name}.safetensors")
 
-    def keep(limits: Limits) -> str:
+    def keep(limits: Limits, said: str = "limits kept") -> str:
         check_surroundings(limits, Surroundings())
         write_limits(folder, limits)
-        return "limits kept"
+        return said
 
     def leave_run(body: dict[str, Any]) -> str:
         if not isinstance(body.get("run"), str):
@@ -201,7 +201,7 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
         "come-back": come_back,
         "erase": lambda body: reset(folder, forget=True),
         "limits": lambda body: keep((_limits(folder) or Limits()).with_values(body)),
-        "preset": lambda body: keep(preset(body.get("preset"))),
+        "preset": lambda body: keep(preset(body.get("preset")), f"limits are now {body['preset']}"),
     }
 
     async def act(request: Request) -> Response:
