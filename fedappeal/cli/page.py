@@ -1,5 +1,6 @@
 """The live page of a command: where it stands, the line that says so, and `fedappeal watch`."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -126,6 +127,7 @@ def watch(
         from fedappeal.runs.launch.superlink import remote_superlink
 
         remote = remote_superlink(superlink, root_certificates)
+        logging.getLogger("flwr").setLevel(logging.ERROR)  # the page says itself when the SuperLink does not answer
         actions = SubmittedRun(remote, root_certificates, resident.runs, tuple(resident.allow or ()))
     console = Console(highlight=False)
     root = Path(folder) if (folder := os.environ.get(SUPERLINK_FOLDER)) else None

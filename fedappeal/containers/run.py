@@ -24,7 +24,9 @@ RUNS = Path("/runs")
 SERVICE = "client"
 SETTINGS = ("STRATEGY", "TASK", "ROUNDS", "SEED")
 """Variables that are options of the same name."""
-OF_SERVICE = ("METRICS_PORT", "METRICS_ADDRESS", "HEARTBEAT", "LOG_FORMAT")
+METRICS = ("METRICS_PORT", "METRICS_ADDRESS")
+"""Those of the page, in the same way."""
+OF_SERVICE = ("HEARTBEAT", "LOG_FORMAT")
 """Such variables that are no setting of the run; an empty one is none."""
 _POLL = 0.5
 
@@ -87,12 +89,7 @@ def submit_arguments(environment: Mapping[str, str], given: Sequence[str], repli
     Raises:
         ConfigError: if the options name no number of clients, and there is no replica.
     """
-    options = [
-        part
-        for name in (*SETTINGS, *OF_SERVICE)
-        if (value := environment.get(name))
-        for part in (_option_of(name), value)
-    ]
+    options = _named(environment, (*SETTINGS, *OF_SERVICE))
     try:
         options += shlex.split(environment.get("OPTIONS", ""))
     except ValueError as error:
@@ -112,8 +109,10 @@ def submit_arguments(environment: Mapping[str, str], given: Sequence[str], repli
     return [*options, "--out", str(run_folder(out, runs))]
 
 
-def _option_of(variable: str) -> str:
-    return f"--{variable.lower().replace('_', '-')}"
+def _named(environment: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return the options of the same names as variables that are not empty."""
+    given = [(f"--{name.lower().replace('_', '-')}", environment.get(name)) for name in names]
+    return [part for option, value in given if value for part in (option, value)]
 
 
 def option(options: Sequence[str], name: str) -> str | None:
@@ -156,6 +155,8 @@ def arguments(
     if command == "resume":
         replicas()
         return ["resume", *(str(run_folder(part, runs)) if i == 0 else part for i, part in enumerate(rest)), *where]
+    if command == "watch":
+        rest += _named(environment, METRICS)
     return [command, *rest, *where] if command in ("federation", "watch") else list(given)
 
 

@@ -63,12 +63,13 @@ def test_only_the_fleet_port_and_what_is_looked_at_are_published() -> None:
     ]
 
 
-def test_the_live_page_knows_where_it_is_published_is_asked_for_and_has_no_client_in_its_networks() -> None:
+def test_the_page_is_always_there_knows_where_it_is_published_and_has_no_client_in_its_networks() -> None:
     page = described("page")
-    assert 'command: ["--page=0.0.0.0:8090", "--page-published=127.0.0.1:${PAGE_PORT:-8090}"]' in page
-    assert "profiles: [page]" in page
-    assert "networks: [control, page]" in page
-    assert "page" not in described("client")
+    assert '"--page=0.0.0.0:8090", "--page-published=127.0.0.1:${PAGE_PORT:-8090}", "--runs=/runs"]' in page
+    assert "profiles:" not in page
+    networks = "control, page, monitoring"
+    assert f"networks: [{networks}]" in page
+    assert not any(network in described("client") for network in networks.split(", "))
 
 
 @pytest.mark.parametrize("service", ["certs", "superlink", "client", "federation", "page", "prometheus", "grafana"])

@@ -92,4 +92,6 @@ def test_compose_reads_the_profile() -> None:
         timeout=60,
         check=True,
     )
-    assert set(said.stdout.split()) == {"certs", "superlink", "client", "federation", "prometheus", "grafana"}
+    assert set(said.stdout.split()) == {
+        *("certs", "superlink", "client", "federation", "page", "prometheus", "grafana")
+    }

@@ -117,6 +117,9 @@ def test_other_commands_are_told_where_the_superlink_is_and_wait_for_no_client()
 
     assert arguments(["federation", "list"], {}, no_client, CA, RUNS) == ["federation", "list", *WHERE]
     assert arguments(["watch", "--page=1"], {}, no_client, CA, RUNS) == ["watch", "--page=1", *WHERE]
+    served = {"METRICS_PORT": "9464", "METRICS_ADDRESS": "0.0.0.0"}
+    metrics = ["--metrics-port", "9464", "--metrics-address", "0.0.0.0"]
+    assert arguments(["watch"], served, no_client, CA, RUNS) == ["watch", *metrics, *WHERE]
     assert arguments(["compare", "a", "b"], {}, no_client, CA, RUNS) == ["compare", "a", "b"]
 
 

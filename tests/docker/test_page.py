@@ -21,7 +21,7 @@ def test_the_page_shows_the_run_to_its_token_at_its_address_alone(federation: Fe
     port = free_port()
     federation.environment["PAGE_PORT"] = str(port)
     federation.run("shown", "--rounds", "2").finished()
-    federation.compose("--profile", "page", "up", "--detach", "--no-build", "--no-recreate", "page")
+    federation.compose("up", "--detach", "--no-build", "--no-deps", "--force-recreate", "page")
     container = federation.container("page")
     try:
         wait_until(lambda: "the live page: http" in federation.logs(container), "the page's address is said", 120)
@@ -44,4 +44,4 @@ def test_the_page_shows_the_run_to_its_token_at_its_address_alone(federation: Fe
         assert everything["clients"]["online"] == len(federation.clients())
         wait_until(lambda: federation.health(container) == "healthy", "the page is healthy", 90)
     finally:
-        federation.compose("--profile", "page", "rm", "--stop", "--force", "page", check=False)
+        federation.compose("rm", "--stop", "--force", "page", check=False)

@@ -174,10 +174,11 @@ def test_every_printed_command_has_these_options(page: str) -> None:
         while left and isinstance(command, click.Group) and left[0] in command.commands:
             command, left = command.commands[left[0]], left[1:]
         try:
-            if words[0] == "superlink":  # its options are Flower's
-                Ports.of(left)
-                continue
-            given, _, _ = command.make_parser(click.Context(command)).parse_args(list(left))
+            given, others, _ = command.make_parser(click.Context(command, **command.context_settings)).parse_args(
+                list(left)
+            )
+            if words[0] == "superlink":  # the others are Flower's
+                Ports.of(others)
             if words[0] in ("local", "simulate", "submit") and "mine." not in " ".join(words):
                 own = {name.replace("_", "-"): value for name, value in given.items()}
                 run = {key: value for key, value in own.items() if key in GENERAL}

@@ -30,7 +30,7 @@ class Reader:
         self.shown: dict[str, Any] = {}
         known = {"Authorization": f"Bearer {page.token}", "Origin": f"http://{page.address}"}
         self.client = httpx.Client(base_url=f"http://{page.address}", headers=known, trust_env=False, timeout=120)
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -44,7 +44,7 @@ class Reader:
                         data = json.loads(line.removeprefix("data: "))
                         self.shown |= data if name == "all" else {name: data}
         except httpx.HTTPError:
-            self._ended.set()
+            self.ended.set()
 
     def clients(self) -> dict[str, str]:
         """The states of the clients, by their registered names."""
