@@ -16,7 +16,7 @@ from torch import Tensor, nn
 def asked() -> SimpleNamespace:
     """Return the setting that the command line names: the file that `benchmarks/simulation.py` wrote."""
     torch.set_num_threads(1)
-    return SimpleNamespace(**torch.load(sys.argv[1], weights_only=False))
+    return SimpleNamespace(**torch.load(sys.argv[1], weights_only=False))  # nosec B614 # the benchmark wrote it
 
 
 def drawn(examples: int, steps: int, batch_size: int) -> tuple[Tensor, ...]:

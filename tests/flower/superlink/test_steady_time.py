@@ -14,7 +14,7 @@ from fedappeal.system.clock import CLOCK, SteadyClock
 @pytest.fixture(autouse=True)
 def _put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(date, "datetime", date.datetime)
-    monkeypatch.setattr(CLOCK, "_difference", None)
+    monkeypatch.delitem(vars(CLOCK), "difference", raising=False)
     monkeypatch.delenv(STEADY, raising=False)
 
 

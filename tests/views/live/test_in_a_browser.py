@@ -249,7 +249,7 @@ def test_a_client_paused_from_its_page_is_seen_resting_and_the_run_is_stopped_fr
             page.wait_for_selector("#rounds tbody tr")
             page.wait_for_selector("[data-fact='connected'] dd:has-text('3')")
             state = folder / "clients" / "0001"
-            with serving(volunteer_app(state), 0) as owners:
+            with serving(volunteer_app(state), PagePlace(0)) as owners:
                 own = page.context.browser.new_page()
                 own.goto(owners.url)
                 own.wait_for_selector("#runs article:has-text('maxfl on digits')")
