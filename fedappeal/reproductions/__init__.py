@@ -58,5 +58,5 @@ def load_experiment(name: str) -> "Experiment":
         hint = f" (did you mean '{near[0]}'?)" if near else ""
         raise ConfigError(f"experiment = '{name}' is not allowed: {', '.join(_MODULES)}{hint}")
     module = importlib.import_module(f"fedappeal.reproductions.{_MODULES[name]}")
-    found: dict[str, Experiment] = {experiment.name: experiment for experiment in module.EXPERIMENTS}
-    return found[name]
+    experiments: dict[str, Experiment] = {experiment.name: experiment for experiment in module.EXPERIMENTS}
+    return experiments[name]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fedappeal.studies.experiment import Arm, Claim, Contrast, Experiment, Quick, ahead
@@ -58,19 +59,14 @@ def _at_its_end(lines: Lines) -> float | None:
     return last("priority_accuracy")(lines[: _warm_up(lines)]) if lines else None
 
 
-ACCURACY = Measure("accuracy", "priority clients' accuracy %", last("priority_accuracy"), percent=True)
-ACCURACY_LATE = Measure(
-    "accuracy-late", f"priority clients' accuracy %, last {LATE} rounds", late("priority_accuracy"), percent=True
-)
-ACCURACY_MEAN = Measure(
-    "accuracy-mean",
-    "priority clients' accuracy %, mean after warm-up",
-    _after_warm_up,
-    percent=True,
-)
-ACCURACY_WARM = Measure("accuracy-warm", "priority clients' accuracy %, end of warm-up", _at_its_end, percent=True)
+_accuracy = partial(Measure, percent=True)
+_PRIORITY = "priority clients' accuracy %"
+ACCURACY = _accuracy("accuracy", _PRIORITY, last("priority_accuracy"))
+ACCURACY_LATE = _accuracy("accuracy-late", f"{_PRIORITY}, last {LATE} rounds", late("priority_accuracy"))
+ACCURACY_MEAN = _accuracy("accuracy-mean", f"{_PRIORITY}, mean after warm-up", _after_warm_up)
+ACCURACY_WARM = _accuracy("accuracy-warm", f"{_PRIORITY}, end of warm-up", _at_its_end)
 ACCEPTED = Measure("accepted", f"non-priority clients taken in, last {LATE} rounds", late("accepted"), better="")
-ALL_CLIENTS = Measure("all-clients", f"all clients' accuracy %, last {LATE} rounds", late("accuracy"), percent=True)
+ALL_CLIENTS = _accuracy("all-clients", f"all clients' accuracy %, last {LATE} rounds", late("accuracy"))
 
 MEASURES = (ACCURACY, ACCURACY_LATE, ACCURACY_MEAN, ACCURACY_WARM, ALL_CLIENTS, ACCEPTED)
 

@@ -5,12 +5,14 @@ leave for good once it serves them (ADA-GD), or join as long as their losses mat
 """
 
 from collections.abc import Mapping
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Quick, at_least
 from fedappeal.studies.pictures import by_seed
 from fedappeal.views.comparison import measures
+from fedappeal.views.comparison.measures import Measure
 
 CLIENTS = 40
 REACHED = 0.5
@@ -75,18 +77,19 @@ STRATEGIES: Mapping[str, str] = {
 def _own(strategy: str, policy: str) -> Mapping[str, Any]:
     """Return the settings of a row's strategy and policy."""
     if strategy in ("adagd", "maxfl-adagd"):  # its clients leave at its epsilon
-        own = {"precision": SATISFIED_AT if policy == "defect" else PRECISION, "slack": SLACK, "step-size": STEP_SIZE}
-        return {f"{strategy}.{key}": value for key, value in own.items()}
+        precision = SATISFIED_AT if policy == "defect" else PRECISION
+        settings = {"precision": precision, "slack": SLACK, "step-size": STEP_SIZE}
+        return {f"{strategy}.{key}": value for key, value in settings.items()}
     leave = {"defect.leave-below": SATISFIED_AT} if policy == "defect" else {}
     match = {"fedalign.epsilon": 0.2, "fedalign.priority-clients": CLIENTS // 2} if strategy == "fedalign" else {}
     return {**leave, **match}
 
 
 def _a_round(lines: measures.Lines) -> float | None:
-    found = [
+    sizes = [
         megabytes for megabytes, line in zip(measures.training_megabytes(lines), lines, strict=False) if line["asked"]
     ]
-    return fmean(found) if found else None
+    return fmean(sizes) if sizes else None
 
 
 def _sent(lines: measures.Lines) -> float | None:
@@ -96,42 +99,31 @@ def _sent(lines: measures.Lines) -> float | None:
     return sum(int(line["joined"]) + int(line.get("refused", 0)) for line in chosen) / asked if asked else None
 
 
+_share, _cost = partial(Measure, percent=True, digits=0), partial(Measure, better="lower", digits=0)
 _MEASURES = (
-    measures.Measure("joined", "taken in %", measures.joined_share(), percent=True, digits=0),
-    measures.Measure(
-        "joined-late",
-        f"taken in %, last {measures.LATE} rounds",
-        measures.joined_share(measures.LATE),
-        percent=True,
-        digits=0,
-    ),
-    measures.Measure("sent-late", f"joined %, last {measures.LATE} rounds", _sent, percent=True, digits=0),
-    measures.Measure("stayed", "clients that did not leave %", measures.stayed(), percent=True, digits=0),
-    measures.Measure("gm-appeal", "GM-Appeal", measures.late("gm_appeal")),
-    measures.Measure("accuracy", "accuracy %", measures.late("accuracy"), percent=True, digits=1),
-    measures.Measure("worst", "worst decile %", measures.late("worst_decile_accuracy"), percent=True, digits=1),
-    measures.Measure("unseen", "unseen: accuracy %", measures.late("unseen_accuracy"), percent=True, digits=1),
-    measures.Measure("rounds", "rounds run", measures.last("round"), better="", digits=0),
-    measures.Measure("megabytes", "MB a round", _a_round, better="lower", digits=1),
-    measures.Measure(
-        "rounds-to",
-        f"rounds to {100 * REACHED:.0f} %",
-        measures.rounds_to("accuracy", REACHED),
-        better="lower",
-        digits=0,
-    ),
-    measures.Measure(
-        "megabytes-to",
-        f"MB to {100 * REACHED:.0f} %",
-        measures.megabytes_to("accuracy", REACHED),
-        better="lower",
-        digits=0,
-    ),
+    _share("joined", "taken in %", measures.joined_share()),
+    _share("joined-late", f"taken in %, last {measures.LATE} rounds", measures.joined_share(measures.LATE)),
+    _share("sent-late", f"joined %, last {measures.LATE} rounds", _sent),
+    _share("stayed", "clients that did not leave %", measures.stayed()),
+    Measure("gm-appeal", "GM-Appeal", measures.late("gm_appeal")),
+    Measure("accuracy", "accuracy %", measures.late("accuracy"), percent=True, digits=1),
+    Measure("worst", "worst decile %", measures.late("worst_decile_accuracy"), percent=True, digits=1),
+    Measure("unseen", "unseen: accuracy %", measures.late("unseen_accuracy"), percent=True, digits=1),
+    Measure("rounds", "rounds run", measures.last("round"), better="", digits=0),
+    Measure("megabytes", "MB a round", _a_round, better="lower", digits=1),
+    _cost("rounds-to", f"rounds to {100 * REACHED:.0f} %", measures.rounds_to("accuracy", REACHED)),
+    _cost("megabytes-to", f"MB to {100 * REACHED:.0f} %", measures.megabytes_to("accuracy", REACHED)),
 )
 
 
 def _name(strategy: str, behaviour: str) -> str:
     return f"{strategy}, {behaviour}"
+
+
+def _arm(name: str, behaviour: str) -> Arm:
+    (group, policy), strategy = BEHAVIOURS[behaviour], STRATEGIES[name]
+    settings = {"strategy": strategy, "participation": policy, **_own(strategy, policy)}
+    return Arm(_name(name, behaviour), settings, group=group, label=name)
 
 
 def _ahead(behaviour: str, strategy: str, measure: str, text: str, of: str = "FedAvg") -> Claim:
@@ -153,17 +145,7 @@ EXPERIMENTS = (
         claim="Each paper assumes one way in which clients behave. Here all strategies meet all of them, on the "
         "same clients.",
         settings=SETTINGS,
-        arms=tuple(
-            Arm(
-                _name(name, behaviour),
-                {"strategy": strategy, "participation": policy, **_own(strategy, policy)},
-                {},
-                group,
-                label=name,
-            )
-            for behaviour, (group, policy) in BEHAVIOURS.items()
-            for name, strategy in STRATEGIES.items()
-        ),
+        arms=tuple(_arm(name, behaviour) for behaviour in BEHAVIOURS for name in STRATEGIES),
         measures=_MEASURES,
         quick=Quick(
             {"clients": 12, "unseen-clients": 4, "rounds": 16, "mandatory-rounds": 4},

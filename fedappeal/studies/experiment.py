@@ -188,10 +188,10 @@ class Results:
     @property
     def groups(self) -> dict[str, list[Arm]]:
         """The arms that have a finished run, by group."""
-        found: dict[str, list[Arm]] = {}
+        members: dict[str, list[Arm]] = {}
         for arm in self.arms:
-            found.setdefault(arm.group, []).append(arm)
-        return found
+            members.setdefault(arm.group, []).append(arm)
+        return members
 
     def of(self, arm: str) -> tuple[RunResult, ...]:
         """Return an arm's runs, by seed; empty where none finished."""
@@ -202,12 +202,12 @@ class Results:
         measures = {measure.key: measure for measure in self.experiment.measures}
 
         def number(arm: str, key: str) -> float:
-            found = [run.number(measures[key]) for run in self.of(arm) if run.seed == seed]
-            if not found:
+            numbers = [run.number(measures[key]) for run in self.of(arm) if run.seed == seed]
+            if not numbers:
                 raise Missing(f"{arm}: {key}")
-            if found[0] is None:
+            if numbers[0] is None:
                 raise Unmeasured(f"{arm}: {key}")
-            return found[0]
+            return numbers[0]
 
         return number
 
@@ -266,8 +266,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         names, keys = [arm.name for arm in self.arms], [measure.key for measure in self.measures]
-        for kind, found in (("arm", names), ("measure", keys)):
-            if doubled := {name for name in found if found.count(name) > 1}:
+        for kind, doubtful in (("arm", names), ("measure", keys)):
+            if doubled := {name for name in doubtful if doubtful.count(name) > 1}:
                 raise ValueError(f"{self.name}: {kind} {doubled} is there twice")
         for measure in self.measures:
             if measure.beside and measure.beside not in keys:

@@ -88,17 +88,17 @@ def best_of_each(experiment: Experiment, plan: Plan, results: Results) -> tuple[
     measure = next(m for m in experiment.measures if m.key == experiment.criterion)
     chosen: dict[str, Arm] = {}
     for row in dict.fromkeys(run.arm.group for run in plan.runs):
-        found = {arm.name: results.numbers(arm.name, measure) for arm in results.arms if arm.group == row}
-        most = max(map(len, found.values()), default=0)
+        numbers_of = {arm.name: results.numbers(arm.name, measure) for arm in results.arms if arm.group == row}
+        most = max(map(len, numbers_of.values()), default=0)
         if not most:
             raise ConfigError(f"{experiment.name}: no run of {row} was finished with a number, so none is the best")
         # Settings with which a seed diverged or failed are not the best, whatever the other seeds came to.
-        means = {name: fmean(numbers) for name, numbers in found.items() if len(numbers) == most}
+        means = {name: fmean(numbers) for name, numbers in numbers_of.items() if len(numbers) == most}
         pick = min if measure.better == "lower" else max
         winner = pick(means, key=lambda name: means[name])
-        (arm,) = (arm for arm in results.arms if arm.name == winner)
-        (own,) = (own for own in experiment.arms if own.shown == row and own.group == experiment.arms[0].group)
-        chosen[winner] = dataclasses.replace(own, settings=arm.settings, label=f"{row} ({arm.label})", runs_in="")
+        (best,) = (arm for arm in results.arms if arm.name == winner)
+        (base,) = (arm for arm in experiment.arms if arm.shown == row and arm.group == experiment.arms[0].group)
+        chosen[winner] = dataclasses.replace(base, settings=best.settings, label=f"{row} ({best.label})", runs_in="")
     tuned = dataclasses.replace(
         experiment,
         name=f"{experiment.name}-tuned",

@@ -150,8 +150,8 @@ def series(run: RunResult, key: str) -> tuple[NDArray[np.int64], NDArray[np.floa
 
 def curve(runs: Sequence[RunResult], key: str) -> tuple[list[int], list[float]]:
     """Return rounds and means over runs, up to where a run's model diverged."""
-    found = by_round([(run.seed, run.lines) for run in runs], lambda line: line.get(key))
-    return list(found), [fmean(values) for values in found.values()]
+    by_number = by_round([(run.seed, run.lines) for run in runs], lambda line: line.get(key))
+    return list(by_number), [fmean(values) for values in by_number.values()]
 
 
 def curves(panels: Sequence[Panel], order: Sequence[str] = ()) -> Drawing:

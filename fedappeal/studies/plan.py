@@ -132,11 +132,11 @@ def skipped_lines(arms: Sequence[Arm], skipped: Mapping[str, str]) -> list[str]:
     """
     whole = {arm.group for arm in arms} - {""}
     whole -= {arm.group for arm in arms if arm.name not in skipped}
-    found: dict[str, dict[str, None]] = {}
+    names_by_reason: dict[str, dict[str, None]] = {}
     for arm in (arm for arm in arms if arm.name in skipped):
         name = f"all of '{arm.group}'" if arm.group in whole else arm.name
-        found.setdefault(skipped[arm.name], {})[name] = None
-    return [f"{'; '.join(names)}: {reason}" for reason, names in found.items()]
+        names_by_reason.setdefault(skipped[arm.name], {})[name] = None
+    return [f"{'; '.join(names)}: {reason}" for reason, names in names_by_reason.items()]
 
 
 def slug(name: str) -> str:

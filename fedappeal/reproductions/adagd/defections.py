@@ -1,6 +1,7 @@
 """ADA-GD, figure 2: what defections cost under FedAvg, round by round."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,13 +88,13 @@ def figure_3(results: Results, stem: Path, columns: Mapping[str, Mapping[int, By
 def _by_precision(
     axes: "Axes", results: Results, rows: ByPrecision, measure: Measure, colour: str, label: str
 ) -> None:
-    found = [(p, values) for p, arm in rows.items() if (values := results.numbers(arm, measure))]
-    if not found:
+    points = [(p, values) for p, arm in rows.items() if (values := results.numbers(arm, measure))]
+    if not points:
         return
     axes.errorbar(
-        [p for p, _ in found],
-        [float(np.mean(values)) for _, values in found],
-        yerr=[Interval.of(values).half or 0.0 for _, values in found],
+        [p for p, _ in points],
+        [float(np.mean(values)) for _, values in points],
+        yerr=[Interval.of(values).half or 0.0 for _, values in points],
         color=colour,
         marker="o",
         markersize=3.5,
@@ -151,24 +152,16 @@ def _worse_after(lines: Lines) -> float | None:
     return sum(fell) / len(fell) if fell else None
 
 
-BEFORE = Measure("before", "accuracy % before the first leaves", agents.before_any_left(agents.average), percent=True)
-WORSE_AFTER = Measure(
-    "worse-after",
-    f"defections after which it is lower {LATER} rounds on, %",
-    _worse_after,
-    percent=True,
-    better="lower",
-)
+_share = partial(Measure, percent=True)
+BEFORE = _share("before", "accuracy % before the first leaves", agents.before_any_left(agents.average))
+_WORSE = f"defections after which it is lower {LATER} rounds on, %"
+WORSE_AFTER = _share("worse-after", _WORSE, _worse_after, better="lower")
 GONE_AT_PEAK = Measure("gone-at-peak", "agents gone when it is highest", _gone_at_peak, better="", digits=1)
-_POPULATION_BEFORE = Measure(
-    "population-before",
-    "population: accuracy % before the first leaves",
-    agents.before_any_left(agents.population),
-    percent=True,
+_POPULATION = "population: accuracy %"
+_POPULATION_BEFORE = _share(
+    "population-before", f"{_POPULATION} before the first leaves", agents.before_any_left(agents.population)
 )
-_POPULATION_PEAK = Measure(
-    "population-peak", "population: accuracy % at its highest", agents.over_population(max), percent=True
-)
+_POPULATION_PEAK = _share("population-peak", f"{_POPULATION} at its highest", agents.over_population(max))
 
 _TWO = "epsilon = 0.2, as in the paper"
 _FOUR = "epsilon = 0.4"
@@ -184,18 +177,12 @@ def _pair(group: str, suffix: str, epsilon: float, paper: Mapping[str, float], *
     ]
 
 
+_CIFAR10 = agents.kept_share(CLASSES, 0.9, 1000, "cifar10")
 _ARMS = (
     *_pair(_FOUR, "", 0.4, {}),
     *_pair(_TWO, ", epsilon 0.2", 0.2, {}),
     *_pair(_NETWORK, ", network", 0.4, {}, model="mlp"),
-    *_pair(
-        _CIFAR,
-        ", CIFAR-10",
-        0.2,
-        {"accuracy": 22, "before": 46},
-        model="mlp",
-        **agents.kept_share(CLASSES, 0.9, 1000, "cifar10"),
-    ),
+    *_pair(_CIFAR, ", CIFAR-10", 0.2, {"accuracy": 22, "before": 46}, model="mlp", **_CIFAR10),
 )
 
 
@@ -224,21 +211,11 @@ def _claims() -> tuple[Claim, ...]:
 
 
 def _claims_of(arm: str, group: str) -> list[Claim]:
+    worse = f"each defection makes the average accuracy worse: it is lower {LATER} rounds on"
+    highest = "the average accuracy is highest before any agent leaves"
     return [
-        Claim(
-            f"each defection makes the average accuracy worse: it is lower {LATER} rounds on",
-            lambda number: number(arm, "worse-after") - 100,
-            group,
-            "points",
-            inclusive=True,
-        ),
-        Claim(
-            "the average accuracy is highest before any agent leaves",
-            lambda number: -number(arm, "gone-at-peak"),
-            group,
-            "agents",
-            inclusive=True,
-        ),
+        Claim(worse, lambda number: number(arm, "worse-after") - 100, group, "points", inclusive=True),
+        Claim(highest, lambda number: -number(arm, "gone-at-peak"), group, "agents", inclusive=True),
     ]
 
 

@@ -61,12 +61,8 @@ def _decline(key: str, kept: int, data: str) -> Claim:
     def margin(number: Numbers) -> float:
         return min(number(cell(kept, k, 0.0, data), key) - number(cell(kept, k, 1.0, data), key) for k in STEPS)
 
-    return Claim(
-        f"the {_ACCURACIES[key]} is lower with epsilon = 1 than where no agent leaves, for each K",
-        margin,
-        named(f"q = {kept / 100:g}", data),
-        "points",
-    )
+    text = f"the {_ACCURACIES[key]} is lower with epsilon = 1 than where no agent leaves, for each K"
+    return Claim(text, margin, named(f"q = {kept / 100:g}", data), "points")
 
 
 def _monotone(key: str, data: str) -> Claim:

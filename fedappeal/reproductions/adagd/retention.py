@@ -1,6 +1,7 @@
 """ADA-GD, figure 7a: two agents with mostly one class each; averaging loses them, ADA-GD keeps them."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from fedappeal.reproductions.adagd import settings as agents
 from fedappeal.reproductions.adagd.settings import AGENTS_LOST, END_ACCURACY, defections
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, RunResult, ahead, at_least
 from fedappeal.studies.pictures import series
+from fedappeal.system.wording import counted
 from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, last, new_figure, save
 
 if TYPE_CHECKING:
@@ -92,23 +94,23 @@ def _legend(figure: "Figure", axes: "Axes") -> None:
 
 def _accuracies(axes: "Axes", runs: Curves) -> None:
     """Draw each label's runs thinly and their mean; a run that has ended keeps its last model (dotted)."""
-    end = max((int(run.lines[-1]["round"]) for found in runs.values() for run in found), default=1)
-    for label, found in runs.items():
-        curves = {run.seed: curve for run in found if len((curve := series(run, "accuracy"))[0])}
+    end = max((int(run.lines[-1]["round"]) for seeds in runs.values() for run in seeds), default=1)
+    for label, seeds in runs.items():
+        curves = {run.seed: curve for run in seeds if len((curve := series(run, "accuracy"))[0])}
         if not curves:
             continue
         style: dict[str, Any] = {"color": COLOUR[label]}
-        for run in (run for run in found if run.seed in curves):
+        for run in (run for run in seeds if run.seed in curves):
             rounds, values = curves[run.seed]
             axes.plot(rounds, 100 * values, linewidth=0.6, alpha=0.5, **style)
             for left in defections(run.lines):
                 axes.axvline(left, linestyle="--", linewidth=0.6, alpha=0.45, **style)
-        kept = 100 * np.array([kept_on(rounds, values, end) for rounds, values in curves.values()]).mean(axis=0)
+        means = 100 * np.array([kept_on(rounds, values, end) for rounds, values in curves.values()]).mean(axis=0)
         ended = max(int(rounds[-1]) for rounds, _ in curves.values())
-        axes.plot(np.arange(1, ended + 1), kept[:ended], linewidth=2.2, label=label, **style)
+        axes.plot(np.arange(1, ended + 1), means[:ended], linewidth=2.2, label=label, **style)
         if ended < end:
-            axes.plot([ended, end], [kept[-1]] * 2, ":", linewidth=1.6, **style)
-            axes.plot(ended, kept[-1], "o", markersize=5, **style)
+            axes.plot([ended, end], [means[-1]] * 2, ":", linewidth=1.6, **style)
+            axes.plot(ended, means[-1], "o", markersize=5, **style)
     axes.set(xlabel="round (logarithmic axis)", xscale="log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
@@ -242,14 +244,9 @@ _ARMS = (
 
 def keeps(name: str, arm: str, group: str) -> Claim:
     """Return the claim that an algorithm loses no agent and moves the model."""
-    return Claim(
-        f"{name} loses no agent, and does not end in round 1",
-        lambda number: moves_and_keeps(number, arm),
-        group,
-        "agents",
-        inclusive=True,
-        ours="slack" in name,
-    )
+    text = f"{name} loses no agent, and does not end in round 1"
+    margin = partial(moves_and_keeps, arm=arm)
+    return Claim(text, margin, group, "agents", inclusive=True, ours="slack" in name)
 
 
 def ends_above(name: str, arm: str, other_name: str, other: str, group: str) -> Claim:
@@ -271,14 +268,11 @@ def _loses(arm: str, group: str) -> Claim:
 
 
 def _decays(arm: str, group: str, points: int) -> Claim:
-    return Claim(
-        f"Local SGD's final model is at least {points} {'points' if points > 1 else 'point'} worse than its best",
-        lambda number: round(number(arm, "below-peak"), 6) - points,
-        group,
-        "points",
-        inclusive=True,
-        ours=True,
-    )
+    def margin(number: Numbers) -> float:
+        return round(number(arm, "below-peak"), 6) - points
+
+    text = f"Local SGD's final model is at least {counted(points, 'point')} worse than its best"
+    return Claim(text, margin, group, "points", inclusive=True, ours=True)
 
 
 def _improves(name: str, arm: str, group: str) -> Claim:

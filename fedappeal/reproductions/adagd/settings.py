@@ -24,8 +24,8 @@ def kept_share(classes: str, keep: float, examples: int, data: str = "fmnist") -
         examples: examples an agent, train and test together.
         data: ``fmnist`` or ``cifar10``.
     """
-    own = {"data": data, "classes": classes, "keep": keep, "examples": examples}
-    return {"task": TASK, **{f"kept-share.{key}": value for key, value in own.items()}}
+    settings = {"data": data, "classes": classes, "keep": keep, "examples": examples}
+    return {"task": TASK, **{f"kept-share.{key}": value for key, value in settings.items()}}
 
 
 def defections(lines: measures.Lines) -> list[int]:

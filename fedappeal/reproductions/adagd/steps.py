@@ -60,13 +60,7 @@ def _sweep() -> tuple[Arm, ...]:
 def _papers_own() -> tuple[Arm, ...]:
     more = {PAPER: {}, _CIFAR: kept_share("0,1", 0.9, 2000, "cifar10")}
     return tuple(
-        Arm(
-            row(name, eta) + suffix,
-            _settings(name, eta, 0.5, **more[group]),
-            {},
-            group,
-            label=row(name, eta),
-        )
+        Arm(row(name, eta) + suffix, _settings(name, eta, 0.5, **more[group]), {}, group, label=row(name, eta))
         for group, suffix in _SUFFIXES.items()
         for name, eta in _PAPERS_STEPS.items()
     )
@@ -78,10 +72,10 @@ def largest(number: Numbers, algorithm: str) -> float:
     Raises:
         Unmeasured: there is none; then no step can be compared with it.
     """
-    kept = [eta for eta in ALGORITHMS[algorithm] if retention.moves_and_keeps(number, row(algorithm, eta)) >= 0]
-    if not kept:
+    steps = [eta for eta in ALGORITHMS[algorithm] if retention.moves_and_keeps(number, row(algorithm, eta)) >= 0]
+    if not steps:
         raise Unmeasured(f"a step with which {algorithm} keeps all agents")
-    return max(kept)
+    return max(steps)
 
 
 def tenfold(number: Numbers, name: str) -> float:
@@ -111,8 +105,8 @@ def _keeps(name: str) -> Claim:
 
 def _better(name: str, step: Callable[[Numbers, str], float], group: str) -> Claim:
     def margin(number: Numbers) -> float:
-        own = number(row(name, step(number, name)), "accuracy")
-        return own - number(row(LOCAL, largest(number, LOCAL)), "accuracy")
+        accuracy = number(row(name, step(number, name)), "accuracy")
+        return accuracy - number(row(LOCAL, largest(number, LOCAL)), "accuracy")
 
     return Claim(f"{name} ends with a higher accuracy than local SGD", margin, group, "points", ours="slack" in name)
 

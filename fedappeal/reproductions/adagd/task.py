@@ -76,10 +76,10 @@ class KeptShare(PartitionedTask):
         @field_validator("classes")
         @classmethod
         def _different(cls, value: str) -> str:
-            found = [part.strip() for part in value.split(",")]
-            if len(set(found)) < max(2, len(found)) or not set(found) <= set(map(str, range(_CLASSES))):
+            classes = [part.strip() for part in value.split(",")]
+            if len(set(classes)) < max(2, len(classes)) or not set(classes) <= set(map(str, range(_CLASSES))):
                 raise ValueError(f"two or more different classes of 0 to {_CLASSES - 1}, by commas")
-            return ",".join(found)
+            return ",".join(classes)
 
     own: Settings
 
@@ -136,10 +136,12 @@ class KeptShare(PartitionedTask):
         self.check()
         seed, examples, size = self.settings.seed, self.own.examples, self.a_class
         total = self.settings.clients + self.settings.unseen_clients
-        own = generator(seed, "adagd-class").permutation(np.arange(total) % self.num_classes)
+        class_of = generator(seed, "adagd-class").permutation(np.arange(total) % self.num_classes)
         order = [generator(seed, "adagd-pool", client=str(c)).permutation(size) for c in range(self.num_classes)]
-        before = [int((own[:i] == c).sum()) for i, c in enumerate(own)]
-        pools = [c * size + order[c][b * examples : (b + 1) * examples] for c, b in zip(own, before, strict=True)]
+        pools = []
+        for i, c in enumerate(class_of):
+            first = int((class_of[:i] == c).sum()) * examples
+            pools.append(c * size + order[c][first : first + examples])
         return mixed(pools, self.own.keep, seed)
 
     def initial_model(self, seed: int) -> nn.Module:

@@ -142,11 +142,11 @@ def adagd(
         there = [m for m in range(len(ROWS)) if m not in left]
         if not there:
             break
-        found = step(problem.gradients(w)[there], problem.losses(w)[there], step_size, precision)
-        if found.direction is None or found.stalled:
-            stopped = found.direction is None
+        move = step(problem.gradients(w)[there], problem.losses(w)[there], step_size, precision)
+        if move.direction is None or move.stalled:
+            stopped = move.direction is None
             break
-        w = w + step_size * found.direction
+        w = w + step_size * move.direction
         points.append(w)
         _leave(problem.losses(w), precision, left, r)
     return Trajectory(np.array(points), problem.losses(np.array(points)), left, stopped)
@@ -198,10 +198,10 @@ def harmful_shift(start: Iterable[float], steps: Iterable[float], precision: flo
     Raises:
         ValueError: agent 2 never leaves in P_0.
     """
-    found = uniform(Problem(0.0), start, steps, precision)
-    if 1 not in found.left:
+    path = uniform(Problem(0.0), start, steps, precision)
+    if 1 not in path.left:
         raise ValueError("agent 2 does not leave with these steps")
-    return max(0.0, -float(ROWS[1] @ found.points[found.left[1]]))
+    return max(0.0, -float(ROWS[1] @ path.points[path.left[1]]))
 
 
 def long_then_short(first: float, long_steps: int, short: float, short_steps: int) -> Iterable[float]:

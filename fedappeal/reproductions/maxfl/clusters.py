@@ -156,9 +156,9 @@ _LOWEST = Measure("lowest", f"worst decile's accuracy %, {_LATE}", late("worst_d
 
 def _tuned(name: str, rate: float, steps: int) -> Arm:
     """Return a row of q-FFL at a rate and local steps of its own; the solo steps keep their rate."""
-    own = f"{name}, own rate {rate:g}, {steps} local step{'s' * (steps > 1)}"
+    row_name = f"{name}, own rate {rate:g}, {steps} local step{'s' * (steps > 1)}"
     settings = {**_QFFL[name], "learning-rate": rate, "local-steps": steps}
-    return Arm(own, settings, _TABLE_7[name], maxfl.READINGS[0].group)
+    return Arm(row_name, settings, _TABLE_7[name], maxfl.READINGS[0].group)
 
 
 _TUNED = (

@@ -39,9 +39,9 @@ def compute(settings: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     least, average = list[float](), list[float]()
     for rounds in settings["rounds"]:
         sizes = theorem_step_sizes(rounds, tau, chosen)
-        found = squared_gradients(clients, sizes, rounds, tau, chosen, settings["batch"], settings["runs"], seed)
-        least.append(float(found.min()))
-        average.append(float(found.mean()))
+        norms = squared_gradients(clients, sizes, rounds, tau, chosen, settings["batch"], settings["runs"], seed)
+        least.append(float(norms.min()))
+        average.append(float(norms.mean()))
     slope, half = log_slope(settings["rounds"], least)
     average_slope, average_half = log_slope(settings["rounds"], average)
     return {
@@ -97,25 +97,13 @@ _ARMS = (
 
 
 def _claims(arm: str) -> tuple[Claim, ...]:
+    least = "the least squared gradient norm falls with T at least as fast as T^(-1/2) (slope at most -0.5)"
+    average = "so does the average over the rounds, which is what the proof bounds"
+    nearer = "with more rounds the model gets nearer to a stationary point (the least falls with each doubling of T)"
     return (
-        Claim(
-            f"{arm}: the least squared gradient norm falls with T at least as fast as T^(-1/2) (slope at most -0.5)",
-            at_most(arm, "slope", EXPONENT),
-            inclusive=True,
-            ours=True,
-        ),
-        Claim(
-            f"{arm}: so does the average over the rounds, which is what the proof bounds",
-            at_most(arm, "average-slope", EXPONENT),
-            inclusive=True,
-            ours=True,
-        ),
-        Claim(
-            f"{arm}: with more rounds the model gets nearer to a stationary point (the least falls with each "
-            "doubling of T)",
-            at_least(arm, "falls", 0.0),
-            ours=True,
-        ),
+        Claim(f"{arm}: {least}", at_most(arm, "slope", EXPONENT), inclusive=True, ours=True),
+        Claim(f"{arm}: {average}", at_most(arm, "average-slope", EXPONENT), inclusive=True, ours=True),
+        Claim(f"{arm}: {nearer}", at_least(arm, "falls", 0.0), ours=True),
     )
 
 
@@ -127,8 +115,8 @@ def _end(lines: Lines) -> float:
 
 def _least_at(rounds: int) -> Measure:
     def of(lines: Lines) -> float | None:
-        found = dict(zip(lines[0]["rounds"], lines[0]["least"], strict=True))
-        return math.log10(found[rounds]) if rounds in found else None
+        least = dict(zip(lines[0]["rounds"], lines[0]["least"], strict=True))
+        return math.log10(least[rounds]) if rounds in least else None
 
     return Measure(f"least-{rounds}", f"log10 of the least, T = {rounds}", of, better="lower")
 

@@ -114,10 +114,10 @@ def squared_gradients(
         seed: of the draws.
     """
     total, examples, size = clients.signed.shape
-    rng, w, found = generator(seed, f"maxfl-theorem-{rounds}"), np.zeros((runs, size)), np.empty(rounds)
+    rng, w, norms = generator(seed, f"maxfl-theorem-{rounds}"), np.zeros((runs, size)), np.empty(rounds)
     rows = np.arange(runs)[:, None]
     for number in range(rounds):
-        found[number] = clients.squared_gradient(w).mean()
+        norms[number] = clients.squared_gradient(w).mean()
         picked = np.argsort(rng.random((runs, total)), axis=1)[:, :chosen]
         shape = (runs, chosen, local_steps)
         if batch:
@@ -128,4 +128,4 @@ def squared_gradients(
         q = clients.weights(w)[rows, picked]
         step = sizes.server_lr / (q.sum(axis=1) + sizes.stabilizer)
         w = w + step[:, None] * (q[..., None] * updates).sum(axis=1)
-    return found
+    return norms

@@ -157,6 +157,12 @@ def _at(squared: int) -> Measure:
     return Measure(f"at-{squared}", f"at gamma_G^2 = {squared}", of, digits=4)
 
 
+_WHERE = f"at gamma_G^2 = {', '.join(map(str, _BOUNDED))}, where that is below 1"
+_STEEPLY = "from column to column at least as steeply as lemma A.1's bound"
+_CONSTANT = f"theorem A.1's constant, {mean.theorem_a1():.3f}"
+_LOG_LOSS = "with the log loss in place of the sigmoid, MaxFL's solution is FedAvg's (within 1e-6, in every draw)"
+
+
 def _bounded_above(number: Numbers) -> float:
     return min(mean.lemma_a1(squared**0.5) - number("FedAvg", f"at-{squared}") for squared in _BOUNDED)
 
@@ -220,34 +226,11 @@ EXPERIMENTS = (
         measures=(*map(_at, _SHOWN), _FROM_AVERAGE),
         quick=Quick({"draws": 500}),
         claims=(
-            Claim(
-                f"FedAvg's GM-Appeal is at most lemma A.1's bound (at gamma_G^2 = {', '.join(map(str, _BOUNDED))}, "
-                "where that is below 1)",
-                _bounded_above,
-                inclusive=True,
-            ),
-            Claim(
-                "FedAvg's GM-Appeal decays exponentially (from column to column at least as steeply as lemma A.1's "
-                "bound)",
-                _decays,
-                inclusive=True,
-                ours=True,
-            ),
-            Claim(
-                f"MaxFL's GM-Appeal is at least theorem A.1's constant, {mean.theorem_a1():.3f}",
-                _bounded_below,
-                inclusive=True,
-            ),
-            Claim(
-                "with the log loss in place of the sigmoid, MaxFL's solution is FedAvg's (within 1e-6, in every "
-                "draw)",
-                at_most("MaxFL (log loss)", _FROM_AVERAGE.key, 1e-6),
-                inclusive=True,
-            ),
-            Claim(
-                "at gamma_G^2 = 20 MaxFL appeals to more clients than FedAvg",
-                ahead("MaxFL", "FedAvg", "at-20"),
-            ),
+            Claim(f"FedAvg's GM-Appeal is at most lemma A.1's bound ({_WHERE})", _bounded_above, inclusive=True),
+            Claim(f"FedAvg's GM-Appeal decays exponentially ({_STEEPLY})", _decays, inclusive=True, ours=True),
+            Claim(f"MaxFL's GM-Appeal is at least {_CONSTANT}", _bounded_below, inclusive=True),
+            Claim(_LOG_LOSS, at_most("MaxFL (log loss)", _FROM_AVERAGE.key, 1e-6), inclusive=True),
+            Claim("at gamma_G^2 = 20 MaxFL appeals to more clients than FedAvg", ahead("MaxFL", "FedAvg", "at-20")),
         ),
         figure=figure_4,
         notes=_NOTES

@@ -262,7 +262,7 @@ def _rows(places: Sequence[tuple[str, str]], strategies: Sequence[str]) -> tuple
     return tuple(Cell(task, behaviour, name) for task, behaviour in places for name in names)
 
 
-def _check(option: str, given: Sequence[str], known: Mapping[str, object]) -> None:
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"{option} = '{name}' is not allowed: {', '.join(known)}")
+def _check(option: str, names: Sequence[str], allowed: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in allowed:
+            raise ConfigError(f"{option} = '{name}' is not allowed: {', '.join(allowed)}")

@@ -66,8 +66,8 @@ def _ahead(cell: Cell, measure: Measure) -> Claim:
 
 def with_verdicts(results: BenchResults) -> BenchResults:
     """Return the results with their verdicts, corrected for the comparisons of one task and behaviour."""
-    found = tuple(verdicts(as_results(results), by_group=True))
-    return results.model_copy(update={"verdicts": found})
+    outcomes = tuple(verdicts(as_results(results), by_group=True))
+    return results.model_copy(update={"verdicts": outcomes})
 
 
 def side(verdict: Verdict) -> str:
@@ -130,10 +130,10 @@ def write_page(results: BenchResults, folder: Path) -> Path:
     counted = tally(results)
     parts += [f"How often each strategy is {counted.title}, over tasks and behaviours:", counted.markdown()]
     tail = ["## What we do not conclude", _NOT_SAID.strip(), "## How it was made", _made(results)]
-    if (found := decided(results)).rows:
+    if (differences := decided(results)).rows:
         title = "The differences that the seeds decide (the others are in the JSON):"
         room = MOST_WORDS - sum(len(part.split()) for part in [*parts, *tail, title])
-        parts += [title, _first_rows(found, room).markdown()]
+        parts += [title, _first_rows(differences, room).markdown()]
     path = folder / PAGE
     replace_file(path, ("\n\n".join([*parts, *tail]) + "\n").encode())
     return path

@@ -46,9 +46,9 @@ class Curve:
         points = thinned({number: Interval.of(seeds) for number, seeds in values.items()}, most)
         lowest, highest = (0.0, 1.0) if column.is_share else (-math.inf, math.inf)
         intervals, scale = points.values(), column.scale
-        low = [None if each.low is None else scale * max(each.low, lowest) for each in intervals]
-        high = [None if each.high is None else scale * min(each.high, highest) for each in intervals]
-        return cls(group.label, place, list(points), [scale * each.mean for each in intervals], low, high)
+        low = [None if interval.low is None else scale * max(interval.low, lowest) for interval in intervals]
+        high = [None if interval.high is None else scale * min(interval.high, highest) for interval in intervals]
+        return cls(group.label, place, list(points), [scale * interval.mean for interval in intervals], low, high)
 
 
 def panels(comparison: Comparison, view: str, most: int = 0) -> list[tuple[Column, list[Curve]]]:
@@ -76,7 +76,7 @@ def by_round(histories: Iterable[tuple[int, Lines]], of: Callable[[Line], float 
         value = of(line)
         if value is not None and math.isfinite(value) and int(line["round"]) < lost:
             values.setdefault(int(line["round"]), {}).setdefault(seed, []).append(value)
-    return {number: [fmean(each) for each in seeds.values()] for number, seeds in sorted(values.items())}
+    return {number: [fmean(numbers) for numbers in seeds.values()] for number, seeds in sorted(values.items())}
 
 
 def thinned(points: Mapping[int, Interval], most: int) -> dict[int, Interval]:
@@ -87,10 +87,10 @@ def thinned(points: Mapping[int, Interval], most: int) -> dict[int, Interval]:
     means = {}
     for start in range(0, len(numbers), size):
         part = [points[number] for number in numbers[start : start + size]]
-        halves = [each.half for each in part if each.half is not None]
+        halves = [interval.half for interval in part if interval.half is not None]
         half = fmean(halves) if len(halves) == len(part) else None
         last = numbers[min(start + size, len(numbers)) - 1]
-        means[last] = Interval(fmean(each.mean for each in part), half, part[0].n)
+        means[last] = Interval(fmean(interval.mean for interval in part), half, part[0].n)
     return means
 
 
@@ -115,16 +115,16 @@ def check_picture(path: Path) -> None:
 
 def draw_comparison(comparisons: Sequence[Comparison]) -> "Figure":
     """Return a figure: GM-Appeal, the metric, participation and loss of each task, in four panels."""
-    labels = list(dict.fromkeys(group.label for found in comparisons for group in found.groups))
+    labels = list(dict.fromkeys(group.label for comparison in comparisons for group in comparison.groups))
     shown = [textwrap.fill(label, _LEGEND) for label in labels]
     columns = max(1, min(len(shown), _LEGEND // (8 + max(len(line) for line in shown))))
     legend_lines = sum(text.count("\n") + 1 for text in shown) / columns + 2
-    charts = [panels(found, PICTURE) for found in comparisons]
+    charts = [panels(comparison, PICTURE) for comparison in comparisons]
     rows = -(-len(charts[0]) // 2)
     figure = new_figure(12, 3 * rows * len(comparisons) + _LINE * legend_lines)
     grid = figure.subplots(rows * len(comparisons), 2, squeeze=False)
-    for row, (found, columns_shown) in enumerate(zip(comparisons, charts, strict=True)):
-        where = f"{found.baseline.task}: " if len(comparisons) > 1 else ""
+    for row, (comparison, columns_shown) in enumerate(zip(comparisons, charts, strict=True)):
+        where = f"{comparison.baseline.task}: " if len(comparisons) > 1 else ""
         for axes, (column, curves) in zip(grid[rows * row : rows * (row + 1)].flatten(), columns_shown, strict=False):
             for curve in curves:
                 _draw(axes, curve, column, labels.index(curve.label))
@@ -134,7 +134,7 @@ def draw_comparison(comparisons: Sequence[Comparison]) -> "Figure":
     handles: dict[str, Artist] = {}
     for axes in grid.flatten():
         handles |= {name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    several = any(len(group.seeds) > 1 for found in comparisons for group in found.groups)
+    several = any(len(group.seeds) > 1 for comparison in comparisons for group in comparison.groups)
     figure.legend(
         [handles[label] for label in labels],
         shown,

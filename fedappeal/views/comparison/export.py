@@ -48,11 +48,11 @@ def compare(runs: RunLike | Iterable[RunLike], *, baseline: str = "", each_run: 
         ConfigError: a folder without a run, an unknown baseline, or pandas is not installed.
     """
     read, empty = read_runs(runs)
-    found = compare_runs(read, baseline, each_run)
-    frame = frame_of(found)
+    comparisons = compare_runs(read, baseline, each_run)
+    frame = frame_of(comparisons)
     if empty:
         frame.attrs["notes"].append(left_out(empty))
-    for comparison in found:
+    for comparison in comparisons:
         if comparison.after:
             warnings.warn(comparison.notes[0], stacklevel=2)
     return frame
@@ -66,7 +66,7 @@ def left_out(names: Iterable[str]) -> str:
 def rows_of(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Return a row for each group and measure, by `COLUMNS`; None for missing numbers."""
     rows = []
-    for result in (result for found in comparisons for result in found.results):
+    for result in (result for comparison in comparisons for result in comparison.results):
         mean, difference = result.interval, result.difference
         values: list[Any] = [result.group.task, result.group.name, result.measure.key]
         values += [mean.mean, mean.low, mean.high, mean.n]
@@ -88,7 +88,7 @@ def frame_of(comparisons: Sequence[Comparison]) -> "pd.DataFrame":
     frame = pandas().DataFrame(rows_of(comparisons), columns=list(COLUMNS))
     numbers = dict.fromkeys((*_INTERVAL, *_DIFFERENCE), "float64")
     frame = frame.astype(numbers | {"wins": "Int64", "pairs": "Int64"})
-    frame.attrs["notes"] = [note for found in comparisons for note in found.notes]
+    frame.attrs["notes"] = [note for comparison in comparisons for note in comparison.notes]
     return frame
 
 

@@ -301,8 +301,8 @@ def megabytes_to(column: str, target: float, higher_is_better: bool = True) -> C
     reached = rounds_to(column, target, higher_is_better)
 
     def of(lines: Lines) -> float | None:
-        rounds, found = reached(lines), training_megabytes(lines)
-        return sum(found[: int(rounds)]) if rounds is not None and found else None
+        rounds, megabytes = reached(lines), training_megabytes(lines)
+        return sum(megabytes[: int(rounds)]) if rounds is not None and megabytes else None
 
     return of
 
@@ -312,15 +312,15 @@ def training_megabytes(lines: Lines) -> list[float]:
 
     A round that was also evaluated counts as the last one without an evaluation, or else as the next one.
     """
-    own = [
+    unevaluated = [
         None if line.get("expected") else (line["bytes_up"] + line["bytes_down"]) / 1e6 if line["asked"] else 0.0
         for line in lines
     ]
-    latest = next((value for value in own if value is not None), None)
+    latest = next((value for value in unevaluated if value is not None), None)
     if latest is None:
         return []
-    found: list[float] = []
-    for value in own:
+    megabytes: list[float] = []
+    for value in unevaluated:
         latest = latest if value is None else value
-        found.append(latest)
-    return found
+        megabytes.append(latest)
+    return megabytes

@@ -262,12 +262,12 @@ class Group:
 
     def by_seed(self, measure: Measure) -> dict[int, float]:
         """Return a measure's finite numbers by seed; runs of one seed by their mean."""
-        found: dict[int, list[float]] = {}
+        numbers: dict[int, list[float]] = {}
         for run in self.runs:
             value = measure.of(run.lines)
             if value is not None and math.isfinite(value):
-                found.setdefault(run.seed, []).append(value)
-        return {seed: fmean(values) for seed, values in sorted(found.items())}
+                numbers.setdefault(run.seed, []).append(value)
+        return {seed: fmean(values) for seed, values in sorted(numbers.items())}
 
 
 def group_runs(runs: Sequence[RecordedRun], each_run: bool = False) -> list[tuple[Group, ...]]:
@@ -303,7 +303,7 @@ def _differing(used: Sequence[Mapping[str, str]]) -> list[str]:
         for key in settings.keys() - _NEVER:
             values.setdefault(key, set()).add(settings[key])
     order = {key: n for n, key in enumerate((*_FIRST, *RunConfig.keys()))}
-    differing = (key for key, found in values.items() if len(found) > 1)
+    differing = (key for key, texts in values.items() if len(texts) > 1)
     return sorted(differing, key=lambda key: ("." in key, order.get(key, len(order)), key))
 
 
@@ -316,12 +316,12 @@ def choose_baseline(groups: Sequence[Group], name: str) -> Group:
     if not name.strip():
         return next((group for group in groups if ("strategy", "fedavg") in group.settings), groups[0])
     exact = [group for group in groups if name in (group.name, group.label)]
-    found = exact or [group for group in groups if group.is_called(name)]
-    if len(found) != 1:
-        fit = "no group fits" if not found else f"{len(found)} groups fit"
-        names = "; ".join(group.name for group in found or groups)
+    fitting = exact or [group for group in groups if group.is_called(name)]
+    if len(fitting) != 1:
+        fit = "no group fits" if not fitting else f"{len(fitting)} groups fit"
+        names = "; ".join(group.name for group in fitting or groups)
         raise ConfigError(f"baseline = '{name}' is not allowed: {fit}: {names}")
-    return found[0]
+    return fitting[0]
 
 
 @dataclass(frozen=True)

@@ -107,12 +107,12 @@ class Difference:
     @classmethod
     def of(cls, group: Mapping[int, float], baseline: Mapping[int, float], better: Better) -> "Difference | None":
         """Return the difference of two groups' numbers by seed; None without a common seed."""
-        found = [group[seed] - baseline[seed] for seed in sorted(group.keys() & baseline.keys())]
-        if not found:
+        differences = [group[seed] - baseline[seed] for seed in sorted(group.keys() & baseline.keys())]
+        if not differences:
             return None
         sign = -1.0 if better == "lower" else 1.0
-        interval = Interval.of(found)
-        wins = sum(sign * difference > 0 for difference in found) if better else None
+        interval = Interval.of(differences)
+        wins = sum(sign * difference > 0 for difference in differences) if better else None
         return cls(interval, wins, _verdict(interval, better))
 
 

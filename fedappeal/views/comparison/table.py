@@ -55,7 +55,7 @@ class Table:
                 groups.append((f": {row[0]}" if len(row) == 1 else "", []))
             if len(row) > 1:
                 groups[-1][1].append(row)
-        found = []
+        tables = []
         for group, rows in groups:
             for columns in self._beside_each_other(rows, width):
                 table = RichTable(title=escape(self.title + group), title_justify="left")
@@ -64,8 +64,8 @@ class Table:
                     table.add_column(heading, justify="right" if n else "left", width=characters, overflow="fold")
                 for row in rows:
                     table.add_row(*(Text(row[n], overflow="fold") for n, _ in columns))
-                found.append(table)
-        return found
+                tables.append(table)
+        return tables
 
     def _beside_each_other(self, rows: Sequence[tuple[str, ...]], width: int) -> list[list[tuple[int, int]]]:
         """Return the columns of each part, the rows' names first: ``(number, characters)``."""
@@ -78,13 +78,13 @@ class Table:
             if not parts or self._needs([*parts[-1], n], longest, cells) > left:
                 parts.append([])
             parts[-1].append(n)
-        found = []
+        columns = []
         for part in parts:
             spare = max(0, left - self._needs(part, longest, cells)) // len(part)
             widths = [min(longest[n], self._needs([n], longest, cells) - _BORDER + spare) for n in part]
             most = max(1, left - _BORDER)  # a single column that is too wide is folded
-            found.append([(0, names), *((n, min(w, most)) for n, w in zip(part, widths, strict=True))])
-        return found
+            columns.append([(0, names), *((n, min(w, most)) for n, w in zip(part, widths, strict=True))])
+        return columns
 
     @staticmethod
     def _needs(part: Sequence[int], longest: Sequence[int], cells: Sequence[int]) -> int:
@@ -106,24 +106,24 @@ class Table:
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """Return tables of means and of differences, for each task: a column a group."""
     tables = []
-    for found in comparisons:
-        where = f" on {found.baseline.task}" if len(comparisons) > 1 else ""
-        where += f", after round {found.after}" if found.after else ""
-        tables.append(_means(found, where))
-        if others := [group for group in found.groups if group != found.baseline]:
-            tables.append(_differences(found, others, where))
+    for comparison in comparisons:
+        where = f" on {comparison.baseline.task}" if len(comparisons) > 1 else ""
+        where += f", after round {comparison.after}" if comparison.after else ""
+        tables.append(_means(comparison, where))
+        if others := [group for group in comparison.groups if group != comparison.baseline]:
+            tables.append(_differences(comparison, others, where))
     return tables
 
 
-def _means(found: Comparison, where: str) -> Table:
-    several = any(len(group.seeds) > 1 for group in found.groups)
+def _means(comparison: Comparison, where: str) -> Table:
+    several = any(len(group.seeds) > 1 for group in comparison.groups)
     what = "mean ± 95 % interval over seeds" if several else "one seed, so no interval"
     rows = [
-        (measure.title, *(_mean(found.of(group, measure), group) for group in found.groups))
-        for measure in found.measures
+        (measure.title, *(_mean(comparison.of(group, measure), group) for group in comparison.groups))
+        for measure in comparison.measures
     ]
-    header, *settings = _settings(found.groups)
-    seeds = ("seeds", *(_seeds(group) for group in found.groups))
+    header, *settings = _settings(comparison.groups)
+    seeds = ("seeds", *(_seeds(group) for group in comparison.groups))
     return Table(f"Results{where}: {what}", header, (*settings, seeds, *rows))
 
 
@@ -145,12 +145,12 @@ def _mean(result: Result | None, group: Group) -> str:
     return text if result.interval.n == len(group.seeds) else f"{text} ({result.interval.n} of {len(group.seeds)})"
 
 
-def _differences(found: Comparison, others: Sequence[Group], where: str) -> Table:
+def _differences(comparison: Comparison, others: Sequence[Group], where: str) -> Table:
     rows = []
-    for measure in found.measures:
-        results = [found.of(group, measure) for group in others]
+    for measure in comparison.measures:
+        results = [comparison.of(group, measure) for group in others]
         rows.append((measure.title, *(_difference(r.difference, measure) if r else NONE for r in results)))
-    title = f"Differences from {found.baseline.label}{where}, paired over seeds; k/n: better in k of n"
+    title = f"Differences from {comparison.baseline.label}{where}, paired over seeds; k/n: better in k of n"
     header, *settings = _settings(others)
     return Table(title, header, (*settings, *rows))
 

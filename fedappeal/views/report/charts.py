@@ -107,14 +107,14 @@ def differences_chart(comparison: Comparison) -> Chart | None:
     traces, words = [], []
     for place, measure in enumerate(m for m in comparison.measures if m.key in keys):
         results = [(g, comparison.of(g, measure)) for g in comparison.groups if g != comparison.baseline]
-        known = [(group.label, r.difference.interval) for group, r in results if r is not None and r.difference]
-        if not known:
+        differences = [(group.label, r.difference.interval) for group, r in results if r is not None and r.difference]
+        if not differences:
             continue
         # Shares stand beside percentages, in points of 100.
         scale = 100.0 if keys[measure.key].is_share else measure.scale
-        x = [scale * interval.mean for _, interval in known]
-        spread = [scale * (interval.half or 0.0) for _, interval in known]
-        y = [f"{label}: {measure.title}" for label, _ in known]
+        x = [scale * interval.mean for _, interval in differences]
+        spread = [scale * (interval.half or 0.0) for _, interval in differences]
+        y = [f"{label}: {measure.title}" for label, _ in differences]
         marker = {"color": COLOURS[place % len(COLOURS)], "size": 9}
         points = {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, "name": measure.title}
         traces.append({**points, "error_x": {"type": "data", "array": spread}})
@@ -207,8 +207,8 @@ def heat_map(participation: Participation) -> Chart:
 
 
 def _in_order(words: Sequence[str]) -> list[str]:
-    known = [word for word in _DECISIONS if word in words]
-    return known + [word for word in words if word not in _DECISIONS]
+    ordered = [word for word in _DECISIONS if word in words]
+    return ordered + [word for word in words if word not in _DECISIONS]
 
 
 def _range(first: str, last: str) -> str:
@@ -226,27 +226,27 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
     """Return each client's metric, or its loss beside what it requires, for the last evaluated model."""
     by_loss = any(client.of == LOSS for client in measured)
     scale = 100.0 if metric.is_share and not by_loss else 1.0
-    known = [(c, value) for c in measured if (value := c.loss if by_loss else c.score) is not None]
-    known.sort(key=lambda pair: pair[1], reverse=True)
-    step = -(-len(known) // MOST_CLIENTS)
-    known = known[::step] if known else []
-    if not known:
+    figures = [(c, value) for c in measured if (value := c.loss if by_loss else c.score) is not None]
+    figures.sort(key=lambda pair: pair[1], reverse=True)
+    step = -(-len(figures) // MOST_CLIENTS)
+    figures = figures[::step] if figures else []
+    if not figures:
         return None
     what = "test loss" if by_loss else f"test {metric.heading}"
-    names = [escape(client.client) for client, _ in known]
+    names = [escape(client.client) for client, _ in figures]
     traces = []
     for appealed, colour, name in (
         (True, "#009e73", "the model meets its requirement"),
         (False, "#e69f00", "it does not"),
         (None, "#666666", "not told"),
     ):
-        chosen = [(escape(client.client), scale * value) for client, value in known if client.appealed is appealed]
+        chosen = [(escape(client.client), scale * value) for client, value in figures if client.appealed is appealed]
         if chosen:
             x, y = zip(*chosen, strict=True)
             traces.append({"type": "bar", "x": x, "y": y, "name": name, "marker": {"color": colour}})
     required = [
         (escape(client.client), scale * client.requirement)
-        for client, _ in known
+        for client, _ in figures
         if client.requirement is not None and client.of == (LOSS if by_loss else METRIC)
     ]
     if required:
@@ -257,12 +257,12 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
     every = f", of which one in {step} is shown" if step > 1 else ""
     alt = (
         f"{what} of {len(measured)} clients after round {server_round}{every}, the highest first: "
-        f"{scale * known[0][1]:.3g} to {scale * known[-1][1]:.3g}; the model meets the requirement of {served}."
+        f"{scale * figures[0][1]:.3g} to {scale * figures[-1][1]:.3g}; the model meets the requirement of {served}."
     )
     axes = {
         "xaxis": {
             **{"type": "category", "categoryarray": names, "automargin": True, "showgrid": False},
-            **_ticks(names, [client.client for client, _ in known], MOST_NAMED),
+            **_ticks(names, [client.client for client, _ in figures], MOST_NAMED),
             "showticklabels": len(names) <= MOST_NAMED,
         },
         "yaxis": {"title": {"text": what}},

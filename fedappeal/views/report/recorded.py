@@ -182,17 +182,17 @@ def _measured(path: Path, run: RecordedRun) -> tuple[int, Sequence[MeasuredClien
     required = {line.get("client-id"): line for line in Record(path).requirements}
     clients = [str(client) for client in _list(last, "client-ids")]
     columns = [_list(last, key) for key in ("loss", run.metric.name, "appealed")]
-    found = []
+    measured = []
     for place, client in enumerate(clients):
         loss, score, appealed = (_number(column[place]) if place < len(column) else None for column in columns)
         line = required.get(client, {})
-        found.append(
+        measured.append(
             MeasuredClient(
                 *(client, loss, score, None if appealed is None else bool(appealed)),
                 *(_number(line.get("requirement")), str(line.get("of", ""))),
             )
         )
-    return int(last.get("round", 0)), found
+    return int(last.get("round", 0)), measured
 
 
 def _list(line: Mapping[str, Any], key: str) -> list[Any]:

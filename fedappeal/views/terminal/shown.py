@@ -20,7 +20,7 @@ Part = str | tuple[str, str]
 def line_of(*parts: Part, style: str = "") -> Text:
     """Return one line, of which nothing is markup, an emoji's name or a control character."""
     shown = [(part, "") if isinstance(part, str) else part for part in parts]
-    return Text.assemble(*((printable(text, _LONGEST), own) for text, own in shown), style=style)
+    return Text.assemble(*((printable(text, _LONGEST), part_style) for text, part_style in shown), style=style)
 
 
 NO_FACTS: Mapping[str, object] = MappingProxyType({})

@@ -175,10 +175,10 @@ class RunView:
         if event == "round":
             event = "round-finished" if kind == "round" else "round-begun"
         facts = {"event": event, "run": self.path.name, "round": line.get("round"), "client": line.get("client")}
-        told = {
+        figures = {
             k: v for k, v in line.items() if k not in ("time", "event", "round", "client", "decisions", "failures")
         }
-        text = " ".join([event, *(f"{key}={value}" for key, value in told.items())])
+        text = " ".join([event, *(f"{key}={value}" for key, value in figures.items())])
         style = "yellow" if event in ("refused", "unavailable", "rolled-back", "failed", "open") else ""
         say(self.console, text, style=style, facts=facts, seconds=line.get("time"))
         if kind == "round":
@@ -228,8 +228,8 @@ class RunView:
         signs = (_SIGNS.get(line["decisions"].get(client, ""), "·") for client in sorted(self._clients))
         self._say(self._who("".join(signs)) + row, soft_wrap=False)
         if "rolled_back_to" in line:
-            told = f"back to that of round {line['rolled_back_to']:.0f}"
-            self._say(f"        most clients have no finite loss on this model: {told}", style="yellow")
+            model = f"back to that of round {line['rolled_back_to']:.0f}"
+            self._say(f"        most clients have no finite loss on this model: {model}", style="yellow")
         for client, reason in line.get("failures", {}).items():
             self._say(f"        {printable(client, SHOWN_ID)}: {printable(reason)}", style="yellow")
 

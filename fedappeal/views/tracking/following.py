@@ -133,8 +133,8 @@ def tracked_run(folder: Path, name: str) -> TrackedRun:
     if not file.is_file():
         return TrackedRun(folder, settings, tags)
     try:
-        known = parse_json(file.read_text())
-        return TrackedRun(folder, settings, tags, str(known["id"]), int(known["round"]), int(known.get("resumed", 0)))
+        last = parse_json(file.read_text())
+        return TrackedRun(folder, settings, tags, str(last["id"]), int(last["round"]), int(last.get("resumed", 0)))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"file '{file}' cannot be read: {error}") from None
 

@@ -62,8 +62,8 @@ class MLflow(Tracker):
 
     def _made(self, run: TrackedRun) -> str:
         name = self.settings.experiment
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        present = self._client.get_experiment_by_name(name)
+        experiment = present.experiment_id if present else self._client.create_experiment(name)
         made = self._client.create_run(experiment, tags=dict(run.tags), run_name=run.name)
         return str(made.info.run_id)
 
@@ -72,9 +72,9 @@ class MLflow(Tracker):
         from mlflow.entities import Param, RunTag
 
         known = self._client.get_run(self._id).data.params
-        given = {key: str(value)[:_LONGEST] for key, value in run.settings.items()}
-        fresh = [Param(key, value) for key, value in given.items() if key not in known]
+        texts = {key: str(value)[:_LONGEST] for key, value in run.settings.items()}
+        fresh = [Param(key, value) for key, value in texts.items() if key not in known]
         for first in range(0, len(fresh), _MOST_PARAMS):
             self._client.log_batch(self._id, params=fresh[first : first + _MOST_PARAMS])
-        if changed := [RunTag(key, value) for key, value in given.items() if known.get(key, value) != value]:
+        if changed := [RunTag(key, value) for key, value in texts.items() if known.get(key, value) != value]:
             self._client.log_batch(self._id, tags=changed)

@@ -28,8 +28,8 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard import summary as summaries
 
-        own = self.settings.folder
-        folder = Path(own).expanduser().absolute() / run.name if own else run.folder / "tensorboard"
+        chosen = self.settings.folder
+        folder = Path(chosen).expanduser().absolute() / run.name if chosen else run.folder / "tensorboard"
         if run.id:
             folder = Path(run.id)
         make: Any = SummaryWriter  # neither it nor `hparams` has types
