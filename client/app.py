@@ -26,6 +26,7 @@ from client.state.preferred import record_name
 from client.state.signs import note_training
 from client.turn import NO_STRATEGY, Turn, check_plugins, told_rule, told_strategy
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
+from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import UNMEASURED, Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
@@ -197,18 +198,16 @@ class _Answers:
         priority, decision = participant.priority(algorithm.granted(told)), Decision.JOINED
         if not attacking:
             mandatory = bool(config.get(keys.MANDATORY, 0))
-            decision = participant.decide(
-                server_round,
-                evaluation,
-                requirement,
-                run_key,
+            situation = Situation(
+                server_round=server_round,
+                evaluation=evaluation,
                 mandatory=mandatory,
-                told=told,
                 priority=priority,
+                told=told,
                 outlook=ModelOutlook(participant, arrays, model),
                 judged=judged,
-                model=model,
             )
+            decision = participant.decide(situation, requirement, run_key, model)
         if decision is Decision.LEFT:
             participant.memory(run_key).leave(server_round)
         metrics[keys.DECISION] = int(decision)

@@ -6,7 +6,7 @@ Everything here is the client's own side of a message; what a message looks like
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from client.learner import Adaptation, JudgedModel, Learner, LocalWarmUp
 from client.requirement import made, read_requirement, stored_requirement
@@ -15,7 +15,7 @@ from client.training.models import FLOAT32, arrays_of
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.local_rule import LocalRule
-from fedappeal.core.policy import Outlook, Past, Situation
+from fedappeal.core.policy import Past, Situation
 from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
@@ -173,61 +173,39 @@ class Participant(Learner):
             return granted
         return self.node.priority or self.strategy.asks_priority(self.node.partition_id, self.config.clients)
 
-    def decide(
-        self,
-        server_round: int,
-        evaluation: Evaluation,
-        requirement: Requirement,
-        run_key: str,
-        *,
-        mandatory: bool,
-        told: Mapping[str, Scalar],
-        priority: bool,
-        outlook: Outlook | None = None,
-        judged: Evaluation | None = None,
-        model: str = "",
-    ) -> Decision:
+    def decide(self, situation: Situation, requirement: Requirement, run_key: str, model: str) -> Decision:
         """Decide by this client's policy; remember what it costs, and the decision where the policy reads its past.
 
         A round that it joins on request although the model does not meet its requirement is paid for by goodwill.
 
         Args:
-            server_round: counted from 1.
-            evaluation: of the model that was sent, on the training data.
+            situation: what is known of the round; the rest of it, and whether the client accepts that it is
+                mandatory, is found here.
             requirement: what this client requires.
             run_key: which run.
-            mandatory: whether the server asks clients not to opt out.
-            told: what the server told about its strategy, by key.
-            priority: whether this client is served with priority.
-            outlook: what a policy that looks ahead may measure.
-            judged: of the model on what the client judges by; None: ``evaluation``.
             model: content hash of the model that was sent.
         """
-        judged = evaluation if judged is None else judged
         memory, goodwill = self.memory(run_key), self.node.goodwill_in(self.config.goodwill)
-        mandatory = mandatory and memory.accepts(server_round, model, goodwill)
+        server_round, judged = situation.server_round, situation.judged
+        mandatory = situation.mandatory and memory.accepts(server_round, model, goodwill)
         met = requirement.met(judged)
         past = memory.past(server_round) if self.policy.needs_history else ()
-        situation = Situation(
-            server_round=server_round,
-            evaluation=evaluation,
+        situation = replace(
+            situation,
             requirement=requirement.rho,
             met=met,
             mandatory=mandatory,
-            priority=priority,
-            told=told,
             history=past,
             advantage=requirement.advantage(judged),
-            outlook=outlook,
-            judged=judged,
         )
         decision = self.decision(situation, requirement)
         asked = mandatory and not met and self.policy.mandatory  # no other policy joins for being asked to
         self._owes = (server_round, model) if asked and goodwill > 0 and decision is Decision.JOINED else None
         if self.policy.needs_history:
-            held_out = outlook.held_out().loss if outlook is not None and self.policy.looks_ahead else math.nan
+            ahead = situation.outlook if self.policy.looks_ahead else None
+            held_out = ahead.held_out().loss if ahead is not None else math.nan
             wishes = self.policy.wishes(situation)
-            now = Past(server_round, decision, evaluation.loss, held_out, wishes, situation.mandatory)
+            now = Past(server_round, decision, situation.loss, held_out, wishes, situation.mandatory)
             memory.keep_past((*past, now))
         return decision
 

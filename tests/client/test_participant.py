@@ -16,6 +16,7 @@ from client.training.models import arrays_of, evaluate
 from client.training.requests import Arithmetic, EvaluateRequest
 from client.training.sgd import SGD
 from fedappeal.core.local_rule import LocalTrainingSettings
+from fedappeal.core.policy import Situation
 from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol.keys import HELD_OUT_SPLIT, TEST_SPLIT, TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
@@ -128,8 +129,8 @@ def test_tuning_trains_a_copy_before_the_judgement() -> None:
 
 def test_an_owner_may_refuse_mandatory_rounds() -> None:
     def decide(one: Participant, loss: float, mandatory: bool) -> Decision:
-        model, rho = Evaluation(loss, 0.5), Requirement(0.5)
-        return one.decide(1, model, rho, "k", mandatory=mandatory, told={}, priority=False)
+        situation = Situation(evaluation=Evaluation(loss, 0.5), mandatory=mandatory)
+        return one.decide(situation, Requirement(0.5), "k", "")
 
     willing = participant()
     unwilling = participant(node=NodeSettings(partition_id=1, device="cpu", refuse_mandatory=True))
@@ -224,10 +225,7 @@ def test_the_rounds_that_a_client_joins_on_request(goodwill: int, rounds: tuple[
 def test_only_a_round_that_does_not_meet_the_requirement_is_paid_for() -> None:
     one = participant(changed(CONFIG, goodwill=5))
     for number, loss in ((1, 0.4), (2, 0.9), (3, 0.4)):
-        model = Evaluation(loss, 0.5)
-        decision = one.decide(
-            number, model, Requirement(0.5), "k", mandatory=True, told={}, priority=False, model=f"{number}"
-        )
-        assert decision is Decision.JOINED
+        situation = Situation(server_round=number, evaluation=Evaluation(loss, 0.5), mandatory=True)
+        assert one.decide(situation, Requirement(0.5), "k", f"{number}") is Decision.JOINED
         one.pay("k")
     assert one.goodwill("k") == (1, 5)
