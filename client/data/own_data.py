@@ -16,9 +16,8 @@ import torch
 
 from client.data.columns import Columns, OwnDataError, Unfit, choose, is_function, is_table
 from client.data.image_folder import class_folders, read_images
-from client.data.npz import Raw, any_shape, read_npz
 from client.data.own_function import find_function, load_by_function
-from client.data.raw import LabelReader, check_shape, labels_in, scaled, with_channel
+from client.data.raw import LabelReader, Raw, any_shape, check_shape, labels_in, read_npz, scaled, with_channel
 from client.data.tables import check_csv, check_parquet_table, csv_names, parquet_names, read_csv, read_parquet
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable

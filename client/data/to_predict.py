@@ -18,8 +18,7 @@ from client.data.image_folder import (
     labels_of,
     read_image,
 )
-from client.data.npz import read_npz
-from client.data.raw import check_shape, labels_in, with_channel
+from client.data.raw import check_shape, labels_in, read_npz, with_channel
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.files.data_size import check_size
 from fedappeal.trained.card import ModelCard

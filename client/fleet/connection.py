@@ -25,8 +25,7 @@ from typing import Self
 
 from flwr.app import Message
 
-from client.fleet.activation import HEARTBEAT_INTERVAL, Identity, activate
-from client.fleet.clock import clock_measured
+from client.fleet.activation import HEARTBEAT_INTERVAL, Identity, activate, clock_measured
 from client.fleet.probe import probe
 from client.fleet.traffic import Traffic
 from client.settings import Connection

@@ -20,8 +20,7 @@ from flwr.clientapp import ClientApp
 
 from client.fleet.activation import Identity
 from client.fleet.connection import FleetConnection
-from client.fleet.polling import poll_wait, retry_wait
-from client.fleet.traffic import Traffic
+from client.fleet.traffic import Traffic, poll_wait, retry_wait
 from client.limits.guard import Guard
 from client.limits.limits import MEGABYTE, Limits
 from client.limits.rest import Rest, Surroundings, check_surroundings

@@ -40,7 +40,7 @@ LOCAL_RULES: Registry[LocalRule] = Registry(
     LocalRule,
     {
         "sgd": "client.training.sgd:SGD",
-        "adamw": "client.training.adamw:AdamW",
+        "adamw": "client.training.sgd:AdamW",
         "prox": "strategies.fedprox:FedProx.LocalRule",
         "scaffold": "strategies.scaffold:Scaffold.LocalRule",
         "ditto": "strategies.ditto:Ditto.LocalRule",

@@ -264,7 +264,9 @@ def view(array: "Array") -> NDArray[np.generic]:
     if array.stype != "numpy.ndarray":
         raise ValueError(f"array has serialization type {array.stype!r}; allowed: 'numpy.ndarray'")
     data = memoryview(array.data).toreadonly()
-    shape, dtype, offset = _npy_header(data)
+    # NumPy parses the header as Python, which takes longer than all else here: equal headers are parsed once.
+    size = 10 + int.from_bytes(data[8:10], "little") if bytes(data[6:8]) == b"\x01\x00" else 4096
+    shape, dtype, offset = _parsed_header(bytes(data[: min(size, 4096)]))
     count = math.prod(shape)
     if len(data) - offset != count * dtype.itemsize:
         raise ValueError(f"array of shape {shape} and dtype {dtype} has {len(data) - offset} bytes")
@@ -300,12 +302,6 @@ def _npy_head(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(head, described)
     return head.getvalue()
-
-
-def _npy_header(data: memoryview) -> tuple[tuple[int, ...], np.dtype[np.generic], int]:
-    # NumPy parses the header as Python, which takes longer than all else here: equal headers are parsed once.
-    size = 10 + int.from_bytes(data[8:10], "little") if bytes(data[6:8]) == b"\x01\x00" else 4096
-    return _parsed_header(bytes(data[: min(size, 4096)]))
 
 
 @lru_cache(maxsize=256)

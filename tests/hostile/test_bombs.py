@@ -35,7 +35,7 @@ GROWTH = 150
 READER = r"""
 import json, os, re, sys, time, traceback
 from pathlib import Path
-import client.data.tables, client.data.image_folder, client.data.npz, client.data.own_data, client.data.to_predict
+import client.data.tables, client.data.image_folder, client.data.raw, client.data.own_data, client.data.to_predict
 import numpy, torch, pyarrow.parquet, PIL.Image, PIL.PngImagePlugin, fedappeal.hf.texts
 from client.data.columns import Columns
 from client.data.raw import LabelReader

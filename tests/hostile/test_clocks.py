@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from client.app import client_app
-from client.fleet.activation import Identity
-from client.fleet.clock import clock_measured, describe
+from client.fleet.activation import Identity, clock_measured, describe
 from client.process.serve import Event, _Client
 from client.process.shutdown import GracefulShutdown
 from client.roster import Participants

@@ -256,7 +256,7 @@ class ModelParts:
         differing, shared = {}, {}
         for name in filter(models[0].__contains__, self.fixed):  # what is never sent is the module's own
             arrays = [model[name] for model in models]
-            if all(_same(array, arrays[0]) for array in arrays):
+            if all(array is arrays[0] or np.array_equal(array, arrays[0]) for array in arrays):
                 shared[name] = torch.from_numpy(np.array(arrays[0])).to(device)
             else:
                 differing[name] = _one_tensor(arrays, device)
@@ -290,7 +290,3 @@ def _one_tensor(arrays: Sequence[NDArray[np.generic]], device: torch.device) -> 
         one = torch.from_numpy(np.array(arrays[0])).to(device)
         return one.expand(len(arrays), *one.shape).clone()
     return torch.from_numpy(np.stack(arrays)).to(device)
-
-
-def _same(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
-    return a is b or np.array_equal(a, b)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from client.fleet.clock import Passes, describe, seconds_ahead
+from client.fleet.activation import Passes, describe, seconds_ahead
 
 
 def server(ahead: float, asked: list[int]) -> Passes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from client.fleet.polling import poll_wait, retry_wait
+from client.fleet.traffic import poll_wait, retry_wait
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from client.training.adamw import AdamW
+from client.training.sgd import AdamW
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.core.plugins import parse_section
 from fedappeal.core.registry import LOCAL_RULES
