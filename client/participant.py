@@ -14,6 +14,7 @@ from client.state import preferred
 from client.training.models import FLOAT32, arrays_of
 from client.training.sgd import SGD
 from fedappeal.core.algorithm import ClientSide
+from fedappeal.core.faults import place_of
 from fedappeal.core.local_rule import LocalRule
 from fedappeal.core.policy import Past, Situation
 from fedappeal.core.requirement import Evaluation, Requirement
@@ -243,7 +244,10 @@ class Participant(Learner):
         decision = self.policy.decide(situation)
         if not isinstance(decision, Decision):
             name = type(self.policy).__name__
-            raise ConfigError(f"policy {name} returned {decision!r}: Decision.JOINED, SAT_OUT or LEFT is allowed")
+            raise ConfigError(
+                f"policy {name} returned {decision!r}: Decision.JOINED, SAT_OUT or LEFT is allowed"
+                f"{place_of(type(self.policy), 'decide')}"
+            )
         return decision
 
     # -- the model that it prefers -------------------------------------------------------------------

@@ -6,13 +6,14 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from client.participation.behaviour import Mixture, check_parts, parts_of
 from client.training.sgd import SGD
+from fedappeal.core.faults import check_class, checked_made
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.core.plugins import Plugin, PluginSettings, Provenance, Registry, is_ours, parse_section
 from fedappeal.core.policy import Policy
@@ -204,6 +205,9 @@ class Chosen:
             raise ConfigError(f"{setting} is not allowed with strategy = '{strategy.name}': {reason}")
 
         check_names(self.plugins)
+        for plugin in self.plugins[1:]:
+            if not is_ours(plugin):
+                checked_made(plugin, partial(plugin, self.settings_of(plugin)))
         if strategy.needs_losses and not config.report_loss:
             refuse("report-loss = False", "it needs the clients' losses")
         if strategy.LocalRule is not None and config.local_rule != AUTO and rule is not strategy.LocalRule:
@@ -233,7 +237,8 @@ class Chosen:
                 plugin(settings).check()
         strategy.check_run(config, self.settings_of(strategy))
         if self.given.strategy is None:  # only making it tells whether its settings go together
-            strategy.of_run(config, **config.part(LearningRateSchedule).model_dump())
+            of_run = partial(strategy.of_run, config, **config.part(LearningRateSchedule).model_dump())
+            checked_made(strategy, of_run)
         self.unused_settings()
 
     def build(self) -> Strategy:
@@ -262,7 +267,10 @@ def chosen(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
         check_parts(name, [policies[part] for part in parts_of(name)])
     own_rule: type[LocalRule] = strategy.LocalRule or SGD
     rule = own_rule if config.local_rule == AUTO else LOCAL_RULES.load(config.local_rule)
-    return Chosen(config, given, strategy, mixture, policies, rule, REQUIREMENTS.load(config.requirement))
+    run = Chosen(config, given, strategy, mixture, policies, rule, REQUIREMENTS.load(config.requirement))
+    for plugin in run.plugins:
+        check_class(plugin)
+    return run
 
 
 def check_settings(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
+from fedappeal.core.faults import place
 from fedappeal.core.local_rule import LocalRule, LocalTrainingSettings
 from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import one_line
@@ -166,7 +167,7 @@ def _failure_recorded(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        folder.event("failed", reason=one_line(error))
+        folder.event("failed", reason=one_line(f"{error}{place(error)}"))
         raise
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import Field
 
 from fedappeal.settings.config import Count, Positive
-from strategies.rounds.round import Model, Reply, Round
+from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
 
 _PARTICIPATION = "participation"
@@ -93,7 +93,7 @@ class FedAU(Strategy):
         super().add(round, reply)
         round.carry.add(reply.member.client_id)
 
-    def finish(self, round: Round) -> Model | None:
+    def finish(self, round: Round) -> Model | Kept:
         """Return ``w + eta/N sum a_k (w_k - w)``; every client's interval is one round longer, or ends."""
         joined: set[str] = round.carry
         clients = round.members.population(self._history)
@@ -101,7 +101,7 @@ class FedAU(Strategy):
         for client, history in self._history.items():
             history.count(client in joined, self.settings.cutoff)
         if not round.sum.count:
-            return None
+            return KEEP_MODEL
         scale = self.settings.server_lr / len(clients)
         return round.sum.combine(keep=1.0 - scale * round.sum.weight, scale=scale)
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol.packing import Elsewhere, array_record, view
-from strategies.rounds.round import Model, Reply, Round
+from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
 from strategies.rounds.strategy import Strategy
 from strategies.rounds.sums.weighted_sum import finite
 
@@ -66,13 +66,13 @@ class MIFA(Strategy):
             update[name] = np.asarray(np.subtract(local, sent, dtype=kind) * kind.type(scale))
         round.carry[reply.member.client_id] = update
 
-    def finish(self, round: Round) -> Model | None:
+    def finish(self, round: Round) -> Model | Kept:
         """Return ``w + eta_t mean G_k``, and remember the round's updates; both or neither."""
         here = round.members.population(self._updates)
         updates = {client: update for client, update in (self._updates | round.carry).items() if client in here}
         if not updates:
             self._updates = updates
-            return None
+            return KEEP_MODEL
         model = Update()
         for name, array in round.model.items():
             w: NDArray[Any] = view(array)
@@ -84,7 +84,7 @@ class MIFA(Strategy):
                 model[name] = (exact if np.issubdtype(w.dtype, np.floating) else np.rint(exact)).astype(w.dtype)
         if not finite(new := array_record(model)):
             round.metrics["not_finite"] = 1.0
-            return None
+            return KEEP_MODEL
         self._updates = updates
         return new
 

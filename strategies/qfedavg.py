@@ -29,7 +29,7 @@ from pydantic import Field
 from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, Positive
-from strategies.rounds.round import Model, Reply, Round, log
+from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round, log
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.influence import squared_distance
 from strategies.rounds.sums.weighted_sum import LogWeightedSum
@@ -124,14 +124,14 @@ class QFedAvg(Strategy):
         learning_rate = self.learning_rate * round.lr_share
         round.carry.add(reply.arrays, loss, self.settings.q, learning_rate, reply.counts)
 
-    def finish(self, round: Round) -> Model | None:
+    def finish(self, round: Round) -> Model | Kept:
         """Return ``w - sum a_k (w - w_k) / sum (a_k + b_k)``; w where all losses are 0.
 
         The number for the history is the step: the share of the way to the weighted mean.
         """
         gathered: ScaledSum = round.carry
         if not gathered.sum.count:
-            return None
+            return KEEP_MODEL
         weight = gathered.sum.weight
         if weight == 0:
             round.metrics["step"] = 0.0

@@ -49,7 +49,7 @@ from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.packing import array_record, view
 from fedappeal.settings.config import ConfigError, Positive
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.round import Instructions, Model, Reply, Round
+from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round
 from strategies.rounds.strategy import Strategy, StrategySettings
 from strategies.rounds.sums.influence import zeros_like
 from strategies.rounds.sums.weighted_sum import Refused, WeightedSum, finite
@@ -240,18 +240,18 @@ class Scaffold(Strategy):
         gathered.changes.add_checked(checked, 1.0)
         gathered.joined.append(reply.member.client_id)
 
-    def finish(self, round: Round) -> Model | None:
+    def finish(self, round: Round) -> Model | Kept:
         """Return ``x + eta_g mean (y_i - x)``, and keep the sum of all c_i; both or neither."""
         gathered: ControlledRound = round.carry
         if not round.sum.count:
-            return None
+            return KEEP_MODEL
         eta = self.settings.server_lr
         arrays = round.sum.combine(keep=1.0 - eta, scale=eta / round.sum.count)
         change = gathered.changes.combine(keep=0.0, scale=1.0)
         total = array_record({n: np.add(view(c), view(change[n])) for n, c in gathered.total.items()})
         if not (finite(arrays) and finite(total)):
             round.metrics["not_finite"] = 1.0
-            return None
+            return KEEP_MODEL
         self._sum = total
         self._taken |= dict.fromkeys(gathered.joined, round.number)
         return arrays

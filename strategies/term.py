@@ -34,7 +34,7 @@ from pydantic import Field
 from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.settings.config import Positive
-from strategies.rounds.round import Model, Reply, Round, log
+from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round, log
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.weighted_sum import LogWeightedSum
 
@@ -101,14 +101,14 @@ class TERM(Strategy):
         log_weight = self.log_weight(round, reply) + log(reply.counts)
         gathered.add_checked(gathered.sum.check(reply.arrays), log_weight)
 
-    def finish(self, round: Round) -> Model | None:
+    def finish(self, round: Round) -> Model | Kept:
         """Return ``w + eta (1/m) sum exp(t F_k) / E (w_k - w)``, and move E.
 
         Numbers for the history: the step, as the share of the way to the weighted mean, and R_t as it is estimated.
         """
         gathered: LogWeightedSum = round.carry
         if not gathered.sum.count or gathered.sum.weight == 0:
-            return None
+            return KEEP_MODEL
         log_mean = gathered.log_unit + math.log(gathered.sum.weight / gathered.sum.count)
         share, before = self.settings.share, self.log_estimate
         estimate = log_mean

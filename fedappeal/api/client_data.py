@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from client.training.models import arrays_of, evaluate, load_arrays
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.task import ClientData, Split, Structure, Task, map_tensors, tensors_of
+from fedappeal.tasks.task import ClientData, Split, Structure, Task, described, map_tensors, tensors_of
 
 _SIDES = ("train", "test")
 PAIRS = "a list of (train, test) pairs, each side (x, y), a torch Dataset or a Split"
@@ -88,15 +88,6 @@ def check_clients(clients: Sequence[ClientData]) -> None:
                         raise ConfigError(
                             f"data is not allowed: client {k}'s {name} {part}{path} holds NaN or infinity"
                         )
-
-
-def described(structure: Structure) -> str:
-    """Return type and shape of one example of a structure: ``float32 (1, 28, 28)``."""
-    parts = [
-        f"{path + ' ' if path else ''}{str(t.dtype).removeprefix('torch.')} {tuple(t.shape[1:])}"
-        for path, t in tensors_of(structure)
-    ]
-    return ", ".join(parts)
 
 
 def _collated(dataset: "Dataset[Any]", whose: str) -> Any:

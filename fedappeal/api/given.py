@@ -1,4 +1,4 @@
-"""A task made of a program's own model, data, loss and metrics, or a known task's; and the check that they fit."""
+"""A task made of a program's own model, data, loss and metrics, or a known task's."""
 
 import ast
 import copy
@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import json
 import textwrap
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedappeal.api.client_data import described
 from fedappeal.api.measures import Measures
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.fit import check_fit
 from fedappeal.tasks.models import MODELS, build, seeded
-from fedappeal.tasks.task import ClientData, Normalisation, Split, Structure, Task, only_tensor
+from fedappeal.tasks.task import ClientData, Normalisation, Structure, Task, only_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -285,72 +284,3 @@ def _code(kind: type) -> str:
     except (OSError, TypeError, SyntaxError):
         return kind.__qualname__
     return f"{kind.__qualname__} {ast.dump(tree)}"
-
-
-EXAMPLES = 8
-
-
-def check_fit(task: Task, seed: int) -> None:
-    """Train one step of client 0's on a copy of w_0, and evaluate it.
-
-    Raises:
-        ConfigError: one line: what failed, with the forms of inputs, outputs and labels.
-    """
-    model, data = task.initial_model(seed), task.load(0)
-    batch = data.train.take(slice(0, EXAMPLES))
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ConfigError("model is not allowed: it has no trainable parameter")
-    told = f"x is {described(batch.x)} an example"
-    doing = "calling the model"
-    try:
-        with warnings.catch_warnings(), seeded(seed):  # dropout draws: the generator is put back
-            # Shapes that torch combines each with each are never meant.
-            warnings.filterwarnings("error", message="Using a target size")
-            outputs = task.forward(model.train(), batch.x)
-            told += f", y is {described(batch.y)}, outputs are {_form(outputs)}"
-            _check_classes(task, outputs)
-            doing = "the loss"
-            loss = task.loss(outputs, batch.y)
-            _check_loss(loss)
-            doing = "the gradient"
-            loss.backward()  # type: ignore[no-untyped-call]
-            doing = "the metrics"
-            _check_metrics(task, model.eval(), batch)
-    except ConfigError:
-        raise
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"model, data and loss do not fit: {doing} failed: {reason} ({told})") from error
-
-
-def _check_loss(loss: object) -> None:
-    if not isinstance(loss, Tensor) or loss.ndim:
-        form = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise ConfigError(f"loss is not allowed: it returned {form}; the mean over the examples, a scalar tensor, is")
-    if not loss.requires_grad:
-        raise ConfigError("loss is not allowed: its result does not depend on the model's parameters")
-    if not bool(torch.isfinite(loss)):
-        raise ConfigError(f"loss is not allowed: of the initial model it is {float(loss.detach())}")
-
-
-def _check_metrics(task: Task, model: torch.nn.Module, batch: Split) -> None:
-    with torch.no_grad():
-        found = task.metrics(task.forward(model, batch.x), batch.y)
-    for name in (task.metric.name, *task.other_metrics):
-        if name not in found:
-            raise ConfigError(f"metrics is not allowed: '{name}' is not among what it returns ({', '.join(found)})")
-
-
-def _check_classes(task: Task, outputs: object) -> None:
-    classes = task.num_classes
-    if classes and isinstance(outputs, Tensor) and outputs.ndim == 2 and outputs.shape[1] < classes:
-        raise ConfigError(
-            f"model is not allowed: it has {outputs.shape[1]} outputs, the labels are 0 to {classes - 1}"
-        )
-
-
-def _form(outputs: object) -> str:
-    try:
-        return described(outputs)  # type: ignore[arg-type]
-    except AttributeError:
-        return type(outputs).__name__

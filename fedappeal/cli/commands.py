@@ -208,6 +208,20 @@ def simulate(
         show_against(plans[0].path, other, machine.device, machine.threads)
 
 
+@cli.command("check")
+@with_run_options
+def check(
+    name: Annotated[str, typer.Argument(help="package.module:Name of a strategy, policy, rule, requirement or task")],
+    *,
+    settings: dict[str, Any],
+    data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
+) -> None:
+    """Check a plug-in of your own in a dry run of three tiny clients; each finding is a line with file and line."""
+    from fedappeal.cli.own import check_own
+
+    typer.echo(check_own(name, settings, data_dir))
+
+
 @cli.command("reproduce")
 @with_groups
 def reproduce(

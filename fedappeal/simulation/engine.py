@@ -236,7 +236,7 @@ def simulate(
     ):
         memory = SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None
         with interrupts() as asked:
-            watch = _Watch(on_round, asked, flips, VirtualClock.of_run(plugins, run_task))
+            watch = _Watch(on_round, asked, flips, VirtualClock.of_run(plugins, run_task), bool(plugins.foreign()))
             try:
                 run(
                     *(grid, plugins, watch, False, memory),
@@ -341,6 +341,7 @@ class _Watch(Hooks):
     asked: Interrupts
     flips: Flips
     clock: VirtualClock | None
+    foreign: bool
     begun: bool = False
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
@@ -368,6 +369,8 @@ class _Watch(Hooks):
 
     def on_round_end(self, record: RoundRecord, arrays: object) -> None:
         self.on_round(record)
+        if self.foreign and record.decisions and record.count("failed") == len(record.decisions):
+            raise ConfigError(f"every client failed in round {record.server_round}: {min(record.failures.values())}")
         self.asked.check()
 
 

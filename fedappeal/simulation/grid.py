@@ -8,6 +8,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from fedappeal.core.faults import place
 from fedappeal.flower.grid.grid import Run
 from fedappeal.flower.messages import be_sender, error_reply, set_message_id
 from fedappeal.simulation.forms.scheduler import ClientQueue
@@ -135,4 +136,4 @@ class InProcessGrid(VirtualClients):
         except (Exception, SystemExit) as error:
             # As a deployed client answers: the round continues, with the reason counted.
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-            return error_reply(reason, message)
+            return error_reply(f"{reason}{place(error)}", message)

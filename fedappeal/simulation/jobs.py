@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from fedappeal.core.faults import reason
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.workers.cluster import RayOptions, check_ray, ray_cluster
@@ -70,8 +71,7 @@ def reason_of(error: BaseException) -> str:
     """Return why a job failed, in one line."""
     if isinstance(error, BrokenProcessPool):
         return LOST
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ConfigError) and text else f"{type(error).__name__}: {text}"
+    return reason(error)
 
 
 @contextlib.contextmanager

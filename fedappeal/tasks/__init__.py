@@ -8,6 +8,7 @@ listed and checked without torch.
 from collections.abc import Callable
 from pathlib import Path
 
+from fedappeal.core.faults import check_class, reason
 from fedappeal.core.plugins import ALL, Allowed, Registry
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task
@@ -66,6 +67,8 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
     """
     name = settings.task
     build = find_task(name, allowed)
+    if isinstance(build, type) and issubclass(build, Task):
+        check_class(build)
     try:
         task = build(settings, data_dir)
     except ConfigError:
@@ -73,8 +76,7 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
     except Exception as error:
         if name in TASKS.built_in:
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"task = {name!r} failed: {reason}") from error
+        raise ConfigError(f"task = {name!r} failed: {reason(error)}") from error
     if not isinstance(task, Task):
         raise ConfigError(
             f"task = {name!r} is not allowed: it returned {type(task).__name__}, not a fedappeal.tasks.task.Task"

@@ -48,6 +48,15 @@ def tensors_of(structure: Structure) -> "Iterator[tuple[str, Tensor]]":
         yield "", structure  # type: ignore[misc]
 
 
+def described(structure: Structure) -> str:
+    """Return type and shape of one example of a structure: ``float32 (1, 28, 28)``."""
+    parts = [
+        f"{path + ' ' if path else ''}{str(t.dtype).removeprefix('torch.')} {tuple(t.shape[1:])}"
+        for path, t in tensors_of(structure)
+    ]
+    return ", ".join(parts)
+
+
 def map_tensors(change: "Callable[[Tensor], Tensor]", structure: Structure) -> Structure:
     """Return a structure of the same form, with each tensor changed."""
     lone = only_tensor(structure)

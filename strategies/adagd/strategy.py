@@ -30,7 +30,7 @@ from fedappeal.settings.config import ConfigError, Count, CountOrZero, Positive
 from strategies.adagd.algorithm import Gathered
 from strategies.projection import Vector, norm
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.round import Model, Reply, Round
+from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 
 if TYPE_CHECKING:
@@ -268,8 +268,8 @@ class AdaGD(Strategy):
         agents.gathered.add(loss, counted if reply.sent is None else flat(reply.sent, names), counted)
         agents.answered.add(reply.member.client_id)
 
-    def finish(self, round: Round) -> Model | None:
-        """Return the next model; None: a reply is missing, or the run is over."""
+    def finish(self, round: Round) -> Model | Kept:
+        """Return the next model; the model stays where a reply is missing, or the run is over."""
         agents: Agents = round.carry
         gathered, numbers = agents.gathered, round.metrics
         missing, count = len(agents.expected - round.members.left - agents.answered), len(gathered.losses)
@@ -277,11 +277,11 @@ class AdaGD(Strategy):
         if not count:
             if agents.expected and not missing:
                 round.end = ALL_LEFT
-            return None
+            return KEEP_MODEL
         if self.claimed == keys.LOSS:
             numbers["agents_loss"] = sum(loss / count for loss in gathered.losses)
         if missing and self.waits_for_all:
-            return None
+            return KEEP_MODEL
         case, direction = gathered.move()
         numbers["case"] = case
         if direction is not None:
@@ -290,4 +290,4 @@ class AdaGD(Strategy):
                 return moved(round.model, self.settings.step_size, direction)
         if not missing:
             round.end = CASE_3 if case == 3 else STALLED
-        return None
+        return KEEP_MODEL

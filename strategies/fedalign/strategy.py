@@ -40,7 +40,7 @@ from strategies.fedalign.alignment import (
 )
 from strategies.rounds.algorithm import pooled
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.round import Instructions, Model, Reply, Round, claim
+from strategies.rounds.round import KEEP_MODEL, Instructions, Kept, Model, Reply, Round, claim
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
 from strategies.rounds.sums.influence import capped
 from strategies.rounds.sums.weighted_sum import WeightedSum
@@ -333,8 +333,8 @@ class FedALIGN(Strategy):
         figures = {score: pooled(served, self.metric.name), "priority_loss": pooled(served, keys.LOSS)}
         return super().summarise(answers) | {name: value for name, value in figures.items() if value is not None}
 
-    def finish(self, round: Round) -> Model | None:
-        """Return Algorithm 1's next model, None where no priority client joined."""
+    def finish(self, round: Round) -> Model | Kept:
+        """Return Algorithm 1's next model; the model stays where no priority client joined."""
         now: AlignedSum = round.carry
         record, numbers = round.record, round.metrics
         model, accepted = now.close()
@@ -359,4 +359,4 @@ class FedALIGN(Strategy):
             mean = self._thetas / self._updates
             numbers |= {"theta": theta(accepted), "rho": rho(accepted), "theta_mean": mean, "rho_mean": 1.0 - mean}
         record.decisions |= dict.fromkeys(now.refused, "refused")
-        return model
+        return KEEP_MODEL if model is None else model

@@ -16,7 +16,7 @@ from fedappeal.protocol.keys import SEEN
 from fedappeal.protocol.metric import ACCURACY, Metric, column
 from fedappeal.settings.config import ConfigError, RunConfig
 from strategies.rounds.exchange.members import Member, Members
-from strategies.rounds.round import NOTHING, Instructions, Model, Reply, Round, claim
+from strategies.rounds.round import KEEP_MODEL, NOTHING, Instructions, Kept, Model, Reply, Round, claim
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.sums.weighted_sum import Refused
 
@@ -233,9 +233,9 @@ class Algorithm(Survey, Influence, ClientSide):
             return round.model
         return round.sum.combine(keep=0.0, scale=1.0 / round.sum.weight)
 
-    def finish(self, round: Round) -> Model | None:
-        """Return the next global model; None where it stays."""
-        return self.update(round) if round.sum.count else None
+    def finish(self, round: Round) -> Model | Kept:
+        """Return the next global model; `KEEP_MODEL` where it stays."""
+        return self.update(round) if round.sum.count else KEEP_MODEL
 
     def summarise(self, answers: Sequence[tuple[Member, Mapping[str, Any]]]) -> dict[str, float]:
         """Return what the answers to a round's EVALUATE say together: numbers for the history."""

@@ -4,7 +4,8 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
     Model = ArrayRecord
 else:
     Model = Any  # where settings are read, Flower need not be loaded
+
+
+class Kept(Enum):
+    """Type of `KEEP_MODEL`."""
+
+    MODEL = "the model stays"
+
+
+KEEP_MODEL: Final = Kept.MODEL
+"""Result of `Algorithm.finish` where the round leaves the global model as it is."""
 
 logger = logging.getLogger("fedappeal")
 
@@ -315,6 +326,12 @@ class Round:
         Raises:
             ValueError: the layers have other names, shapes or dtypes.
         """
+        for name, old in self.layers().items():
+            if (new := layers.get(name)) is not None and (new.dtype, new.shape) != (old.dtype, old.shape):
+                raise ValueError(
+                    f"layer '{name}' of shape {new.shape} and dtype {new.dtype} does not match the run's layout: "
+                    f"{old.shape} and {old.dtype}"
+                )
         if self.layout is None:
             return Layout.of(self.layers()).named(layers)
         return self.layout.pack(layers) if self.layout.is_packed(self.model) else self.layout.named(layers)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedappeal.core.faults import place_of
 from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Layout
@@ -13,7 +14,7 @@ from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, sampling_order
-from strategies.rounds.round import Round, RoundRecord, check_faults, log, unexpected
+from strategies.rounds.round import KEEP_MODEL, Round, RoundRecord, check_faults, log, unexpected
 from strategies.rounds.shared import learning_rate_share
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians, Sent
 from strategies.rounds.sums.last_good import DIVERGED, Divergence
@@ -181,13 +182,33 @@ class RoundSteps(Algorithm):
         # A strategy that refuses joiners does so when it finishes: only then it is known who is left.
         suspected = self.may_refuse or self._cut_alone(round, bounds)
         carried = copy.deepcopy({name: v for name, v in self.carried().items() if v}) if suspected else {}
-        arrays = self.finish(round)
+        arrays = self._next_model(round)
         if suspected and self._cut_alone(round, bounds):
             self.take_up(carried)
             self.pool_empty = self.pool_empty or arrays is not None
             arrays = None
         bounds.close()
         return arrays
+
+    def _next_model(self, round: Round) -> "ArrayRecord | None":
+        """Return what `finish` returns; None where the model stays.
+
+        Raises:
+            ConfigError: it returned something else than a model like the one that was sent.
+        """
+        from flwr.app import ArrayRecord
+
+        model: object = self.finish(round)
+        if model is KEEP_MODEL:
+            return None
+        if isinstance(model, ArrayRecord) and (wrong := _differs(model, round.model)) is None:
+            return model
+        said = f"a model with {wrong}" if isinstance(model, ArrayRecord) else repr(model)[:80]
+        forgotten = " (a forgotten return?)" if model is None else ""
+        raise ConfigError(
+            f"strategy {self.name} returned {said}{forgotten} as the next model: one like round.model, or KEEP_MODEL "
+            f"where it stays{place_of(type(self), 'update', 'finish')}"
+        )
 
     def _cut_alone(self, round: Round, bounds: Bounds) -> bool:
         """Whether clients that were cut are nearly alone."""
@@ -227,7 +248,7 @@ class RoundSteps(Algorithm):
             willing = record.count("joined") + record.count("surplus")
             staying, left = len(self.members.population()), len(self.members.left)
             self.asking.note_decisions(willing, len(record.decisions) - record.count("left"), staying, left)
-        arrays = self.finish(round) if round.bounds is None else self._finish_bounded(round, round.bounds)
+        arrays = self._next_model(round) if round.bounds is None else self._finish_bounded(round, round.bounds)
         self.finished = self.finished or round.end
         # All clients are listed only where it matters: of a large federation that takes time, in every round.
         remaining = {member.client_id for member in self.members.remaining()} if self._divergence.suspected else set()
@@ -239,3 +260,14 @@ class RoundSteps(Algorithm):
             round.metrics["not_finite"] = 1.0
             return None
         return arrays
+
+
+def _differs(model: "ArrayRecord", sent: "ArrayRecord") -> str | None:
+    """Return by what a model differs in form from the one that was sent; None: by nothing."""
+    if set(model) != set(sent):
+        return f"arrays {sorted(model)}, not {sorted(sent)}"
+    for name, array in model.items():
+        new, old = ((a.dtype, tuple(a.shape)) for a in (array, sent[name]))
+        if new != old:
+            return f"array '{name}' of dtype {new[0]} and shape {new[1]}, not {old[0]} and {old[1]}"
+    return None

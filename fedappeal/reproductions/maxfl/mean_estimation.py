@@ -29,7 +29,7 @@ from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import view
 from strategies.maxfl import appeal_weight
 from strategies.rounds.exchange.members import Member
-from strategies.rounds.round import Reply
+from strategies.rounds.round import KEEP_MODEL, Reply
 from strategies.rounds.strategy import Strategy
 
 Floats = NDArray[np.float64]
@@ -175,7 +175,7 @@ def federated(strategy: Strategy, estimates: Sequence[float], start: float, roun
             claims = strategy.report(Measured(Evaluation(loss, math.nan), rho=0.0, met=loss < 0))
             strategy.add(this_round, Reply(Member(str(k), k), Decision.JOINED, 1, claims, _record(estimate)))
         new = strategy.finish(this_round)
-        models.append(w if new is None else float(view(new["w"])[0]))
+        models.append(w if new is KEEP_MODEL else float(view(new["w"])[0]))
     return models
 
 

@@ -21,6 +21,7 @@ from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
 from fedappeal.runs.plan import RunPlan, check_bounded
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.process_end import end_as_interrupt
+from fedappeal.tasks import TASKS
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 
 _POLL = 0.1
@@ -180,8 +181,13 @@ class Submission:
             initial = Path(plan.config.initial_model)
             if self.clientapp == CLIENT_APP and initial.is_absolute() and initial.is_file():
                 check_initial_model(plan)
-        if not plan.resumes:
-            check_new(plan.path)
+        if plan.resumes:
+            return
+        check_new(plan.path)
+        if self.clientapp == CLIENT_APP and any(kind != TASKS.kind for kind, _ in plan.plugins.foreign()):
+            from fedappeal.runs.dry_round import check_plugins, on_toy_task  # the engine, and with it torch
+
+            check_plugins(on_toy_task(plan), "cpu")
 
     def launch(self, plan: RunPlan, onlookers: Onlookers) -> None:
         """Submit a checked run, and show it until it has ended, unless told not to.

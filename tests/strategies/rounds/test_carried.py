@@ -9,7 +9,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from strategies import Strategy
 from strategies.rounds.exchange.replies import read_train
-from strategies.rounds.round import Round, RoundRecord
+from strategies.rounds.round import KEEP_MODEL, Round, RoundRecord
 from tests.quadratics import model
 from tests.strategies.made import MADE, crowd, every_strategy, one_round, told
 
@@ -56,7 +56,7 @@ def test_an_open_round_is_not_in_the_strategy(name: str) -> None:
             joined += 1
     assert joined == 3
     assert held(strategy) == before
-    assert strategy.finish(round) is not None
+    assert strategy.finish(round) is not KEEP_MODEL
 
 
 def checked(strategy: Strategy, message: Message) -> Any:

@@ -1,0 +1,47 @@
+"""`fedappeal check`: a plug-in of the author's own, tried before a run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedappeal.core.registry import REGISTRIES
+from fedappeal.runs.plan import RunPlan
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.tasks import TASKS
+
+
+def setting_of(name: str) -> str:
+    """Return the setting that names a plug-in of this kind.
+
+    Raises:
+        ConfigError: it is none of the kinds, or cannot be imported.
+    """
+    plugin = TASKS.find(name)
+    if isinstance(plugin, type):
+        for registry in (*REGISTRIES, TASKS):
+            if issubclass(plugin, registry.base_class):
+                return registry.kind
+    elif callable(plugin):
+        return TASKS.kind
+    bases = ", ".join(registry.base_name for registry in (*REGISTRIES, TASKS))
+    raise ConfigError(f"'{name}' is no plug-in: it derives from none of {bases}")
+
+
+def check_own(name: str, settings: Mapping[str, Any], data_dir: str = "") -> str:
+    """Return a line that says what was checked of a plug-in.
+
+    Args:
+        name: ``package.module:Name``.
+        settings: of the run in which it is tried, by kebab-case key.
+        data_dir: folder of the data sets.
+
+    Raises:
+        ConfigError: a line for each thing that is wrong.
+    """
+    from fedappeal.runs.dry_round import check_plugins  # the engine, and with it torch
+
+    kind = setting_of(name)
+    plan = RunPlan.of(RunConfig.parse({**settings, kind: name}), Path("check"), data_dir=data_dir)
+    plan.task.check()
+    check_plugins(plan, "cpu")
+    return f"{kind} {name}: nothing found in a dry run (task {plan.config.task})"

@@ -1,0 +1,196 @@
+"""A dry run of a run's own plug-ins: a few tiny rounds before the run, which find what their author got wrong.
+
+Three clients of the run's task train a few steps: packed as models travel in deployed runs, the same broken off and
+taken up again from its checkpoint, and with one array a layer, side by side where that is possible.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedappeal.core.faults import place_of, reason
+from fedappeal.core.plugins import is_ours
+from fedappeal.protocol.packing import Arrays
+from fedappeal.record.folder import RunFolder
+from fedappeal.record.lines import MODEL
+from fedappeal.runs.launch.in_process import simulate_plan
+from fedappeal.runs.plan import RunPlan
+from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
+from fedappeal.system.files import read_safetensors
+from fedappeal.tasks.fit import check_fit
+from fedappeal.tasks.task import Task
+from server.build import NOTHING_GIVEN, Chosen, Given, chosen
+from strategies.rounds.round import RoundRecord
+
+CLIENTS, ROUNDS, BREAK = 3, 3, 2
+"""Most clients and rounds of a dry run, and the round after which one is broken off."""
+_TINY: dict[str, Any] = {
+    **{"unseen_clients": 0, "clients_per_round": 0, "min_clients": 0, "max_clients": 0, "out": ""},
+    **{"rounds": ROUNDS, "evaluate_every": 1, "mandatory_rounds": 1, "lr_warmup_rounds": 0, "byzantine_share": 0.0},
+    **{"local_steps": 2, "local_epochs": 0, "batch_size": 4},
+}
+_FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "make", "reply", "train")
+"""Methods one of which is meant where an error came through no line of the author's."""
+
+
+def check_plugins(plan: RunPlan, device: str) -> None:
+    """Check what a run's own plug-ins do; of a run of fedappeal's own there is nothing to check.
+
+    Args:
+        plan: the run.
+        device: where the clients train.
+
+    Raises:
+        ConfigError: a line for each thing that is wrong, with file and line.
+    """
+    if plan.plugins.foreign() and (lines := list(dict.fromkeys(_found(plan, device)))):
+        raise ConfigError("\n".join(lines))
+
+
+def on_toy_task(plan: RunPlan) -> RunPlan:
+    """Return the same run on a task whose data every machine has."""
+    names = {"task": "synth", "model": "auto", "partition": "auto", "share": "auto", "initial_model": ""}
+    return replace(plan, plugins=_trimmed(plan.config.model_copy(update=names)))
+
+
+def _trimmed(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
+    """Return the plug-ins of a changed run, without settings of plug-ins that it does not name any more."""
+    run = chosen(config, given)
+    names = {plugin.settings_name() for plugin in (*run.plugins, run.task) if hasattr(plugin, "settings_name")}
+    of_named = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] in names)
+    return replace(run, config=config.model_copy(update={"plugins": of_named}))
+
+
+def _found(plan: RunPlan, device: str) -> Iterator[str]:
+    """Yield what is wrong, until one kind of plug-in has shown something."""
+    run, task = plan.plugins, plan.task
+    if not is_ours(type(task)):
+        try:
+            check_fit(task, plan.config.seed)
+        except ConfigError as error:
+            line = str(error)
+            yield line if ".py:" in line else line + place_of(type(task), line.partition(" ")[0], "initial_model")
+            return
+    policies = [name for name, policy in run.policies.items() if not is_ours(policy)]
+    alone = any(not is_ours(plugin) for plugin in (run.strategy, run.rule, run.requirement, type(task)))
+    for policy in [*(["always"] if alone else []), *policies]:
+        dry = DryRun(plan.config, task, policy, device)
+        lines = list(dry.findings())
+        yield from lines
+        if lines:
+            return
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A run in small.
+
+    Attributes:
+        config: the run's settings.
+        task: its task, as it is.
+        policy: the policy of all clients.
+        device: where they train.
+    """
+
+    config: RunConfig
+    task: Task
+    policy: str
+    device: str
+
+    def findings(self) -> Iterator[str]:
+        """Yield a line for each thing that is wrong."""
+        whole = self.outcome(pack=True)
+        yield from whole.lines
+        if whole.lines:
+            return
+        resumed = self.outcome(pack=True, broken=True)
+        yield from resumed.lines
+        if not resumed.lines and not alike(whole.model, resumed.model):
+            yield self._differing(whole.model)
+            return
+        yield from self.outcome(pack=False, mode=AUTO).lines
+
+    def _differing(self, whole: Arrays) -> str:
+        """Return why a run that is taken up from a checkpoint ends in another model."""
+        if not alike(whole, self.outcome(pack=True).model):
+            return f"two runs of one seed end in two models: a draw without the run's seed{self._place('')}"
+        return (
+            "a run that is taken up from its checkpoint ends in another model: what the plug-in remembers from round "
+            f"to round is not in carried() and take_up(), or situation.history{self._place('')}"
+        )
+
+    def outcome(self, *, pack: bool, broken: bool = False, mode: str = SEQUENTIAL) -> "Outcome":
+        """Run it once; ``broken``: taken up again after round `BREAK`."""
+        values = {**_TINY, "clients": min(CLIENTS, self.config.clients), "participation": self.policy, "pack": pack}
+        given = Given(self.task)
+        config = given.named(self.config.model_copy(update=values)).with_plugins([("solo.steps", 2)])
+        simulation, records, lines = Simulation(mode, self.device), list[RoundRecord](), list[str]()
+
+        def on_round(record: RoundRecord) -> None:
+            records.append(record)
+            if broken and record.server_round == BREAK == len(records):
+                raise _BrokenOff
+
+        with tempfile.TemporaryDirectory(prefix="fedappeal-dry-") as folder, _without_log():
+            try:
+                run = _trimmed(config, given)
+                plan = RunPlan(run, Path(folder, "run"))
+                try:
+                    simulate_plan(plan, simulation, on_round=on_round)
+                except _BrokenOff:
+                    simulate_plan(plan, simulation, RunFolder.open(plan.path), on_round=on_round)
+            except Exception as error:
+                return Outcome([self._placed(reason(error))], {})
+            for record in records:
+                lines += [self._placed(failure) for failure in record.failures.values()]
+                if record.metrics.get("not_finite") and not is_ours(run.strategy):
+                    lines.append(f"strategy {run.strategy.name}: the new model holds NaN or inf{self._place('')}")
+            if not lines and self.policy == "always" and not any(record.count("joined") for record in records):
+                lines.append(self._placed("no client joined, though all wanted to"))
+            return Outcome(lines, {} if lines else read_safetensors(plan.path / MODEL)[0])
+
+    def _placed(self, line: str) -> str:
+        return line + self._place(line)
+
+    def _place(self, line: str) -> str:
+        """Return where the author may look for what a line says, where it does not say that itself."""
+        run = chosen(self.config)
+        plugins = [plugin for plugin in (*run.plugins, run.task) if isinstance(plugin, type) and not is_ours(plugin)]
+        return "" if ".py:" in line or not plugins else place_of(plugins[0], *_FAULTY)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one dry run left: the last model by name, or a line for each thing that is wrong."""
+
+    lines: list[str]
+    model: Arrays
+
+
+class _BrokenOff(Exception):
+    """The end of a run that is to be taken up again."""
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    logger = logging.getLogger("fedappeal")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def alike(one: Arrays, other: Arrays, tolerance: float = 0.0) -> bool:
+    """Whether two models are the same, in each layer up to a share of its largest value."""
+    return one.keys() == other.keys() and all(
+        np.allclose(other[name], array, rtol=0.0, atol=tolerance * float(np.abs(array).max(initial=1e-30)))
+        for name, array in one.items()
+    )

@@ -1,0 +1,282 @@
+"""What an author gets wrong is found before round 1: a line with file and line of the author's code."""
+
+import itertools
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fedappeal.cli.own import check_own
+from fedappeal.cli.start import start_simulations
+from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.runs.launch.in_process import InProcess
+from fedappeal.runs.launch.superlink import Submission
+from fedappeal.runs.plan import deployed_plan, swept_plans
+from fedappeal.settings.config import ConfigError
+from fedappeal.simulation.options import Simulation
+
+HEAD = """
+import copy, random
+import numpy as np
+import torch
+from pydantic import Field
+from client.training.sgd import SGD
+from fedappeal.core.plugins import PluginSettings
+from fedappeal.core.policy import Policy
+from fedappeal.core.requirement import RequirementKind
+from fedappeal.protocol.keys import Decision
+from fedappeal.tasks.task import ClientData, Split, Task
+from strategies import FedAvg
+"""
+MISTAKES = {
+    "a forgotten return": (
+        """
+        class X(FedAvg):
+            def update(self, round):  # HERE
+                super().update(round)
+        """,
+        r"returned None \(a forgotten return\?\) as the next model: .* KEEP_MODEL",
+    ),
+    "a misspelt attribute": (
+        """
+        class X(FedAvg):
+            def update(self, round):
+                return round.modle  # HERE
+        """,
+        "AttributeError: 'Round' object has no attribute 'modle'",
+    ),
+    "NaN in the model": (
+        """
+        class X(FedAvg):
+            def update(self, round):  # HERE
+                return round.model_of({n: w * np.nan for n, w in round.layers().items()})
+        """,
+        "the new model holds NaN or inf",
+    ),
+    "a wrong shape": (
+        """
+        class X(FedAvg):
+            def update(self, round):
+                return round.model_of({n: w[None] for n, w in round.layers().items()})  # HERE
+        """,
+        r"ValueError: layer '.*' of shape \(1, ",
+    ),
+    "a wrong dtype": (
+        """
+        class X(FedAvg):
+            def update(self, round):
+                return round.model_of({n: w.astype(np.float64) for n, w in round.layers().items()})  # HERE
+        """,
+        "ValueError: layer '.*' of .* dtype float64 does not match .* float32",
+    ),
+    "layers in place of a model": (
+        """
+        class X(FedAvg):
+            def update(self, round):  # HERE
+                return round.layers(super().update(round))
+        """,
+        "returned {.* as the next model: one like round.model",
+    ),
+    "arrays by name, which deployed runs pack": (
+        """
+        class X(FedAvg):
+            def update(self, round):
+                round.model["fc1.weight"]  # HERE
+                return super().update(round)
+        """,
+        "KeyError: 'fc1.weight'",
+    ),
+    "no super().__init__": (
+        """
+        class X(FedAvg):
+            def __init__(self, **settings):  # HERE
+                self.m = {}
+        """,
+        r"__init__ does not call super\(\).__init__",
+    ),
+    "an __init__ without settings": (
+        """
+        class X(FedAvg):
+            def __init__(self):  # HERE
+                super().__init__()
+        """,
+        "X cannot be made: TypeError: .*unexpected keyword",
+    ),
+    "Settings that are a dict": (
+        """
+        class X(FedAvg):
+            Settings = {}
+        """,
+        "Settings = {} is not allowed: a class derived from PluginSettings",
+    ),
+    "a setting without a default": (
+        """
+        class X(Policy):
+            class Settings(PluginSettings):
+                share: float
+            def decide(self, situation):
+                return Decision.JOINED
+        """,
+        "setting 'share' has no default",
+    ),
+    "a state that is not carried": (
+        """
+        class X(FedAvg):
+            def __init__(self, **settings):
+                super().__init__(**settings)
+                self.rounds = 0
+            def update(self, round):  # HERE
+                self.rounds += 1
+                return round.model_of({n: w + self.rounds for n, w in round.layers().items()})
+        """,
+        r"ends in another model: .* carried\(\)",
+    ),
+    "a state that no checkpoint holds": (
+        """
+        class X(FedAvg):
+            def carried(self):  # HERE
+                return {"x": {"rounds": object()}}
+        """,
+        "Error: .*object",
+    ),
+    "a weight below 0": (
+        """
+        class X(FedAvg):
+            def weight(self, reply):  # HERE
+                return -1.0
+        """,
+        "weight = -1.0 is not allowed",
+    ),
+    "a report of NaN": (
+        """
+        class X(FedAvg):
+            def report(self, measured):  # HERE
+                return {"mine": float("nan")}
+        """,
+        "mine = nan is not a finite number",
+    ),
+    "a policy that returns a bool": (
+        """
+        class X(Policy):
+            def decide(self, situation):  # HERE
+                return situation.met
+        """,
+        "policy X returned (True|False): Decision.JOINED, SAT_OUT or LEFT is allowed",
+    ),
+    "a policy that raises": (
+        """
+        class X(Policy):
+            def decide(self, situation):
+                return situation.losses  # HERE
+        """,
+        "AttributeError: 'Situation' object has no attribute 'losses'",
+    ),
+    "a memory in self": (
+        """
+        class X(Policy):
+            rounds = 0
+            def decide(self, situation):  # HERE
+                self.rounds += 1
+                return Decision.JOINED if self.rounds < 3 else Decision.SAT_OUT
+        """,
+        "situation.history",
+    ),
+    "a draw without the seed": (
+        """
+        class X(Policy):
+            def decide(self, situation):  # HERE
+                return Decision.JOINED if random.random() < 0.5 else Decision.SAT_OUT
+        """,
+        "two runs of one seed end in two models",
+    ),
+    "a rule that ends in NaN": (
+        """
+        class X(SGD):
+            def train(self, model, problem):  # HERE
+                with torch.no_grad():
+                    next(model.parameters()).fill_(torch.nan)
+        """,
+        "not finite",
+    ),
+    "a requirement that is a number": (
+        """
+        class X(RequirementKind):
+            def make(self, client):  # HERE
+                return 1.0
+        """,
+        "returned 1.0",
+    ),
+    "a loss an example": (
+        """
+        class X(Task):
+            input_shape, num_classes = (1,), 2
+            def initial_model(self, seed):
+                return torch.nn.Linear(1, 2)
+            def load(self, client):
+                split = Split(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]))
+                return ClientData(split, split)
+            def loss(self, outputs, y, reduction="mean"):  # HERE
+                return torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+        """,
+        r"loss is not allowed: it returned a tensor of shape \(2,\)",
+    ),
+    "a class without a base": ("class X: pass", "is no plug-in: it derives from none of"),
+    "a syntax error": ("class X(FedAvg)\n    pass  # NO", r"SyntaxError: expected ':' \(mine\d+.py, line 13\)"),
+}
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / f"mine{next(NUMBERS)}.py"  # a module of its own: none is imported twice
+
+
+def write(file: Path, code: str) -> None:
+    file.write_text(HEAD + textwrap.dedent(code).lstrip())
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_typical_mistake_is_found_before_round_1(mistake: str, mine: Path) -> None:
+    code, said = MISTAKES[mistake]
+    write(mine, code)
+    with pytest.raises(ConfigError) as refused:
+        check_own(f"{mine.stem}:X", {"clients": 4})
+    line = str(refused.value)
+    assert "\n" not in line
+    assert re.search(said, line), line
+    lines = mine.read_text().splitlines()
+    if (here := [number for number, text in enumerate(lines, start=1) if "# HERE" in text]) and here:
+        assert f"({mine.name}:{here[0]})" in line
+
+
+def test_a_run_that_names_it_is_refused_before_it_has_a_folder(mine: Path, tmp_path: Path) -> None:
+    write(mine, MISTAKES["a forgotten return"][0])
+    plans = swept_plans(
+        {"strategy": f"{mine.stem}:X", "clients": 2, "rounds": 2}, ["seed=0..1"], str(tmp_path / "out")
+    )
+    with pytest.raises(ConfigError, match=f"forgotten return.*{mine.name}:14"):
+        start_simulations(plans, InProcess(Simulation()))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_submission_tries_it_on_a_toy_task(mine: Path) -> None:
+    write(mine, MISTAKES["a policy that returns a bool"][0])
+    plan = deployed_plan({"participation": f"{mine.stem}:X", "task": "fmnist", "out": "/far/away"})
+    with pytest.raises(ConfigError, match=f"policy X returned .*{mine.name}:14"):
+        Submission(RemoteSuperLink("127.0.0.1:1")).check(plan)
+
+
+def test_a_plugin_that_fails_on_all_clients_later_ends_the_run(mine: Path, tmp_path: Path) -> None:
+    late = """
+    class X(Policy):
+        def decide(self, situation):
+            assert situation.server_round < 5, "late"
+            return Decision.JOINED
+    """
+    write(mine, late)
+    (plan,) = swept_plans({"participation": f"{mine.stem}:X", "clients": 2, "rounds": 6}, out=str(tmp_path / "out"))
+    with pytest.raises(ConfigError, match=rf"every client failed in round 5: .*late \({mine.name}:15\)"):
+        start_simulations([plan], InProcess(Simulation()))
