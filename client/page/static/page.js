@@ -6,7 +6,7 @@ const made = (tag, text, kind) => {
   if (kind) element.className = kind;
   return element;
 };
-const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+const megabytes = (bytes) => (bytes < 1e5 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 let shown = "";
 let confirmed = null;
 
