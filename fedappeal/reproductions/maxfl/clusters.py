@@ -60,6 +60,7 @@ def _correlation(lines: Lines) -> float | None:
 
 
 _TOGETHER = Measure("together", "correlation of the two over the rounds", _correlation)
+_RISE = "MaxFL's GM-Appeal and preferred-model accuracy go together (correlation above 0)"
 
 
 _QUICK = Quick(maxfl.QUICK, ("FedAvg", "MW-Fed", "MaxFL"))
@@ -198,12 +199,7 @@ EXPERIMENTS = (
         claims=(
             *maxfl.firsts(_SEEN, maxfl.JUDGED[1::2]),
             *(
-                Claim(
-                    "MaxFL's GM-Appeal and preferred-model accuracy go together (correlation above 0)",
-                    at_least("MaxFL" + reading.suffix, _TOGETHER.key, 0.0),
-                    reading.group,
-                    ours=True,
-                )
+                Claim(_RISE, at_least("MaxFL" + reading.suffix, _TOGETHER.key, 0.0), reading.group, ours=True)
                 for reading, _ in _SEEN
             ),
         ),

@@ -153,19 +153,13 @@ _FLAT = Measure("flat", "share of the models that is flat", last("flat"), better
 
 
 def _higher(arm: str) -> Claim:
-    return Claim(
-        f"{arm}: the learning rate is higher in regions where the function is flat (in 99 % of the draws)",
-        at_least(arm, _HIGHER.key, 0.99),
-        inclusive=True,
-    )
+    text = f"{arm}: the learning rate is higher in regions where the function is flat (in 99 % of the draws)"
+    return Claim(text, at_least(arm, _HIGHER.key, 0.99), inclusive=True)
 
 
 def _slow(arm: str) -> Claim:
-    return Claim(
-        f"{arm}: a rate from the global smoothness is slower from a flat region (rounds)",
-        Contrast((arm, _CONSTANT.key), (arm, _ADAPTIVE.key)),
-        unit="rounds",
-    )
+    text = f"{arm}: a rate from the global smoothness is slower from a flat region (rounds)"
+    return Claim(text, Contrast((arm, _CONSTANT.key), (arm, _ADAPTIVE.key)), unit="rounds")
 
 
 _ARMS = (Arm("little heterogeneity", {"half": 0.5}), Arm("much heterogeneity", {"half": 3.0}))

@@ -15,7 +15,7 @@ from fedappeal.studies.bench.design import SEEDS, Cell, cells
 from fedappeal.studies.bench.results import NAME, RESULTS, BenchResults, measures
 from fedappeal.studies.experiment import Arm, Experiment, Quick
 from fedappeal.studies.harness import carry_out
-from fedappeal.studies.plan import Plan, make_plan
+from fedappeal.studies.plan import make_plan
 from fedappeal.studies.record import versions_of
 from fedappeal.studies.results import Row
 
@@ -71,12 +71,8 @@ class Selection:
     def command(self) -> str:
         """The command that does these runs."""
         words = ["fedappeal bench", *(["--quick"] if self.quick else [])]
-        for option, names in (
-            ("tasks", self.tasks),
-            ("behaviours", self.behaviours),
-            ("strategies", self.strategies),
-        ):
-            words += [f"--{option} {','.join(names)}"] if names else []
+        for option in ("tasks", "behaviours", "strategies"):
+            words += [f"--{option} {','.join(names)}"] if (names := getattr(self, option)) else []
         words += [f"--seeds {self.seeds}"] if self.seeds else []
         return " ".join([*words, *([f"--known {self.known_name}"] if self.known else [])])
 
@@ -105,11 +101,12 @@ def missing(
     return lacking
 
 
-def bench_plan(selection: Selection, out: Path, data_dir: str = "") -> tuple[Plan, Mapping[str, Cell]]:
-    """Return all runs, and each row by its name.
+def do_runs(selection: Selection, out: Path, machine: Machine, console: Console, redo: bool = False) -> BenchResults:
+    """Do the runs that are missing; return what came out of all, the known ones included.
 
     Raises:
-        ConfigError: an unknown name, or no task can be run here.
+        ConfigError: an unknown name, no task that can be run here, known results that do not fit, a run that was
+            recorded with other settings, or another process is at it.
     """
     rows = {str(cell): cell for cell in selection.cells}
     experiment = Experiment(
@@ -123,17 +120,7 @@ def bench_plan(selection: Selection, out: Path, data_dir: str = "") -> tuple[Pla
         quick=Quick(QUICK, seeds=QUICK_SEEDS),
         seeds=SEEDS,
     )
-    return make_plan(experiment, out, selection.number_of_seeds, selection.quick, data_dir=data_dir), rows
-
-
-def do_runs(selection: Selection, out: Path, machine: Machine, console: Console, redo: bool = False) -> BenchResults:
-    """Do the runs that are missing; return what came out of all, the known ones included.
-
-    Raises:
-        ConfigError: an unknown name, known results that do not fit, a run that was recorded with other settings, or
-            another process is at it.
-    """
-    plan, rows = bench_plan(selection, out, machine.data_dir)
+    plan = make_plan(experiment, out, selection.number_of_seeds, selection.quick, data_dir=machine.data_dir)
     done, failed = carry_out(plan, machine, console, redo)
     numbers: list[Row] = []
     metrics: dict[str, dict[str, Any]] = {}
