@@ -22,8 +22,8 @@ MOST_SHOWN = 500
 MOST_REFUSED = 50
 _REASON = 160
 _WORD = 16
-_UNANSWERED = (NO_ANSWER, "Error: Message Unavailable")
-"""How the reason begins where a client took no message; the second is Flower's, where the message's time was over."""
+_EXPIRED = "Error: Message Unavailable"
+"""How Flower's reason begins where a client took no message before the message's time was over."""
 _LISTED_NODE = ("online", "registered")
 _ATTENTION = ("resting", "silent", "slow", "failed", "away")
 """States of clients that come first where not all are shown."""
@@ -109,7 +109,7 @@ class Clients:
         """Take up why clients failed in a round."""
         for name, reason in failures.items():
             if (client := self._client(_id(name))) is not None:
-                client.why = server_round, one_line(reason, _REASON)
+                client.why = server_round, plain_reason(one_line(reason, _REASON))
 
     def section(self) -> dict[str, Any]:
         """Return what the page shows: rows, how many clients there are, and how many in each state."""
@@ -154,7 +154,7 @@ class Clients:
         if node is not None and node.status != "online":
             return "away"
         if last == "failed":
-            if client.reason.startswith(_UNANSWERED):
+            if client.reason.startswith(NO_ANSWER):
                 return "silent" if node is None else "resting"
             return "slow" if client.reason.startswith(SLOW_ALONE) else "failed"
         return _OF_DECISION.get(last, last) if last else "enrolled"
@@ -183,6 +183,11 @@ def _latest(lines: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 def _row_of(name: str, state: str, node: Node | None) -> dict[str, Any]:
     seen = {"name": printable(node.name, SHOWN_ID), "seen": printable(node.last_seen, 40)} if node else {}
     return {"client": name, "state": state, "name": "", "seen": "", "recent": [], "why": "", "answered": 0, **seen}
+
+
+def plain_reason(reason: str) -> str:
+    """Return why a client failed, in words of ours where they are Flower's."""
+    return NO_ANSWER if reason.startswith(_EXPIRED) else reason
 
 
 def _id(value: object) -> str:

@@ -1,5 +1,6 @@
 """A run as its folder tells it while it runs: how it stands, its rounds, its clients, how long it still takes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -7,7 +8,7 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.metric import ACCURACY
-from fedappeal.record.columns import MEAN, PAGE, PLAIN, Column, shown_in
+from fedappeal.record.columns import CHART, MEAN, PAGE, PLAIN, Column, shown_in
 from fedappeal.record.folder import KIND, RunFolder
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import (
@@ -22,7 +23,7 @@ from fedappeal.record.reader import (
     is_figure,
 )
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.live.clients import Clients
+from fedappeal.views.live.clients import Clients, plain_reason
 
 MOST_ROUNDS = 200
 """Rounds, the latest ones, that the page lists."""
@@ -92,7 +93,7 @@ class RunState:
         failures = line.get("failures")
         if isinstance(failures, dict):
             self.clients.failed(int(line["round"]), failures)
-        columns = (column.key for view in (PAGE, PLAIN) for column in shown_in(view, self._metric))
+        columns = (column.key for view in (PAGE, PLAIN, CHART) for column in shown_in(view, self._metric))
         wanted = dict.fromkeys((*_SHOWN, *columns))
         return {key: value for key in wanted if (value := line.get(key)) is not None and is_figure(value)}
 
@@ -102,8 +103,10 @@ class RunState:
 
     def failures(self) -> list[dict[str, Any]]:
         """Return the reasons of failures, and how often each occurred."""
-        failures = self._snapshot.failures.most_common(MOST_REASONS)
-        return [{"reason": reason, "times": times} for reason, times in failures]
+        failures: Counter[str] = Counter()
+        for reason, times in self._snapshot.failures.items():
+            failures[plain_reason(reason)] += times
+        return [{"reason": reason, "times": times} for reason, times in failures.most_common(MOST_REASONS)]
 
     def section(self) -> dict[str, Any]:
         """Return the run as a whole, as the page shows it."""

@@ -67,9 +67,10 @@ def test_events_say_how_it_stands(tmp_path: Path) -> None:
 def test_failures_are_counted_and_told_of_the_client(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", [])
     folder, state = RunFolder.open(path), RunState(path)
-    for number in (1, 2):
+    flowers = "Error: Message Unavailable - The requested message could not be found in the database"
+    for number, reason in ((1, flowers), (2, NO_ANSWER)):
         folder.append(PARTICIPATION, packed(number, {"a": "joined", "b": "failed"}))
-        folder.append(HISTORY, {"round": number, "seconds": 1.0, "failures": {"b": NO_ANSWER}})
+        folder.append(HISTORY, {"round": number, "seconds": 1.0, "failures": {"b": reason}})
     state.read()
     assert state.failures() == [{"reason": NO_ANSWER, "times": 2}]
     rows = {row["client"]: (row["state"], row["why"]) for row in state.clients.section()["rows"]}

@@ -135,7 +135,11 @@ function showActions() {
   byId("stop").hidden = !actions.stop;
   byId("resume").hidden = !actions.resume;
   byId("extend-part").hidden = !actions.extend;
-  if (actions.extend && !byId("total").value && shown.run) byId("total").value = 2 * shown.run.total;
+  const extended = shown.run ? `${shown.run.folder} ${shown.run.total}` : "";
+  if (actions.extend && byId("total").dataset.of !== extended) {
+    byId("total").dataset.of = extended;
+    byId("total").value = 2 * shown.run.total;
+  }
   byId("start-part").hidden = !actions.files.length;
   if ([...byId("files").options].map(option => option.value).join() !== actions.files.join()) {
     byId("files").replaceChildren(...actions.files.map(file => element("option", file)));
