@@ -215,11 +215,14 @@ def check(
     *,
     settings: dict[str, Any],
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
+    conformance: Annotated[
+        bool, typer.Option("--conformance", help="sampling, leaving, resume, every form: alike to 1e-6")
+    ] = False,
 ) -> None:
     """Check a plug-in of your own in a dry run of three tiny clients; each finding is a line with file and line."""
     from fedappeal.cli.own import check_own
 
-    typer.echo(check_own(name, settings, data_dir))
+    typer.echo(check_own(name, settings, data_dir, conformance))
 
 
 @cli.command("reproduce")

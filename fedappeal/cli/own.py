@@ -16,6 +16,9 @@ def setting_of(name: str) -> str:
     Raises:
         ConfigError: it is none of the kinds, or cannot be imported.
     """
+    for registry in (*REGISTRIES, TASKS):
+        if name in registry.names():
+            return registry.kind
     plugin = TASKS.find(name)
     if isinstance(plugin, type):
         for registry in (*REGISTRIES, TASKS):
@@ -27,21 +30,26 @@ def setting_of(name: str) -> str:
     raise ConfigError(f"'{name}' is no plug-in: it derives from none of {bases}")
 
 
-def check_own(name: str, settings: Mapping[str, Any], data_dir: str = "") -> str:
+def check_own(name: str, settings: Mapping[str, Any], data_dir: str = "", conformance: bool = False) -> str:
     """Return a line that says what was checked of a plug-in.
 
     Args:
         name: ``package.module:Name``.
         settings: of the run in which it is tried, by kebab-case key.
         data_dir: folder of the data sets.
+        conformance: whether it is tried under every condition, in every form.
 
     Raises:
         ConfigError: a line for each thing that is wrong.
     """
-    from fedappeal.runs.dry_round import check_plugins  # the engine, and with it torch
+    from fedappeal.runs.dry_round import CONDITIONS, DryRun, check_plugins  # the engine, and with it torch
 
     kind = setting_of(name)
     plan = RunPlan.of(RunConfig.parse({**settings, kind: name}), Path("check"), data_dir=data_dir)
     plan.task.check()
     check_plugins(plan, "cpu")
+    if conformance:
+        if lines := list(DryRun(plan.config, plan.task, "always", "cpu").differences()):
+            raise ConfigError("\n".join(lines))
+        return f"{kind} {name}: conforms under {len(CONDITIONS)} conditions (task {plan.config.task})"
     return f"{kind} {name}: nothing found in a dry run (task {plan.config.task})"

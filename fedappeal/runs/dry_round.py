@@ -6,9 +6,9 @@ taken up again from its checkpoint, and with one array a layer, side by side whe
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ _TINY: dict[str, Any] = {
     **{"rounds": ROUNDS, "evaluate_every": 1, "mandatory_rounds": 1, "lr_warmup_rounds": 0, "byzantine_share": 0.0},
     **{"local_steps": 2, "local_epochs": 0, "batch_size": 4},
 }
+CONDITIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"clients_per_round": 2, "ask_on": False},
+    {"participation": "always+once"},
+    {"participation": "always+bernoulli"},
+    {"unseen_clients": 1, "local_steps": 3},
+)
+"""What a strategy has to stand: all clients, a sample, clients that leave, that come and go, that only evaluate."""
 _FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "make", "reply", "train")
 """Methods one of which is meant where an error came through no line of the author's."""
 
@@ -97,38 +105,64 @@ class DryRun:
         task: its task, as it is.
         policy: the policy of all clients.
         device: where they train.
+        more: settings that differ from those of other dry runs.
     """
 
     config: RunConfig
     task: Task
     policy: str
     device: str
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     def findings(self) -> Iterator[str]:
         """Yield a line for each thing that is wrong."""
-        whole = self.outcome(pack=True)
+        whole = self.outcome()
         yield from whole.lines
         if whole.lines:
             return
-        resumed = self.outcome(pack=True, broken=True)
+        resumed = self.outcome(broken=True)
         yield from resumed.lines
         if not resumed.lines and not alike(whole.model, resumed.model):
             yield self._differing(whole.model)
             return
         yield from self.outcome(pack=False, mode=AUTO).lines
 
+    def differences(self) -> Iterator[str]:
+        """Yield where a run that has to come out alike does not, or fails: conformance, of models without dropout.
+
+        Alike to 1e-6: one array a layer, side by side, broken off and continued. Others only have to run.
+        """
+        everybody = chosen(self.config).strategy.needs_everybody
+        for more in CONDITIONS:
+            if everybody and "clients_per_round" in more:
+                continue
+            dry = replace(self, more=more)
+            said, whole = ", ".join(f"{key} = {value}" for key, value in more.items()) or "all clients", dry.outcome()
+            ways: dict[str, dict[str, Any]] = {
+                "one array a layer": {"pack": False},
+                "side by side": {"mode": AUTO},
+                "continued": {"broken": True},
+            }
+            yield from (f"{said}: {line}" for line in whole.lines)
+            for way, how in ways.items() if not whole.lines else ():
+                other = dry.outcome(**how)
+                yield from (f"{said}, {way}: {line}" for line in other.lines)
+                if not other.lines and not alike(whole.model, other.model, 1e-6):
+                    yield f"{said}, {way}: the model differs by more than 1e-6{self._place('')}"
+
     def _differing(self, whole: Arrays) -> str:
         """Return why a run that is taken up from a checkpoint ends in another model."""
-        if not alike(whole, self.outcome(pack=True).model):
+        if not alike(whole, self.outcome().model):
             return f"two runs of one seed end in two models: a draw without the run's seed{self._place('')}"
         return (
             "a run that is taken up from its checkpoint ends in another model: what the plug-in remembers from round "
             f"to round is not in carried() and take_up(), or situation.history{self._place('')}"
         )
 
-    def outcome(self, *, pack: bool, broken: bool = False, mode: str = SEQUENTIAL) -> "Outcome":
+    def outcome(self, *, pack: bool = True, broken: bool = False, mode: str = SEQUENTIAL) -> "Outcome":
         """Run it once; ``broken``: taken up again after round `BREAK`."""
         values = {**_TINY, "clients": min(CLIENTS, self.config.clients), "participation": self.policy, "pack": pack}
+        values |= self.more
         given = Given(self.task)
         config = given.named(self.config.model_copy(update=values)).with_plugins([("solo.steps", 2)])
         simulation, records, lines = Simulation(mode, self.device), list[RoundRecord](), list[str]()

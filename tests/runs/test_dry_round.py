@@ -9,6 +9,7 @@ import pytest
 
 from fedappeal.cli.own import check_own
 from fedappeal.cli.start import start_simulations
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.federation.remote import RemoteSuperLink
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.launch.superlink import Submission
@@ -280,3 +281,20 @@ def test_a_plugin_that_fails_on_all_clients_later_ends_the_run(mine: Path, tmp_p
     (plan,) = swept_plans({"participation": f"{mine.stem}:X", "clients": 2, "rounds": 6}, out=str(tmp_path / "out"))
     with pytest.raises(ConfigError, match=rf"every client failed in round 5: .*late \({mine.name}:15\)"):
         start_simulations([plan], InProcess(Simulation()))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.built_in)
+def test_our_strategies_conform(strategy: str) -> None:
+    settings = {"clients": 4, "model": "logistic"}
+    assert "conforms" in check_own(strategy, settings, conformance=True)
+
+
+def test_a_strategy_that_differs_in_another_form_does_not_conform(mine: Path) -> None:
+    code = """
+    class X(FedAvg):
+        def update(self, round):  # HERE
+            return round.model_of({n: w + len(round.model) for n, w in round.layers().items()})
+    """
+    write(mine, code)
+    with pytest.raises(ConfigError, match="all clients, one array a layer: the model differs by more than 1e-6"):
+        check_own(f"{mine.stem}:X", {"clients": 4, "model": "logistic"}, conformance=True)
