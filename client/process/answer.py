@@ -23,6 +23,7 @@ from fedappeal.protocol.keys import (
     SERVER_ROUND,
     DataProblem,
     Decision,
+    is_run_key,
 )
 from fedappeal.protocol.packing import content_size
 from fedappeal.settings.config import ConfigError
@@ -94,8 +95,9 @@ class Answer:
             seconds: what the answer took.
         """
         config = config_of(self.message)
+        run_key = str(config.get(RUN_KEY, ""))
         activity.answered(
-            str(config.get(RUN_KEY, "")),
+            run_key if is_run_key(run_key) else "",  # a part of files' names
             settings,
             done="failed" if self.kind == "failed" or self.reply.has_error() else _DONE.get(self.outcome, ""),
             seconds=seconds,

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
-from pydantic import TypeAdapter
+from pydantic import FiniteFloat, TypeAdapter
 
+from client.state.signs import Moment
 from fedappeal.core.requirement import LOSS, METRIC, Evaluation, Requirement
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.protocol.keys import TEST_SPLIT
+from fedappeal.protocol.keys import TEST_SPLIT, is_run_key
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
 from fedappeal.system.wording import counted
 
@@ -38,6 +39,7 @@ ENDED_LINE = "the run ended without a last message: it was stopped, or it failed
 _JUDGED = "judged"
 _LONGEST = 80
 _LONGEST_REASON = 300
+_MOST_BYTES = 4 * 1024 * 1024
 log = logging.getLogger("fedappeal.client")
 
 
@@ -72,7 +74,7 @@ class Judged:
     policy: str = ""
     metric: str = ""
     score: float | None = None
-    alone: float | None = None
+    alone: FiniteFloat | None = None
     share: bool = False
 
     @property
@@ -144,7 +146,7 @@ class Decided:
         why: in words and numbers.
     """
 
-    at: float
+    at: Moment
     server_round: int
     what: str
     why: str
@@ -179,10 +181,10 @@ class RunActivity:
     run_key: str
     strategy: str
     task: str
-    first: float
-    last: float
+    first: Moment
+    last: Moment
     done: Mapping[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: FiniteFloat = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
     server_round: int = 0
@@ -192,7 +194,7 @@ class RunActivity:
     run_id: int = 0
     ended: str = ""
     test: Judged | None = None
-    curve: tuple[tuple[int, float], ...] = ()
+    curve: tuple[tuple[int, FiniteFloat], ...] = ()
     decisions: tuple[Decided, ...] = ()
 
     @property
@@ -241,11 +243,12 @@ class Activity:
         if not self._path.exists():
             return {}
         try:
-            runs = _RUNS.validate_json(self._path.read_bytes())
+            with self._path.open("rb") as file:
+                runs = _RUNS.validate_json(file.read(_MOST_BYTES))
         except (OSError, ValueError) as error:
             log.warning("%s cannot be read, and is begun anew: %s", self._path, str(error).splitlines()[0])
             return {}
-        return {run.run_key: run for run in runs}
+        return {run.run_key: run for run in runs if is_run_key(run.run_key)}
 
     def answered(
         self,

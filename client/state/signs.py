@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.system.files import replace_file
@@ -22,7 +22,9 @@ _LINKS = {"started": CONNECTING, "connected": CONNECTED, "answered": CONNECTED, 
 _LINKS |= {"ended": ENDED, "given-up": ENDED}
 _LONGEST = 200
 _LONGEST_EVENT = 500
-_MOST_BYTES = 4000
+_MOST_BYTES = 16 * 1024
+Moment = Annotated[float, Field(ge=0.0, le=253402214400.0)]
+"""Seconds since 1970, to the end of the year 9999; a damaged file may hold others."""
 T = TypeVar("T")
 
 
@@ -37,7 +39,7 @@ class Work:
     """
 
     what: str
-    since: float
+    since: Moment
     training: bool = False
 
 
@@ -53,9 +55,9 @@ class LatestEvent:
     """
 
     text: str
-    at: float
+    at: Moment
     link: str
-    since: float
+    since: Moment
 
 
 _WORK: TypeAdapter[Work] = TypeAdapter(Work)

@@ -15,13 +15,14 @@ from client.limits.limits import LimitReached, Limits, write_limits
 from client.limits.rest import Surroundings
 from client.page.app import page_data
 from client.process import serve
+from client.process.answer import Answer
 from client.process.owner import leave, pause
 from client.process.shutdown import GracefulShutdown
 from client.process.status import GOES_ON, RunState, State, client_status, describe
 from client.settings import Connection, NodeSettings
-from client.state.activity import note_judged
+from client.state.activity import Activity, note_judged
 from client.state.memory import RunMemory
-from client.state.signs import note_training
+from client.state.signs import event_of, note_event, note_training
 from client.state.store import DiskStore
 from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.flower.bundle import RunSettings
@@ -280,3 +281,32 @@ def test_an_activity_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     RunMemory(DiskStore(tmp_path), "k").leave(6)
     (run,) = page_data(tmp_path)["runs"]
     assert (run["state"], run["joined"]) == (RunState.LEFT_BY_POLICY, 5)
+
+
+def test_a_run_key_that_is_none_names_no_file(tmp_path: Path) -> None:
+    DiskStore(tmp_path)
+    asked = message("query", run_key=300 * "x", do="call")
+    answer = Answer.given(asked, Message(RecordDict(), reply_to=asked), None)
+    answer.remember(Activity(tmp_path), {"strategy": "maxfl", "task": "digits"}, 1.0)
+    assert [run["run"] for run in page_data(tmp_path)["runs"]] == [""]
+
+
+@pytest.mark.parametrize("moment", ["1e300", "NaN", "Infinity", "-1", "1e18"])
+def test_moments_and_keys_that_are_none_are_as_if_never_written(tmp_path: Path, moment: str) -> None:
+    run = '{"run_key": "%s", "strategy": "s", "task": "t", "first": %s, "last": 1, "seconds": %s}'
+    DiskStore(tmp_path)
+    for row in (("k", moment, 1), ("k", 1, "NaN"), (300 * "x", 1, 1), ("../k", 1, 1)):
+        (tmp_path / "activity.json").write_text(f"[{run % row}]")
+        assert page_data(tmp_path)["runs"] == []
+    (tmp_path / "activity.json").write_text(" " * 5_000_000 + f"[{run % ('k', 1, 1)}]")
+    assert page_data(tmp_path)["runs"] == []
+    (tmp_path / "event.json").write_text(f'{{"text": "x", "at": {moment}, "link": "away", "since": 1}}')
+    (tmp_path / "working").write_text(f'{{"what": "x", "since": {moment}}}')
+    assert client_status(tmp_path).state is State.NEVER_STARTED
+
+
+def test_the_longest_event_is_read_again(tmp_path: Path) -> None:
+    note_event(tmp_path, "answered", 500 * "\N{GRINNING FACE}")
+    event = event_of(tmp_path)
+    assert event is not None
+    assert len(event.text) == 500
