@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SUPERLINK_FOLDER = "FEDAPPEAL_SUPERLINK_FOLDER"
 """Environment variable: the working folder of the SuperLink that started this page."""
+_END = 10.0
+"""Seconds in which the page's process has to end."""
 ADDRESS = "page-address"
 """The file of a run's folder with the page's address, while it is served."""
 
@@ -192,4 +194,8 @@ def resident_page(arguments: Sequence[str], options: PageOptions, resident: "Res
         yield
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(_END)
+        except subprocess.TimeoutExpired:  # it hangs: the SuperLink ends all the same
+            process.kill()
+            process.wait()

@@ -1,7 +1,9 @@
 """What the live page shows: a run's folder and its SuperLink, read again and again, in sections that change."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ class View:
         self._runs: list[Run] = []
         self._problem = ""
         self._next_question = 0.0
+        self._starting = threading.Lock()
         self._told: dict[str, Any] = {}
 
     @property
@@ -121,16 +124,20 @@ class View:
         Args:
             rounds: its new total of rounds; 0: as it is.
         """
-        offered = self._told.get("actions", {}).get("extend" if rounds else "resume")
-        if self._run is None or not offered:
+        offered = self._told.get("actions", {})
+        if self._run is None or not offered.get("extend" if rounds else "resume"):
             raise NotDone("there is no run here that can be continued from this page")
-        self._next_question = 0.0
-        return self._actions.resume(self._run.path, rounds)
+        with self._one_start():
+            done = self._actions.resume(self._run.path, rounds)
+            self._told = {**self._told, "actions": {**offered, "resume": False, "extend": False}}  # no second time
+        return done
 
     def start(self, file: str) -> str:
         """Start a run from a settings file that is offered; return what was done. Raises as `stop`."""
-        self._next_question, self._chosen = 0.0, ""
-        return self._actions.start(file)
+        with self._one_start():
+            done = self._actions.start(file)
+            self._chosen = ""
+        return done
 
     def choose(self, run_id: str) -> str:
         """Show a run of the SuperLink, empty: its latest, on all open pages; raises as `stop`."""
@@ -153,6 +160,17 @@ class View:
         if path is None:
             raise NotDone("this machine does not see the run's folder")
         return path
+
+    @contextmanager
+    def _one_start(self) -> Iterator[None]:
+        """Start or continue a run, and ask the SuperLink next; raises NotDone while another one is being started."""
+        if not self._starting.acquire(blocking=False):
+            raise NotDone("a run is being started: wait until the page says what came of it")
+        try:
+            yield
+        finally:
+            self._next_question = 0.0
+            self._starting.release()
 
     def _ask(self) -> None:
         """Ask the SuperLink for its nodes and runs, where it is time to."""
@@ -188,7 +206,10 @@ class View:
         path = Path(run.folder)
         if run.folder and self._root is not None:
             path = self._root / path
-        return path if run.folder and path.is_absolute() and (path / CONFIG).is_file() else None
+        try:
+            return path if run.folder and path.is_absolute() and (path / CONFIG).is_file() else None
+        except OSError:  # too long a name, or a folder of another user
+            return None
 
     def _listed_run(self, run_id: str) -> Run:
         for run in self._runs:
@@ -213,6 +234,8 @@ class View:
             run |= {"state": listed.status, "left": None, "awaited": ""}
         clients = seen.clients if seen else self._connected
         state, runtime = (run["state"], run["runtime"]) if run else ("", "")
+        if state and listed and listed.status in _UNDER_WAY:
+            state = RUNNING  # it continues: its process has not written to the folder yet
         superlink = None
         if self.superlink is not None:
             superlink = {

@@ -90,13 +90,14 @@ def test_a_run_is_started_from_a_settings_file_of_the_folder_that_was_named(
     )
     (tmp_path / "daily.toml").write_text("clients = 3\nask-on = false\n[maxfl]\nserver-lr = 0.5\n")
     for name, text in (
-        ("foreign", "strategy = 'mine:Strategy'"), ("out", "out = '/etc'"), ("bad", "rounds = -1"), ("no", "= 1")
+        ("foreign", "strategy = 'mine:Strategy'"), ("out", "out = '/etc'"), ("bad", "rounds = -1"), ("no", "= 1"),
+        ("deep", "a = " + 30_000 * "["),
     ):  # fmt: skip
         (tmp_path / f"{name}.toml").write_text(text)
     (tmp_path / "large.toml").write_text("#" * 70_000)
     os.mkfifo(tmp_path / "pipe.toml")
     actions = SubmittedRun(RemoteSuperLink("127.0.0.1:8000"), "", tmp_path)
-    files = ["bad.toml", "daily.toml", "foreign.toml", "large.toml", "no.toml", "out.toml", "pipe.toml"]
+    files = ["bad.toml", "daily.toml", "deep.toml", "foreign.toml", "large.toml", "no.toml", "out.toml", "pipe.toml"]
     assert actions.offers("", "", None)["files"] == files
     assert actions.start("daily.toml") == "run 9 was started"
     [command] = commands
@@ -107,6 +108,7 @@ def test_a_run_is_started_from_a_settings_file_of_the_folder_that_was_named(
         ("../daily.toml", "no run is started"), ("nowhere.toml", "no run is started"), ("out.toml", "out = '/etc'"),
         ("foreign.toml", "runs only with --allow mine"), ("bad.toml", "rounds = -1"), ("no.toml", "cannot be read"),
         ("large.toml", "at most 65536 bytes"), ("pipe.toml", "is not allowed"),
+        ("deep.toml", "cannot be read"),
     ):  # fmt: skip
         with pytest.raises((NotDone, ConfigError), match=re.escape(said)):
             actions.start(file)

@@ -257,7 +257,44 @@ def test_a_run_that_has_ended_is_extended_to_a_new_total(tmp_path: Path, superli
         view.resume(9)
     RunFolder.open(path).event("finished", round=1)
     view.refresh(Pages())
-    assert (view.resume(9), view.resume(), actions.resumed) == ("it continues",) * 2 + ([(path, 9), (path, 0)],)
+    assert (view.resume(9), actions.resumed) == ("it continues", [(path, 9)])
+    with pytest.raises(NotDone, match="no run here"):
+        view.resume()  # a second click, before the SuperLink was asked
+    view.refresh(Pages())
+    assert (view.resume(), actions.resumed) == ("it continues", [(path, 9), (path, 0)])
+    superlink.runs = [a_listed_run(4, "pending", path)]
+    view.refresh(Pages())
+    with pytest.raises(NotDone, match="no run here"):
+        view.resume(12)  # it is under way, though its folder does not say so yet
+
+
+def test_one_run_at_a_time_is_started_and_a_refused_start_changes_nothing(
+    tmp_path: Path, superlink: SuperLinkOfTests
+) -> None:
+    class Slow(ForeignRun):
+        def start(self, file: str) -> str:
+            with pytest.raises(NotDone, match="a run is being started"):
+                view.start(file)
+            return super().start(file)
+
+    superlink.runs = [a_listed_run(4, "completed", a_run(tmp_path / "run", [])), a_listed_run(5, "running", "")]
+    view = View(Slow(), None, SUPERLINK)
+    view.refresh(Pages())
+    view.choose("4")
+    view.refresh(Pages())
+    for _ in range(2):
+        with pytest.raises(NotDone, match="no run is started"):
+            view.start("daily.toml")
+    view.refresh(Pages())
+    assert view.path == tmp_path / "run"
+
+
+def test_a_run_whose_folder_cannot_be_looked_at_is_not_seen(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
+    seen = a_run(tmp_path / "run", [])
+    superlink.runs = [a_listed_run(4, "completed", seen), a_listed_run(5, "running", "/" + 5000 * "a")]
+    view = View(ForeignRun(), None, SUPERLINK)
+    view.refresh(Pages())
+    assert (view.path, view.latest_folder()) == (None, seen)
 
 
 def test_a_run_whose_process_has_gone_is_over_and_the_superlink_is_asked_at_once(
