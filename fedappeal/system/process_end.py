@@ -1,4 +1,7 @@
-"""How a process ends with the one that started it, and with its terminal."""
+"""How a process ends with the one that started it, and with its terminal.
+
+python -P -m fedappeal.system.process_end PARENT PROGRAM [ARGUMENT ...]    becomes a program that ends with PARENT
+"""
 
 import contextlib
 import ctypes
@@ -68,3 +71,8 @@ def end_as_interrupt() -> Iterator[None]:
         for number, handler in before.items():
             with contextlib.suppress(TypeError):  # None: what took it was not set from Python
                 signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])  # nosec B606 # no shell

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from threading import Event, Thread
@@ -84,15 +83,17 @@ class SuperExec(Thread):
             options: of `subprocess.Popen`.
         """
         program, at = arguments[0], arguments.index(_TOKEN)
-        own = [sys.executable, "-P", "-m", _OWN_MODULE[program]] if program in _OWN_MODULE else [program]
+        python = [sys.executable, "-P", "-m"]
+        own = [*python, _OWN_MODULE[program]] if program in _OWN_MODULE else [program]
+        # By a program in between: no code may run between fork and exec in a process with gRPC's threads.
+        tied = [*python, end_with_parent.__module__, str(os.getpid())]
         with tempfile.TemporaryFile() as file:
             file.write(arguments[at + 1].encode())
             file.seek(0)
             number = file.fileno()
             task = Popen(
-                [*own, *arguments[1:at], "--token-file", f"/dev/fd/{number}", *arguments[at + 2 :]],
+                [*tied, *own, *arguments[1:at], "--token-file", f"/dev/fd/{number}", *arguments[at + 2 :]],
                 pass_fds=[number],
-                preexec_fn=partial(end_with_parent, os.getpid()),
                 **options,
             )
         Thread(target=self._report_killed, args=(task, arguments), name="end of a task", daemon=True).start()

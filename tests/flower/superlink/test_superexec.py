@@ -23,6 +23,7 @@ from flwr.supercore.superexec.executor.types import ExecutionSpec
 
 from fedappeal.flower.superlink import serverapp, superexec
 from fedappeal.flower.superlink.superexec import SuperExec
+from fedappeal.system import process_end
 
 TOKEN = "0123456789abcdef" * 4
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
@@ -77,6 +78,7 @@ def test_a_serverapp_is_started_without_what_only_a_superlink_uses(
     commands: list[list[str]] = []
 
     def start(command: list[str], **options: Any) -> SimpleNamespace:
+        assert "preexec_fn" not in options, "code of Python's between fork and exec, beside gRPC's threads"
         commands.append(command)
         return SimpleNamespace(wait=lambda: 0)
 
@@ -85,7 +87,8 @@ def test_a_serverapp_is_started_without_what_only_a_superlink_uses(
     spec = ExecutionSpec(TaskType.SERVER_APP, ADDRESS, TOKEN, True, None, False, 7, True, 1)
     assert subprocess_executor.SubprocessExecutor().launch(spec)
     ((*program, option, address, token_file, _, insecure, parent, pid),) = commands
-    assert program == [sys.executable, "-P", "-m", serverapp.__name__]
+    python = [sys.executable, "-P", "-m"]
+    assert program == [*python, process_end.__name__, str(os.getpid()), *python, serverapp.__name__]
     assert (option, address, token_file) == ("--runtime-api-address", ADDRESS, "--token-file")
     assert (insecure, parent, pid) == ("--insecure", "--parent-pid", "7")
 
