@@ -45,6 +45,8 @@ def check_own(name: str, settings: Mapping[str, Any], data_dir: str = "", confor
     from fedappeal.runs.dry_round import CONDITIONS, DryRun, check_plugins  # the engine, and with it torch
 
     kind = setting_of(name)
+    if conformance and kind != TASKS.kind and "task" not in settings:
+        settings = {"model": "logistic", **settings}  # without dropout, of which each form draws its own
     plan = RunPlan.of(RunConfig.parse({**settings, kind: name}), Path("check"), data_dir=data_dir)
     plan.task.check()
     check_plugins(plan, "cpu")
