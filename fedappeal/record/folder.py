@@ -175,9 +175,9 @@ class RunFolder:
             ) from None
 
     @staticmethod
-    def is_abandoned(path: Path) -> bool:
-        """Whether no process has the rounds of a folder's run any more, as far as this machine can tell."""
-        return is_held(path, _LOCK) is False
+    def is_held(path: Path) -> bool | None:
+        """Whether a process has the rounds of a folder's run; None: this machine cannot tell."""
+        return is_held(path, _LOCK)
 
     def append(self, file: str, *lines: Mapping[str, object]) -> None:
         """Append JSON lines to a file, all or none."""

@@ -74,7 +74,7 @@ def server_app(federation: Federation) -> psutil.Process:
 
 def run_id(log: Path) -> str:
     wait_until(lambda: ": running" in log.read_text())
-    return log.read_text().split("run ", 1)[1].split(":", 1)[0]
+    return log.read_text().split("run ", 1)[1].split(maxsplit=1)[0].rstrip(":")
 
 
 def test_the_run_folder_calls_clients_by_the_keys_that_were_registered(federation: Federation, whole: Path) -> None:

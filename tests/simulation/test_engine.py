@@ -1,6 +1,7 @@
 """Simulated runs: the two modes do the same, runs repeat, and what cannot be batched says so."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_a_client_that_declines_ends_the_run_at_once_with_its_reason(tmp_path: P
 
 
 def test_an_error_in_one_client_is_that_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that raises is counted with its reason; the others finish the round, in batches too."""
+    """A client that raises is counted with its reason and its place; the others finish the round, in batches too."""
     real = SGD.reply
 
     def failing(rule: SGD, job: TrainingJob) -> Any:
@@ -141,7 +142,9 @@ def test_an_error_in_one_client_is_that_clients(tmp_path: Path, monkeypatch: pyt
     run = simulated(tmp_path / "run", "batched", rounds=1, mandatory_rounds=1, clients_per_round=0)
     (line,) = told(run)
     assert (line["joined"], line["failed"]) == (7, 1)
-    assert line["failures"] == {"client-0003": "RuntimeError: out of memory"}
+    (reason,) = line["failures"].values()
+    assert re.fullmatch(r"RuntimeError: out of memory \(tests/simulation/test_engine.py:\d+\)", reason)
+    assert list(line["failures"]) == ["client-0003"]
 
 
 def test_there_is_a_checkpoint_now_and_then_and_after_the_last_round(

@@ -69,7 +69,9 @@ class RunState:
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
         """Read what is new; return the new rounds, and whether everything was read anew."""
-        self._abandoned = RunFolder.is_abandoned(self.path)  # before the events: its last word has been written then
+        self._abandoned = (
+            RunFolder.is_held(self.path) is False
+        )  # before the events: its last word has been written then
         news = self._follower.read()
         if news.anew:
             nodes = self.clients.nodes

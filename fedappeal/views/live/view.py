@@ -11,6 +11,7 @@ from fedappeal.federation.nodes import list_nodes
 from fedappeal.federation.remote import RemoteSuperLink, list_runs
 from fedappeal.flower.control import ControlError, Run
 from fedappeal.protocol.foreign_text import printable
+from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CONFIG
 from fedappeal.record.reader import INTERRUPTED, RUNNING, WAITING
 from fedappeal.views.live.actions import STOPPED, ForeignRun, NotDone
@@ -236,6 +237,8 @@ class View:
         state, runtime = (run["state"], run["runtime"]) if run else ("", "")
         if state and listed and listed.status in _UNDER_WAY:
             state = RUNNING  # it continues: its process has not written to the folder yet
+        elif seen and state not in (WAITING, RUNNING) and RunFolder.is_held(seen.path):
+            state = ""  # its process is ending, and has the folder: neither stopped nor continued
         superlink = None
         if self.superlink is not None:
             superlink = {

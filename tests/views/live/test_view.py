@@ -208,10 +208,13 @@ def test_a_stopped_run_is_known_from_the_superlink(tmp_path: Path, superlink: Su
     RunFolder.open(path).record(runtime={"kind": "submitted"})
     superlink.runs = [a_listed_run(1, "stopped", path)]
     view, pages = View(SubmittedRun(SUPERLINK, ""), path, SUPERLINK), Pages()
-    view.refresh(pages)
+    with RunFolder.open(path).alone():  # its process is ending
+        view.refresh(pages)
     told = dict(pages.told)
     assert told["run"]["state"] == "stopped"
-    assert told["actions"] == {"stop": False, "resume": True, "extend": True, "commands": [], "files": []}
+    assert told["actions"] == {"stop": False, "resume": False, "extend": False, "commands": [], "files": []}
+    view.refresh(pages)
+    assert pages.told[-1] == ("actions", {**told["actions"], "resume": True, "extend": True})
 
 
 @pytest.mark.parametrize("actions", [OwnRun(), ForeignRun()])
