@@ -32,9 +32,12 @@ def test_a_client_killed_in_training_is_the_same_client_again(federation: Federa
     assert federation.starts(victim) == starts + 1
     assert run.decisions(client_id)[lost] == "failed"
     assert federation.client_id(victim) == client_id
-    required = [line for line in before if line.startswith(("requires", "run", "client"))]
+    required = [line for line in before if line.startswith(("requires", "client"))]
     assert any(line.startswith("requires") for line in required)
-    assert [line for line in federation.status(victim) if line in required] == required
+    status = federation.status(victim)
+    assert [line for line in status if line in required] == required
+    [taking_part] = [line for line in before if line.startswith("run") and line.endswith(": takes part")]
+    assert taking_part.replace("takes part", "the run is over") in status
     assert f"this replica is client {federation.number(victim)}" in federation.logs(victim)
     # All others worked on: nobody else failed, and no round was lost.
     others = [p for p in run.participation if p["client-id"] != client_id]
