@@ -190,11 +190,12 @@ def test_what_a_hostile_superlink_tells_the_operator(
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_what_a_hostile_server_tells_a_clients_owner(text: str) -> None:
+def test_what_a_hostile_server_tells_a_clients_owner(text: str, tmp_path: Path) -> None:
     told: list[Event] = []
     client = object.__new__(_Client)
     client.on_event = told.append
     client.node = NodeSettings()
+    client._folder = tmp_path
     for kind in ("failed", "dropped", "waiting", "given-up"):
         client._tell(kind, f"round 3: {text}")
     assert [event.kind for event in told] == ["failed", "dropped", "waiting", "given-up"]
