@@ -22,8 +22,7 @@ from fedappeal.record.folder import GIVEN
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record, Snapshot
 from fedappeal.runs.checks import check_allowed, check_learns_here
-from fedappeal.runs.launch.in_process import simulate_plan
-from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation import engine
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation

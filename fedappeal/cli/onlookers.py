@@ -1,8 +1,6 @@
 """What looks on while a command runs a federation: the terminal, trackers, metrics, the live page, a health check."""
 
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from fedappeal.cli.page import NO_PAGE, PageOptions, shown_page
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.onlookers import INTERRUPTED, RunEnded, SeveralRuns
 from fedappeal.runs.plan import RunPlan
-from fedappeal.views.metrics.serving import NOWHERE, MetricsPort
+from fedappeal.views.metrics.serving import NOWHERE, ConnectedClients, MetricsPort
 from fedappeal.views.terminal.progress import described, one_run, several_runs
 from fedappeal.views.terminal.shown import as_json, complain, say
 from fedappeal.views.terminal.view import RunView
@@ -166,35 +164,3 @@ def ends() -> Iterator[None]:
         for line in ended.lines:
             complain(line, prefix="" if ended.code == INTERRUPTED else "fedappeal: ")
         sys.exit(ended.code)
-
-
-_KEPT = 5.0
-"""Seconds for which an answer counts."""
-
-
-class ConnectedClients:
-    """Counts a SuperLink's nodes that are online.
-
-    Attributes:
-        superlink: the SuperLink; None: not known yet.
-    """
-
-    def __init__(self, superlink: "RemoteSuperLink | None" = None) -> None:
-        self.superlink = superlink
-        self._asked = float("-inf")
-        self._count: int | None = None
-        self._alone = threading.Lock()
-
-    def count(self) -> int | None:
-        """Return the number of nodes that are online; None where the SuperLink does not say."""
-        with self._alone:
-            if self.superlink and time.monotonic() - self._asked > _KEPT:
-                from fedappeal.flower.control import ControlError, control
-
-                try:
-                    with control(self.superlink.address, self.superlink.root_certificates) as api:
-                        self._count = sum(node.status == "online" for node in api.nodes())
-                except ControlError:
-                    self._count = None
-                self._asked = time.monotonic()
-            return self._count

@@ -136,8 +136,8 @@ def watch(
     view = View(actions, run.absolute() if run else None, remote, root=root)
 
     def registry() -> "CollectorRegistry":
-        from fedappeal.cli.onlookers import ConnectedClients
         from fedappeal.views.metrics.run_metrics import LatestMetrics
+        from fedappeal.views.metrics.serving import ConnectedClients
 
         return LatestMetrics(view.latest_folder, ConnectedClients(remote).count)
 

@@ -29,8 +29,8 @@ from fedappeal.record.folder import (
 from fedappeal.record.lines import CONFIG
 from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_allowed, check_trains_here
-from fedappeal.runs.launch.in_process import InProcess, memory_of, simulate_plan
-from fedappeal.runs.plan import RunPlan, deployed_plan, unused_lines
+from fedappeal.runs.launch.in_process import InProcess, memory_of
+from fedappeal.runs.plan import RunPlan, deployed_plan, simulate_plan, unused_lines
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.settings.rounds import AUTO
 from fedappeal.simulation.options import Simulation

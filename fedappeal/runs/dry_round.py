@@ -19,8 +19,7 @@ from fedappeal.core.plugins import is_ours
 from fedappeal.protocol.packing import Arrays
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MODEL
-from fedappeal.runs.launch.in_process import simulate_plan
-from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
 from fedappeal.system.files import read_safetensors

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedappeal.core.plugins import Plugin, is_ours
 from fedappeal.record.folder import GIVEN, RunFolder, Usable, check_new, new_path, without_memory
@@ -18,6 +18,9 @@ from fedappeal.settings.config import ConfigError, RunConfig, Scalar, scalar
 from fedappeal.tasks.task import Task
 from server.build import NOTHING_GIVEN, Chosen, Given, check_settings, chosen
 from strategies.rounds.sums.influence import FAR, FEWEST
+
+if TYPE_CHECKING:
+    from fedappeal.simulation.options import Simulation
 
 
 @dataclass(frozen=True)
@@ -302,3 +305,18 @@ def _without_others(runs: Sequence[Chosen]) -> list[tuple[Chosen, list[str]]]:
         config = run.config.model_copy(update={"plugins": kept})
         trimmed.append((replace(run, config=config), run.unused_settings(beside)))
     return trimmed
+
+
+def simulate_plan(plan: RunPlan, simulation: "Simulation", folder: RunFolder | None = None, **more: Any) -> None:
+    """Simulate a planned run in this process.
+
+    Args:
+        plan: the run.
+        simulation: how it is simulated.
+        folder: the run's; None: it is made, or opened.
+        more: further arguments of `fedappeal.simulation.engine.simulate`.
+    """
+    from fedappeal.simulation import engine
+
+    given, folder = plan.plugins.given, folder or plan.folder(simulation.runtime())
+    engine.simulate(plan.config, folder, simulation, task=given.task, strategy=given.strategy, **more)

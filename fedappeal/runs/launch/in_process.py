@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedappeal.record.folder import RunFolder, Usable, rounds_done
+from fedappeal.record.folder import Usable, rounds_done
 from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
 from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
-from fedappeal.runs.plan import RunPlan
+from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
 from fedappeal.simulation.options import Simulation
@@ -61,21 +61,6 @@ class Machine:
             run_on_ray(jobs, self.ray, on_end, tick)
         else:
             run_in_parallel(jobs, self.at_once, on_end, tick)
-
-
-def simulate_plan(plan: RunPlan, simulation: Simulation, folder: RunFolder | None = None, **more: Any) -> None:
-    """Simulate a planned run in this process.
-
-    Args:
-        plan: the run.
-        simulation: how it is simulated.
-        folder: the run's; None: it is made, or opened.
-        more: further arguments of `fedappeal.simulation.engine.simulate`.
-    """
-    from fedappeal.simulation import engine
-
-    given, folder = plan.plugins.given, folder or plan.folder(simulation.runtime())
-    engine.simulate(plan.config, folder, simulation, task=given.task, strategy=given.strategy, **more)
 
 
 def simulate_quietly(plan: RunPlan, simulation: Simulation) -> None:

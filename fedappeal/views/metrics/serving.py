@@ -2,6 +2,8 @@
 
 import importlib.util
 import ipaddress
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from fedappeal.settings.config import ConfigError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+    from fedappeal.federation.remote import RemoteSuperLink
 
 CountConnected = Callable[[], int | None]
 """Returns how many clients are connected now; None: that is not known."""
@@ -79,3 +83,35 @@ class MetricsPort:
 
 
 NOWHERE = MetricsPort()
+
+
+_KEPT = 5.0
+"""Seconds for which an answer counts."""
+
+
+class ConnectedClients:
+    """Counts a SuperLink's nodes that are online.
+
+    Attributes:
+        superlink: the SuperLink; None: not known yet.
+    """
+
+    def __init__(self, superlink: "RemoteSuperLink | None" = None) -> None:
+        self.superlink = superlink
+        self._asked = float("-inf")
+        self._count: int | None = None
+        self._alone = threading.Lock()
+
+    def count(self) -> int | None:
+        """Return the number of nodes that are online; None where the SuperLink does not say."""
+        with self._alone:
+            if self.superlink and time.monotonic() - self._asked > _KEPT:
+                from fedappeal.flower.control import ControlError, control
+
+                try:
+                    with control(self.superlink.address, self.superlink.root_certificates) as api:
+                        self._count = sum(node.status == "online" for node in api.nodes())
+                except ControlError:
+                    self._count = None
+                self._asked = time.monotonic()
+            return self._count
