@@ -2,7 +2,7 @@
 
 A row compares arms that do the same work. Each repetition starts every arm once, one after the other; the table has
 medians, and each arm's ratio to the row's reference by pairs of repetitions. Absolute figures say little on a shared
-machine: read the ratios. Rows about what comes out (`people`, `staying`, `influence`) have no reference.
+machine: read the ratios. Rows about what comes out (`staying`, `influence`) have no reference.
 """
 
 import json
@@ -35,7 +35,6 @@ class Row:
         over: the arm that the others are divided by.
         by: the figure that is divided.
         rounds: of each start.
-        threads: PyTorch threads of an arm's process; 0: as the machine has it.
         repetitions: starts of each arm.
     """
 
@@ -43,7 +42,6 @@ class Row:
     over: str = ""
     by: str = "CPU s"
     rounds: int = 0
-    threads: int = 1
     repetitions: int = 3
 
 
@@ -92,13 +90,11 @@ def described() -> dict[str, Any]:
     return {"date": date, "machine": machine, "load": load, "versions": recorded_versions()}
 
 
-def start(name: str, arm: str, rounds: int, threads: int, tree: Path) -> Figures:
+def start(name: str, arm: str, rounds: int, tree: Path) -> Figures:
     """Start an arm in a process of its own, with the code of a checkout; return what it measured."""
     command = [sys.executable, "-m", "benchmarks", name, "--arm", arm, "--rounds", str(rounds)]
     path = os.pathsep.join(map(str, dict.fromkeys((tree, ROOT))))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
-    if not threads:
-        del environment["OMP_NUM_THREADS"]
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{arm} of {name} failed with {tree}: {done.stderr[-3000:]}")
@@ -114,7 +110,7 @@ def measure(
     for _ in range(repetitions):
         for arm in arms:
             for side, tree in trees.items():
-                runs.setdefault(arm + side, []).append(start(name, arm, rounds, row.threads, tree))
+                runs.setdefault(arm + side, []).append(start(name, arm, rounds, tree))
         yield runs
 
 

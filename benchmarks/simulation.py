@@ -2,8 +2,8 @@
 
 Every arm does the same work (the same clients, data, model, local steps and batch size) on one PyTorch thread.
 ``many-clients`` is ours alone: ``evaluated`` asks each client of MaxFL each round how the model serves it, in
-``messages`` all clients train, ``start`` and ``huge`` are about what comes before the first round ends. ``busy`` has
-a busy loop a core beside it, and compares PyTorch's default threads; ``workers`` compares ``--workers``.
+``messages`` all clients train, ``start`` is about what comes before the first round ends. ``workers`` compares
+``--workers``.
 """
 
 import json
@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def config_of(settings: Settings, rounds: int, **more: Any) -> Any:
     return RunConfig.parse({**settings, **more, "rounds": rounds, "clients": scaled(settings["clients"])})
 
 
-def ours(settings: Settings, mode: str, rounds: int, threads: int = 1) -> Figures:
+def ours(settings: Settings, mode: str, rounds: int) -> Figures:
     """Simulate in a form: in batches (``batched``), one client after another (``sequential``) or as chosen."""
     import fedappeal
 
@@ -51,7 +50,7 @@ def ours(settings: Settings, mode: str, rounds: int, threads: int = 1) -> Figure
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # the partition is drawn
         clock, out = Clock(), f"{folder}/run"
-        run = fedappeal.simulate(**arguments, mode=mode, threads=threads, out=out, quiet=True, on_round=clock.mark)
+        run = fedappeal.simulate(**arguments, mode=mode, threads=1, out=out, quiet=True, on_round=clock.mark)
         accuracy = run.summary()["accuracy"]
     return {**clock.rounds(), "accuracy": accuracy, "MiB": peak_mib()}
 
@@ -95,26 +94,6 @@ def plain(settings: Settings, rounds: int) -> Figures:
                 evaluate(task, model, of_client.train)
         clock.mark()
     return {**clock.rounds(), "accuracy": accuracy}
-
-
-def floor(rounds: int) -> Figures:
-    """Do the batched products of the multi-layer perceptron alone: forward, and backward without the input's."""
-    import torch
-
-    torch.set_num_threads(1)
-    clients, batch, widths = 5, 32, (784, 64, 30, 10)
-    weights = [torch.randn(clients, b, a) for a, b in pairwise(widths)]
-    values = [torch.randn(clients, batch, width) for width in widths]
-    clock = Clock()
-    for _ in range(rounds):
-        for _ in range(30):
-            for i, weight in enumerate(weights):
-                torch.bmm(values[i], weight.transpose(1, 2))
-                torch.bmm(values[i + 1].transpose(1, 2), values[i])
-                if i:
-                    torch.bmm(values[i + 1], weight)
-        clock.mark()
-    return clock.rounds()
 
 
 def flower(settings: Settings, rounds: int) -> Figures:
@@ -166,26 +145,11 @@ def peer(name: str, settings: Settings, rounds: int) -> Figures:
     return {key: value[1:-1] if isinstance(value, list) else value for key, value in figures.items()}
 
 
-def busy(threads: int, rounds: int) -> Figures:
-    """Simulate beside a busy loop a core, with what the command sets before it loads PyTorch."""
-    from fedappeal.system.tuning import sleep_while_waiting
-
-    sleep_while_waiting()
-    loop = [sys.executable, "-c", "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"]
-    loops = [subprocess.Popen(loop) for _ in range(os.cpu_count() or 1)]
-    try:
-        return ours({**_FMNIST, "evaluate-every": 1}, "batched", rounds, threads)
-    finally:
-        for process in loops:
-            process.kill()
-
-
 def row(settings: Settings, arms: Iterable[str], rounds: int = 20, over: str = "batched", by: str = "s") -> Row:
     """Return a row of these settings."""
     every = {
         "plain loop": partial(plain, settings),
         **{mode: partial(ours, settings, mode) for mode in ("sequential", "batched", "vmap", "auto")},
-        "floor": floor,
         **{name: partial(peer, name, settings) for name in PROGRAMS},
         "Flower": partial(flower, settings),
     }
@@ -212,15 +176,12 @@ _MANY = {
 _WORKERS = "simulate --task fmnist --strategy maxfl --clients 100 --clients-per-round 5 --requirement fixed"
 
 ROWS = {
-    "simulation/mlp": row(_FMNIST, (*_ALL, "floor", "vmap", "auto")),
+    "simulation/mlp": row(_FMNIST, (*_ALL, "vmap", "auto")),
     "simulation/mlp-evaluated": row({**_FMNIST, "evaluate-every": 1}, _ALL),
     "simulation/logistic": row({**_FMNIST, **_LOGISTIC}, ("plain loop", "sequential", "batched", "Flower")),
     "simulation/cnn": row({**_FMNIST, "model": "cnn"}, (*_ALL, "vmap", "auto")),
     "evaluation": row(_MAXFL, ("plain loop", "batched"), 20, "plain loop", "CPU s"),
     **{f"many-clients/{name}": row(settings, ("auto",), 6, "auto", "CPU s") for name, settings in _MANY.items()},
-    "busy": Row(
-        {"one thread": partial(busy, 1), "default threads": partial(busy, 0)}, "one thread", rounds=6, threads=0
-    ),
     "workers": Row(
         {
             "plain loop": partial(plain, _MAXFL),
