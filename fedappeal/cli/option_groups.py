@@ -163,7 +163,10 @@ class ReproduceOptions:
         bool, typer.Option("--from-numbers", help="only write the page again from the NAME.json beside it")
     ] = False
     missing: Annotated[
-        bool, typer.Option("--missing", help="run the rows alone that the page in --pages lacks, and add them to it")
+        bool,
+        typer.Option(
+            "--missing", help="run what the page in --pages lacks, and add it: rows, and seeds up to --seeds"
+        ),
     ] = False
 
 

@@ -80,16 +80,15 @@ def _carried_out(plan: Plan, machine: Machine, console: Console, redo: bool) -> 
 
 
 def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machine) -> None:
-    """Do the runs of rows that the page lacks, and write it with them.
+    """Do the runs that the page lacks, rows and seeds, and write it with them.
 
     Raises:
-        ConfigError: the page has all rows, or an option changes what is run.
+        ConfigError: the page has all of them, or an option changes what is run.
     """
     others: dict[str, object] = {
         "quick": options.quick,
         "grid": options.grid,
         "set": options.changed,
-        "seeds": options.seeds,
         "from-numbers": options.from_numbers,
     }
     if wrong := [name for name, given in others.items() if given]:
@@ -98,7 +97,7 @@ def _add_rows(experiment: Experiment, options: ReproduceOptions, machine: Machin
         check_plots()
     folder = options.pages or options.out
     record = read_record(experiment, folder)
-    plan = make_plan(record.missing_rows(), options.out.absolute(), record.numbers.seeds, data_dir=machine.data_dir)
+    plan = record.missing(options.out.absolute(), options.seeds, machine.data_dir)
     console = Console(highlight=False)
     results, failed = _carried_out(plan, machine, console, options.redo)
     _end(failed, _report(*add_to_page(record, plan, results, failed, folder), console))

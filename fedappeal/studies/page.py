@@ -52,20 +52,17 @@ def write_page(plan: Plan, results: Results, failed: Mapping[str, str], folder: 
 def add_to_page(
     record: Record, plan: Plan, results: Results, failed: Mapping[str, str], folder: Path
 ) -> tuple[Path, Record, str]:
-    """Write a page again with rows that it lacked; the figure stays that of the last full run.
+    """Write a page again with runs that it lacked; the figure stays that of the last full run.
 
     Args:
         record: of the page.
-        plan: what was planned of these rows.
+        plan: the runs that it lacked.
         results: what came out of them.
         failed: the runs that failed, with their reasons.
         folder: of the page.
 
     Returns:
         As `write_page`; the pictures are those that are drawn from the numbers.
-
-    Raises:
-        ConfigError: other numbers of seeds.
     """
     return _written(record.joined(make_record(plan, results, failed, figure=False)), page_stem(plan, folder))
 
@@ -138,7 +135,9 @@ def _pictures(record: Record, name: str) -> list[str]:
     experiment, numbers = record.experiment, record.numbers
     parts = [f"![{experiment.title}]({name}{ending}.png)" for ending in experiment.glances]
     if numbers.figure:
-        undrawn = f", without {counted(len(numbers.undrawn), 'row')} run later" if numbers.undrawn else ""
+        undrawn = (
+            f", without {counted(len(numbers.undrawn), 'row')} run later, or seeds of them" if numbers.undrawn else ""
+        )
         over = f"[The runs over the rounds]({name}.png){undrawn}."
         parts.append(over if parts else f"![{experiment.title}]({name}.png)")
     return parts

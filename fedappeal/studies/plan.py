@@ -13,6 +13,7 @@ from fedappeal.record.lines import CONFIG, HISTORY
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.studies.experiment import Arm, Experiment, RunResult
+from fedappeal.studies.results import StudyResults
 from fedappeal.tasks import TASKS, load_task
 from server.build import check_settings, chosen
 
@@ -156,6 +157,7 @@ def make_plan(
     quick: bool = False,
     changed: Mapping[str, Any] | None = None,
     data_dir: str = "",
+    present: StudyResults | None = None,
 ) -> Plan:
     """Return all runs of an experiment; starts nothing.
 
@@ -166,6 +168,7 @@ def make_plan(
         quick: the short form.
         changed: settings that go before all others.
         data_dir: folder of the data sets.
+        present: numbers of earlier runs, whose seeds are not run again.
 
     Raises:
         ConfigError: a setting that is not allowed, or no arm can be run here.
@@ -192,7 +195,7 @@ def make_plan(
         if not experiment.compute and (reason := unavailable(_task(RunConfig.parse(settings)))):
             skipped[arm.name] = reason
             continue
-        for seed in range(seeds):
+        for seed in range(seeds) if present is None else present.lacking(arm.name, seeds):
             runs.append(_run(experiment, arm, settings, seed, folder / f"seed-{seed}"))
     if not runs:
         reasons = "; ".join(sorted(set(skipped.values())))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.studies.experiment import Arm, Experiment, Results, RunResult
-from fedappeal.studies.plan import Plan, skipped_lines
+from fedappeal.studies.plan import Plan, make_plan, skipped_lines
 from fedappeal.studies.results import Row, StudyResults
 from fedappeal.studies.table import diverged_runs
 from fedappeal.studies.verdict import verdicts
@@ -73,40 +73,50 @@ class Record:
         runs = recorded_runs(self.numbers, {arm.name: arm for arm in self.experiment.arms})
         return Results(replace(self.experiment, measures=measures), runs, self.numbers.quick)
 
-    def missing_rows(self) -> Experiment:
-        """Return the experiment with those rows alone that the record lacks, or has not all seeds of.
+    def missing(self, out: Path, seeds: int = 0, data_dir: str = "") -> Plan:
+        """Return the runs that the record lacks: rows, and seeds of rows.
+
+        Args:
+            out: folder of all experiments' runs.
+            seeds: number of seeds; 0: the record's.
+            data_dir: folder of the data sets.
 
         Raises:
-            ConfigError: the record has all rows, or its rows were run in another way than the experiment says.
+            ConfigError: the record has all of them, or its rows were run in another way than the experiment says.
         """
         experiment, numbers = self.experiment, self.numbers
+        seeds = seeds or numbers.seeds
         if numbers.quick:
             raise ConfigError(f"missing: the numbers of {experiment.name} are of the short form; run all of it")
         if changed := [option for option in _CHANGES_RUNS if option in numbers.command.split()]:
             raise ConfigError(
                 f"missing: the numbers of {experiment.name} are of a run with {changed[0]}; run all of it"
             )
-        if not (arms := tuple(arm for arm in experiment.arms if not numbers.whole(arm.name))):
-            raise ConfigError(f"missing: the page of {experiment.name} has all rows")
-        return replace(experiment, arms=arms, quick=replace(experiment.quick, arms=()))
+        if seeds < numbers.seeds:
+            raise ConfigError(f"seeds = {seeds} is not allowed: the page of {experiment.name} has {numbers.seeds}")
+        if not (arms := tuple(arm for arm in experiment.arms if numbers.lacking(arm.name, seeds))):
+            raise ConfigError(f"missing: the page of {experiment.name} has all rows, with {numbers.seeds} seeds")
+        rest = replace(experiment, arms=arms, quick=replace(experiment.quick, arms=()))
+        plan = make_plan(rest, out, seeds, data_dir=data_dir, present=numbers)
+        planned = {run.arm.name: run.settings for run in plan.runs}
+        for name in planned.keys() & numbers.settings.keys():
+            for key, value in numbers.settings[name].items():
+                if key in planned[name] and text_of(planned[name][key]) != value:
+                    raise ConfigError(f"missing: row '{name}' was run with {key} = {value}; run all of it")
+        return plan
 
     def joined(self, added: "Record") -> "Record":
-        """Return the record with the rows of another run of the same experiment, all in the experiment's order.
+        """Return the record with rows and seeds of another run of the same experiment, in the experiment's order.
 
         Rows that the experiment does not have any more are left out. General settings that are newer than the
         record count with their defaults, which change no run.
 
         Args:
-            added: of the rows that it lacked.
-
-        Raises:
-            ConfigError: other numbers of seeds.
+            added: what it lacked.
         """
         old, new = self.numbers, added.numbers
-        if old.seeds != new.seeds:
-            raise ConfigError(f"seeds = {new.seeds} is not allowed: the page's other rows have {old.seeds}")
-        numbers = old.joined(new, [arm.name for arm in self.experiment.arms])
-        drawn = {row.name for row in old.rows if row.seeds} - {*old.undrawn}
+        numbers = old.joined(new, [arm.name for arm in self.experiment.arms], command=new.command)
+        drawn = {row.name for row in old.rows if row.seeds} - {*old.undrawn} - {row.name for row in new.rows}
         undrawn = tuple(row.name for row in numbers.rows if row.seeds and row.name not in drawn)
         settings = numbers.settings
         if not self.experiment.compute:

@@ -59,6 +59,18 @@ class Row(_Model):
             ours={m.key: tuple(_bounded(run.number(m)) for run in runs) for m in measures},
         )
 
+    def with_runs(self, new: Self) -> Self:
+        """Return the row with further runs of it; of a seed that both have, the new one counts."""
+        seeds, rounds = (*self.seeds, *new.seeds), (*self.rounds, *new.rounds)
+        place = {seed: number for number, seed in enumerate(seeds)}
+
+        def by_seed(values: Sequence[_T]) -> tuple[_T, ...]:
+            return tuple(values[place[seed]] for seed in sorted(place))
+
+        ours = {key: by_seed((*self.ours[key], *new.ours[key])) for key in self.ours if key in new.ours}
+        recorded = by_seed(rounds) if len(rounds) == len(seeds) else ()
+        return self.model_copy(update={"seeds": by_seed(seeds), "rounds": recorded, "ours": ours})
+
     def columns(self, keys: Collection[str]) -> Self:
         """Return the row without other columns than these."""
         return self.model_copy(update={"ours": {key: ours for key, ours in self.ours.items() if key in keys}})
@@ -124,9 +136,10 @@ class StudyResults(_Model):
             raise ValueError("a run stands there twice")
         return self
 
-    def whole(self, name: str) -> bool:
-        """Whether a row has a finished run of every seed."""
-        return any(row.name == name and len(row.seeds) == self.seeds for row in self.rows)
+    def lacking(self, name: str, seeds: int) -> tuple[int, ...]:
+        """Return the seeds, of this number of them, of which a row has no finished run."""
+        finished = {seed for row in self.rows if row.name == name for seed in row.seeds}
+        return tuple(seed for seed in range(seeds) if seed not in finished)
 
     def part(self, names: Iterable[str], keys: Collection[str], **changed: Any) -> Self:
         """Return these rows alone, in this order, with these columns; ``changed``: further fields."""
@@ -151,23 +164,24 @@ class StudyResults(_Model):
         )
 
     def joined(self, new: Self, order: Sequence[str], **changed: Any) -> Self:
-        """Return these results with others of the same study, which stand in place of what these have of a row.
+        """Return these results with others of the same study: further rows, and further seeds of rows.
 
         Args:
             new: the others.
             order: names of all rows; what belongs to another row is left out.
             changed: further fields.
         """
-        again = {*new.settings, *new.skipped}
         common = self.measures.keys() & new.measures.keys()
-        old = self.part((name for name in order if name not in again), common)
-        return old.model_copy(
+        before, again = {row.name: row for row in self.rows}, {*new.settings, *new.skipped}
+        added = (before[row.name].with_runs(row) if row.name in before else row for row in new.rows)
+        # What a row lacked is run again as a whole: its reasons are those of the new runs.
+        once_more = self.part((name for name in order if name not in again), common)
+        return self.model_copy(
             update={
-                "rows": (*old.rows, *new.rows),
-                **{
-                    key: {**getattr(old, key), **getattr(new, key)}
-                    for key in ("diverged", "skipped", "failed", "settings", "metrics")
-                },
+                "rows": tuple((before | {row.name: row for row in added}).values()),
+                **{key: {**getattr(self, key), **getattr(new, key)} for key in ("diverged", "settings", "metrics")},
+                **{key: {**getattr(once_more, key), **getattr(new, key)} for key in ("skipped", "failed")},
+                "seeds": max(self.seeds, new.seeds),
                 "versions": {
                     package: tuple(sorted({*self.versions.get(package, ()), *new.versions.get(package, ())}))
                     for package in {**self.versions, **new.versions}

@@ -1,7 +1,8 @@
-"""Rows that join a page: it is the page that a run of all rows makes."""
+"""Rows and seeds that join a page: it is the page that a run of all of them makes."""
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ def experiment_in(tmp_path: Path) -> Experiment:
     return computed(tmp_path / "marks", settings={"marks": str(tmp_path / "marks"), "fails": [2]})
 
 
-def page_of_run(experiment: Experiment, tmp_path: Path, pages: str) -> Path:
-    plan = make_plan(experiment, tmp_path / "runs", seeds=3)
+def page_of_run(experiment: Experiment, tmp_path: Path, pages: str, seeds: int = 3) -> Path:
+    plan = make_plan(experiment, tmp_path / "runs", seeds=seeds)
     with open("/dev/null", "w") as nowhere:
         results, failed = carry_out(plan, Machine(threads=1), Console(file=nowhere))
     return write_page(plan, results, failed, tmp_path / pages)[0]
@@ -37,16 +38,23 @@ def with_first_row(experiment: Experiment) -> Experiment:
     return dataclasses.replace(experiment, arms=experiment.arms[:1])
 
 
-def test_the_command_runs_the_missing_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [1, 3, 4])
+def test_the_command_runs_what_is_missing_alone(before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has one row, of fewer seeds; its runs are gone, and are not done again."""
     whole = experiment_in(tmp_path)
-    page = page_of_run(with_first_row(whole), tmp_path, "pages")
+    page = page_of_run(with_first_row(whole), tmp_path, "pages", before)
     assert "| twenty |" not in page.read_text()
+    shutil.rmtree(tmp_path / "runs")
     monkeypatch.setattr(reproduce, "load_experiment", lambda name: whole)
-    options = ReproduceOptions("computed", out=tmp_path / "runs", pages=tmp_path / "pages", missing=True)
+    options = ReproduceOptions("computed", 4, out=tmp_path / "runs", pages=tmp_path / "pages", missing=True)
     with pytest.raises(SystemExit, match="1"):  # seed 2 fails in all rows
         start_reproduction(options, Machine(threads=1))
     added = page.read_text(), page.with_suffix(".json").read_text()
-    at_once = page_of_run(whole, tmp_path, "other")
+    marks = {mark.name: len(mark.read_text()) for mark in (tmp_path / "marks").iterdir()}
+    assert marks == {
+        f"{base}-{seed}": 2 if (base, seed) == (10, 2) and before > 2 else 1 for base in (10, 20) for seed in range(4)
+    }
+    at_once = page_of_run(whole, tmp_path, "other", 4)
     assert added[0] == at_once.read_text()
     numbers = json.loads(added[1])
     assert numbers == json.loads(at_once.with_suffix(".json").read_text())
@@ -56,7 +64,7 @@ def test_a_page_with_all_rows_is_one_line(tmp_path: Path) -> None:
     whole = dataclasses.replace(FEDERATED, arms=FEDERATED.arms[:1])
     page = Record(whole, with_numbers(record_of(whole, tmp_path)))
     with pytest.raises(ConfigError, match="missing: the page of federated has all rows"):
-        page.missing_rows()
+        page.missing(tmp_path)
 
 
 def test_a_picture_that_cannot_be_drawn_costs_no_numbers(tmp_path: Path) -> None:
@@ -66,7 +74,7 @@ def test_a_picture_that_cannot_be_drawn_costs_no_numbers(tmp_path: Path) -> None
     whole = dataclasses.replace(experiment_in(tmp_path), glances={"-gaps": broken})
     page_of_run(with_first_row(whole), tmp_path, "pages")
     record = read_record(whole, tmp_path / "pages")
-    plan = make_plan(record.missing_rows(), tmp_path / "runs", seeds=3)
+    plan = record.missing(tmp_path / "runs")
     with open("/dev/null", "w") as nowhere:
         results, failed = carry_out(plan, Machine(threads=1), Console(file=nowhere))
     page, whole_record, trouble = add_to_page(record, plan, results, failed, tmp_path / "pages")
@@ -81,7 +89,6 @@ def test_a_picture_that_cannot_be_drawn_costs_no_numbers(tmp_path: Path) -> None
         ({"quick": True}, "quick is not allowed with --missing: its rows are run as the page's others were"),
         ({"grid": "all"}, "grid is not allowed"),
         ({"changed": ("rounds=3",)}, "set is not allowed"),
-        ({"seeds": 2}, "seeds is not allowed"),
         ({"from_numbers": True}, "from-numbers is not allowed"),
         ({}, "maxfl-figure4.json cannot be read"),
     ],
@@ -106,12 +113,17 @@ def test_the_page_is_as_of_one_run_of_all_rows(first: slice, tmp_path: Path) -> 
     )
     whole = dataclasses.replace(FEDERATED, arms=arms)
     page = Record(whole, with_numbers(record_of(dataclasses.replace(whole, arms=arms[first]), tmp_path)))
-    added = record_of(page.missing_rows(), tmp_path)
+    added = missing_of(page, tmp_path)
     assert [arm.name for arm in added.experiment.arms] == [arm.name for arm in arms if arm not in arms[first]]
     joined = page.joined(Record(added.experiment, with_numbers(added)))
     assert list(joined.numbers.undrawn) == [arm.name for arm in added.experiment.arms]
     drawn = Record(whole, joined.numbers.model_copy(update={"undrawn": ()}))
     assert page_of(drawn) == page_of(Record(whole, with_numbers(record_of(whole, tmp_path))))
+
+
+def missing_of(page: Record, tmp_path: Path) -> Record:
+    plan = page.missing(tmp_path)
+    return make_record(plan, Results(plan.experiment, ()), {}, figure=False)
 
 
 def with_numbers(record: Record) -> StudyResults:
@@ -132,9 +144,10 @@ def test_a_row_without_all_seeds_is_run_again_and_one_that_is_no_more_is_left_ou
     before = dataclasses.replace(FEDERATED, arms=(*arms[:2], Arm("gone", {})))
     numbers = with_numbers(record_of(before, tmp_path))
     partly = numbers.rows[0].model_copy(update={"seeds": (), "rounds": (), "ours": {"accuracy": ()}})
-    numbers = numbers.model_copy(update={"rows": (partly, *numbers.rows[1:])})
+    diverged = {name: ends for name, ends in numbers.diverged.items() if name != "a, seed 0"}
+    numbers = numbers.model_copy(update={"rows": (partly, *numbers.rows[1:]), "diverged": diverged})
     page = Record(dataclasses.replace(FEDERATED, arms=arms), numbers)
-    added = record_of(page.missing_rows(), tmp_path)
+    added = missing_of(page, tmp_path)
     assert [arm.name for arm in added.experiment.arms] == ["a", "c"]
     joined = page.joined(added).numbers
     assert [row.name for row in joined.rows] == list(joined.settings) == ["a", "b", "c"]
@@ -147,21 +160,22 @@ def test_a_setting_that_is_newer_than_the_page_counts_with_its_default(tmp_path:
     numbers = record_of(with_first_row(whole), tmp_path).numbers
     older = {key: value for key, value in numbers.settings["all"].items() if key not in ("ask-on", "momentum")}
     page = Record(whole, numbers.model_copy(update={"settings": {"all": older}}))
-    settings = page.joined(record_of(page.missing_rows(), tmp_path)).numbers.settings
+    settings = page.joined(missing_of(page, tmp_path)).numbers.settings
     assert {name: row["ask-on"] for name, row in settings.items()} == {"all": "True", "one wave": "False"}
     assert {row["momentum"] for row in settings.values()} == {"0.0"}
 
 
-def test_other_seeds_and_a_short_form_are_one_line(tmp_path: Path) -> None:
+def test_fewer_seeds_other_settings_and_a_short_form_are_one_line(tmp_path: Path) -> None:
     whole = experiment_in(tmp_path)
     page_of_run(with_first_row(whole), tmp_path, "pages")
     page = read_record(whole, tmp_path / "pages")
-    plan = make_plan(page.missing_rows(), tmp_path / "more", seeds=2)
-    with pytest.raises(ConfigError, match="seeds = 2 is not allowed: the page's other rows have 3"):
-        page.joined(make_record(plan, Results(whole, ()), {}, figure=False))
+    with pytest.raises(ConfigError, match="seeds = 2 is not allowed: the page of computed has 3"):
+        page.missing(tmp_path, 2)
+    other = {"ten": {**page.numbers.settings["ten"], "base": "11"}}
     for changed, line in (
+        ({"settings": other}, "row 'ten' was run with base = 11"),
         ({"quick": True}, "the numbers of computed are of the short form"),
         ({"command": "fedappeal reproduce computed --set base=3"}, "the numbers of computed are of a run with --set"),
     ):
         with pytest.raises(ConfigError, match=line):
-            Record(whole, page.numbers.model_copy(update=changed)).missing_rows()
+            Record(whole, page.numbers.model_copy(update=changed)).missing(tmp_path, 5)

@@ -96,7 +96,7 @@ def missing(
     for cell in present.cells():
         if present.settings[str(cell)] != {**cell.settings, **(short or {})}:
             raise ConfigError(f"known: row '{cell}' was run with other settings than the design has now")
-    if not (lacking := tuple(cell for cell in rows if not present.whole(str(cell)))):
+    if not (lacking := tuple(cell for cell in rows if present.lacking(str(cell), seeds))):
         raise ConfigError("known: these results have all rows")
     return lacking
 
