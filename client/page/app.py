@@ -1,12 +1,11 @@
 """The volunteer's page as an app: its data from the state folder, its files, and what its owner can do."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
@@ -20,11 +19,12 @@ from client.process.status import GOES_ON, RunState, RunStatus, client_status
 from client.state.activity import KEPT_DECISIONS, Judged
 from client.state.preferred import kept_models
 from client.state.store import DiskStore
-from fedappeal.protocol.foreign_text import parse_json, printable
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import shown
 from fedappeal.settings.config import ConfigError
 from fedappeal.settings.model import fact
 from fedappeal.trained.card import ModelCard
+from fedappeal.web.buttons import Act, button
 
 STATIC = Path(__file__).parent / "static"
 _LONGEST = 300
@@ -194,7 +194,7 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
         reset(folder)
         return "back: runs that were left may ask this device again"
 
-    actions: dict[str, Callable[[dict[str, Any]], str]] = {
+    actions: dict[str, Act] = {
         "pause": pause_client,
         "resume": lambda body: resume(folder),
         "leave": leave_run,
@@ -204,24 +204,16 @@ def volunteer_app(folder: Path, started_with: str = "") -> Starlette:
         "preset": lambda body: keep(preset(body.get("preset")), f"limits are now {body['preset']}"),
     }
 
-    async def act(request: Request) -> Response:
-        if (action := actions.get(request.path_params["name"])) is None:
-            return JSONResponse({"said": "no such action"}, HTTPStatus.NOT_FOUND)
-        try:
-            body = parse_json(await request.body() or b"{}")
-            if not isinstance(body, dict):
-                raise ConfigError("a JSON object is expected")
-            return JSONResponse({"said": printable(await run_in_threadpool(action, body))})
-        except (ConfigError, ValueError, OSError) as error:
-            return JSONResponse({"said": printable(error)}, HTTPStatus.BAD_REQUEST)
-
     return Starlette(
         routes=[
             Route("/", index),
             Route("/data.json", data),
             Route("/limits.json", limits),
             Route("/model/{name}", model),
-            Route("/do/{name}", act, methods=["POST"]),
+            *(
+                Route(f"/do/{name}", button(act, HTTPStatus.BAD_REQUEST), methods=["POST"])
+                for name, act in actions.items()
+            ),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
     )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fedappeal.record.reader import Record
@@ -40,10 +41,15 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, runs: Path) -> Iterator[Reader]:
+def metrics() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def reader(tmp_path: Path, runs: Path, metrics: int) -> Iterator[Reader]:
     fleet, control = f"127.0.0.1:{free_port()}", free_port()
     options = ["--insecure", "--host", "127.0.0.1", "--port", str(control), "--fleet-api-address", fleet]
-    ours = ["--page", "0", "--runs", str(runs)]
+    ours = ["--page", "0", "--runs", str(runs), "--metrics-port", str(metrics)]
     processes = [Client([*FEDAPPEAL, "superlink", *options, *ours], tmp_path / "superlink.log")]
     for number in range(2):
         state = tmp_path / str(number)
@@ -63,7 +69,9 @@ def reader(tmp_path: Path, runs: Path) -> Iterator[Reader]:
     reading.client.close()
 
 
-def test_a_run_is_started_stopped_continued_and_extended_from_the_page(reader: Reader, runs: Path) -> None:
+def test_a_run_is_started_stopped_continued_and_extended_from_the_page(
+    reader: Reader, runs: Path, metrics: int
+) -> None:
     def said(place: str, **asked: str) -> str:
         answer = reader.client.post(place, json=asked)
         assert answer.status_code == 200, answer.text
@@ -102,3 +110,6 @@ def test_a_run_is_started_stopped_continued_and_extended_from_the_page(reader: R
     assert len({first["run-id"], latest["run-id"]}) == 2
     assert reader.shown["superlink"]["shown"] == latest["run-id"]
     assert "What came out" in reader.client.get("/report", params={"run": first["run-id"]}).text
+    figures = httpx.get(f"http://127.0.0.1:{metrics}/metrics", trust_env=False).text
+    assert f"fedappeal_rounds_total {total}.0" in figures
+    assert "fedappeal_clients_connected 2.0" in figures

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedappeal.core.plugins import allow_options
 from fedappeal.federation.remote import RemoteSuperLink, stop_run
+from fedappeal.flower.control import ControlError
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.folder import SUBMITTED
 from fedappeal.record.reader import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING
@@ -22,7 +23,7 @@ _RESUME_WAIT = 300.0
 _ENDED_EARLY = (FAILED, INTERRUPTED, STOPPED)
 
 
-class NotDone(RuntimeError):
+class NotDone(ValueError):
     """What was asked for was not done; the message is one line."""
 
 
@@ -47,7 +48,7 @@ class ForeignRun:
         return _offer(commands=[_command("continue it", path, where)] if state in _ENDED_EARLY else [])
 
     def stop(self, run_id: int) -> str:
-        """Stop a run, 0: the one that is shown; return what was done. Raises NotDone, ControlError."""
+        """Stop a run, 0: the one that is shown; return what was done. Raises NotDone."""
         raise NotDone("this run is another process's: stop it where it was started")
 
     def resume(self, path: Path, rounds: int = 0) -> str:
@@ -104,7 +105,10 @@ class SubmittedRun(ForeignRun):
         """As in `ForeignRun`."""
         if not run_id:
             raise NotDone("the SuperLink knows no run of this folder")
-        stopped = stop_run(self.superlink.address, run_id, root_certificates=self.superlink.root_certificates)
+        try:
+            stopped = stop_run(self.superlink.address, run_id, root_certificates=self.superlink.root_certificates)
+        except ControlError as error:
+            raise NotDone(str(error)) from None
         return f"run {run_id} {'was stopped' if stopped else 'had already ended'}"
 
     def resume(self, path: Path, rounds: int = 0) -> str:

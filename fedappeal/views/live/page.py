@@ -4,21 +4,20 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from fedappeal.flower.control import ControlError
-from fedappeal.protocol.foreign_text import parse_json, printable
+from fedappeal.protocol.foreign_text import printable
 from fedappeal.record.lines import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.actions import NotDone
@@ -26,6 +25,7 @@ from fedappeal.views.live.view import SHARE, View
 from fedappeal.views.report.charts import check_plotly
 from fedappeal.views.report.report import DRAWING, report_text, run_charts
 from fedappeal.web.access import CHART_POLICY
+from fedappeal.web.buttons import Act, button
 from fedappeal.web.events import Events
 from fedappeal.web.serving import PagePlace, ServedPage, served
 
@@ -142,21 +142,12 @@ def page_app(view: View, events: Events) -> Starlette:
         headers = {"Cache-Control": "private, max-age=3600"}
         return Response(script, HTTPStatus.OK if script else HTTPStatus.NOT_FOUND, headers, "text/javascript")
 
-    async def stop(request: Request) -> Response:
-        run_id = await _asked(request, "run")
-        return await _done(lambda: view.stop(run_id))
-
-    async def resume(request: Request) -> Response:
-        rounds = await _asked(request, "rounds")
-        return await _done(lambda: view.resume(_total(rounds)))
-
-    async def start(request: Request) -> Response:
-        file = await _asked(request, "file")
-        return await _done(lambda: view.start(file))
-
-    async def choose(request: Request) -> Response:
-        run_id = await _asked(request, "run")
-        return await _done(lambda: view.choose(run_id))
+    actions: dict[str, Act] = {
+        "stop": lambda body: view.stop(_text(body, "run")),
+        "resume": lambda body: view.resume(_total(_text(body, "rounds"))),
+        "start": lambda body: view.start(_text(body, "file")),
+        "choose": lambda body: view.choose(_text(body, "run")),
+    }
 
     def report(request: Request) -> Response:
         try:
@@ -172,20 +163,16 @@ def page_app(view: View, events: Events) -> Starlette:
             Route("/charts.json", chart_data),
             Route("/drawing.js", drawing),
             Route("/plotly.js", plotly),
-            Route("/stop", stop, methods=["POST"]),
-            Route("/resume", resume, methods=["POST"]),
-            Route("/start", start, methods=["POST"]),
-            Route("/choose", choose, methods=["POST"]),
+            *(Route(f"/{name}", button(act, HTTPStatus.CONFLICT), methods=["POST"]) for name, act in actions.items()),
             Route("/report", report),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
     )
 
 
-async def _asked(request: Request, key: str) -> str:
-    """Return a text of a request's body; empty where it has none."""
-    body = parse_json(await request.body() or b"{}")
-    return printable(body.get(key, ""), 100) if isinstance(body, dict) else ""
+def _text(body: Mapping[str, Any], key: str) -> str:
+    """Return a text of a button's body; empty where it has none."""
+    return printable(body.get(key, ""), 100)
 
 
 def _total(rounds: str) -> int:
@@ -197,14 +184,6 @@ def _total(rounds: str) -> int:
     if rounds and not (rounds.isascii() and rounds.isdigit() and 0 < len(rounds) < 10 and int(rounds)):
         raise ConfigError(f"rounds = '{rounds}' is not allowed: a whole number from 1")
     return int(rounds or 0)
-
-
-async def _done(act: Callable[[], str]) -> Response:
-    """Do something that may take a while; return what was done, or why it was not."""
-    try:
-        return JSONResponse({"said": await run_in_threadpool(act)})
-    except (NotDone, ControlError, ConfigError) as error:
-        return JSONResponse({"said": printable(error)}, HTTPStatus.CONFLICT)
 
 
 @contextmanager

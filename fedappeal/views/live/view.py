@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +113,13 @@ class View:
             run_id: as the SuperLink has it; empty: the run that is shown.
 
         Raises:
-            NotDone: there is no such run; ControlError: the SuperLink refuses.
+            NotDone: there is no such run, or the SuperLink refuses.
         """
         run = self._listed_run(run_id) if run_id else self._shown_run()
-        self._next_question = 0.0
-        return self._actions.stop(run.run_id if run else 0)
+        try:
+            return self._actions.stop(run.run_id if run else 0)
+        finally:
+            self._next_question = 0.0
 
     def resume(self, rounds: int = 0) -> str:
         """Continue the run that is shown; return what was done. Raises as `stop`.
@@ -146,14 +148,12 @@ class View:
         return f"run {run_id} is shown" if run_id else "the latest run is shown"
 
     def latest_folder(self) -> Path | None:
-        """Return the folder of the SuperLink's latest run that this machine sees, asked anew; None: it sees none."""
+        """Return the folder of the SuperLink's latest run, asked anew; None: this machine does not see it."""
         if self.superlink is None:
             return self.path
-        try:
-            runs = list_runs(self.superlink.address, self.superlink.root_certificates)
-        except ControlError:
-            return None
-        return next((path for run in reversed(runs) if (path := self._folder(run))), None)
+        with suppress(ControlError):  # while it does not answer, its latest run is the one that it named last
+            self._runs = list_runs(self.superlink.address, self.superlink.root_certificates)
+        return self._folder(self._runs[-1]) if self._runs else None
 
     def folder_of(self, run_id: str) -> Path:
         """Return the folder of a run of the SuperLink, empty: of the shown one; raises as `stop`."""

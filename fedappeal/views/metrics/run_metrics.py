@@ -32,6 +32,7 @@ _KINDS = {
 KINDS = (*_KINDS, OTHER)
 """Kinds of reasons for which a reply is left out or a client refused: few, whatever other parties write."""
 DECISIONS = ("joined", "sat_out", "left", "failed", "surplus")
+_NOWHERE = Path(os.devnull)
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
@@ -82,17 +83,17 @@ class LatestMetrics(FolderMetrics):
     """All metrics of a SuperLink's latest run; which one that is, is asked each time.
 
     Args:
-        latest: returns its folder; None: that cannot be told.
+        latest: returns its folder; None: there is none, and no figures.
         connected: counts the connected clients.
     """
 
     def __init__(self, latest: Callable[[], Path | None], connected: CountConnected) -> None:
-        super().__init__(Path(os.devnull), connected)
+        super().__init__(_NOWHERE, connected)
         self._latest = latest
 
     def _read(self) -> None:
-        folder = self._latest()
-        if folder is not None and folder != self._folder:
+        folder = self._latest() or _NOWHERE
+        if folder != self._folder:
             self._folder, self._follower, self._run = folder, Follower(folder), None
         super()._read()
 

@@ -72,7 +72,8 @@ def test_pause_and_resume(owner: httpx.Client, tmp_path: Path) -> None:
 
 
 def test_leave_and_erase(owner: httpx.Client, tmp_path: Path) -> None:
-    assert owner.post("/do/leave", json={}).status_code == 400
+    for body in (b"{}", b"[", b"[1]"):
+        assert owner.post("/do/leave", content=body).status_code == 400
     owner.post("/do/leave", json={"run": "abc"}).raise_for_status()
     assert departures(DiskStore(tmp_path)) == {"abc"}
     assert owner.get("/data.json").json()["runs"][0]["can_leave"] is False

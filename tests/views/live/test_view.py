@@ -51,13 +51,20 @@ class SuperLinkOfTests:
         self.asked = 0
         self.away = False
         monkeypatch.setattr(module, "list_nodes", self._list_nodes)
-        monkeypatch.setattr(module, "list_runs", lambda address, ca: self.runs)
+        monkeypatch.setattr(module, "list_runs", self._list_runs)
 
     def _list_nodes(self, address: str, ca: bytes | None) -> list[Node]:
         self.asked += 1
+        self._answer()
+        return self.nodes
+
+    def _list_runs(self, address: str, ca: bytes | None) -> list[Run]:
+        self._answer()
+        return self.runs
+
+    def _answer(self) -> None:
         if self.away:
             raise ControlError("the SuperLink does not answer", unreachable=True)
-        return self.nodes
 
 
 @pytest.fixture
@@ -297,7 +304,7 @@ def test_a_run_whose_folder_cannot_be_looked_at_is_not_seen(tmp_path: Path, supe
     superlink.runs = [a_listed_run(4, "completed", seen), a_listed_run(5, "running", "/" + 5000 * "a")]
     view = View(ForeignRun(), None, SUPERLINK)
     view.refresh(Pages())
-    assert (view.path, view.latest_folder()) == (None, seen)
+    assert (view.path, view.latest_folder()) == (None, None)
 
 
 def test_a_run_whose_process_has_gone_is_over_and_the_superlink_is_asked_at_once(

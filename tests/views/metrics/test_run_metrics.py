@@ -1,6 +1,7 @@
 """A run's metrics: read back by Prometheus' own parser, beside the lines of the run's folder."""
 
 import json
+import shutil
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -21,9 +22,14 @@ from fedappeal.runs.launch.superlink import LocalProcesses, Submission
 from fedappeal.runs.plan import swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
+from fedappeal.views.live.actions import ForeignRun
+from fedappeal.views.live.view import View
 from fedappeal.views.metrics.run_metrics import KINDS, OTHER, kind_of
 from fedappeal.views.metrics.serving import MetricsPort
 from fedappeal.views.terminal.view import RunView
+from tests.views.comparison.recorded import a_run
+from tests.views.live.test_view import SUPERLINK, SuperLinkOfTests, a_listed_run
+from tests.views.live.test_view import superlink as superlink
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra metrics is not installed")
 exposition = pytest.importorskip("prometheus_client.exposition", reason="the extra metrics is not installed")
@@ -123,6 +129,32 @@ def test_a_run_that_continues_is_counted_anew(run_folder: Path) -> None:
     append_lines(run_folder / EVENTS, [{"event": "resumed", "round": 2}])
     assert samples(registry)["fedappeal_asked_total"] == 10
     assert "fedappeal_clients_connected" not in samples(registry)
+
+
+def test_beside_a_superlink_the_latest_run_is_told_and_no_other(tmp_path: Path, superlink: SuperLinkOfTests) -> None:
+    from fedappeal.views.metrics.run_metrics import LatestMetrics
+
+    def rounds() -> float | None:
+        told = samples(registry)
+        assert told["fedappeal_clients_connected"] == 3
+        return told.get("fedappeal_rounds_total")
+
+    first, second = a_run(tmp_path / "first", [{}] * 2), a_run(tmp_path / "second", [{}] * 3)
+    registry = LatestMetrics(View(ForeignRun(), None, SUPERLINK).latest_folder, lambda: 3)
+    assert rounds() is None
+    superlink.runs = [a_listed_run(4, "running", first)]
+    assert rounds() == 2
+    assert "fedappeal_run_info|0|maxfl|digits" in samples(registry)
+    superlink.away = True
+    append_lines(first / HISTORY, [line(3)])
+    assert rounds() == 3
+    superlink.away = False
+    superlink.runs.append(a_listed_run(5, "running", second))
+    assert rounds() == 3
+    append_lines(second / HISTORY, [line(4)])
+    assert rounds() == 4
+    shutil.rmtree(second)
+    assert rounds() is None, "not an earlier run's figures"
 
 
 def test_a_folder_that_is_not_there_yet_has_no_metrics_and_no_error(tmp_path: Path) -> None:

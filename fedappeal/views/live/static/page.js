@@ -169,8 +169,8 @@ function showRuns() {
     if (run["under-way"]) {
       can.push(button("Stop", `Stop run ${id}`, () => ask(`Stop run ${id}?`, () => send("/stop", { run: id }))));
     }
-    return row([heading(is ? `${id} (shown)` : id), cell(run.status), cell(run.strategy || "-"), cell(run.task || "-"),
-      cell(minute(run.started)), cell("", { inside: can })]);
+    return row([heading(is ? `${id} (shown)` : id), cell("", { inside: can }), cell(run.status), cell(run.strategy || "-"),
+      cell(run.task || "-"), cell(minute(run.started))]);
   }));
   if (!shown.run) showRun();
 }
