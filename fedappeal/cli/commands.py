@@ -208,6 +208,17 @@ def simulate(
         show_against(plans[0].path, other, machine.device, machine.threads)
 
 
+@cli.command("new")
+def new(
+    kind: Annotated[str, typer.Argument(help="strategy | policy | rule | task")],
+    file: Annotated[Path, typer.Argument(help="the file, NAME.py in this folder or below; its class is Name")],
+) -> None:
+    """Write a plug-in of your own to start from: a short commented file that runs at once."""
+    from fedappeal.cli.new import write_new
+
+    typer.echo(write_new(kind, file))
+
+
 @cli.command("check")
 @with_run_options
 def check(

@@ -42,6 +42,11 @@ class PluginSettings(Settings):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
 
+def name_of_class(written: str) -> str:
+    """Return the name of a plug-in whose class says none: the class name in kebab case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", written).lower()
+
+
 class Plugin:
     """What can be named in a run's settings.
 
@@ -58,7 +63,7 @@ class Plugin:
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "name" not in cls.__dict__:
-            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+            cls.name = name_of_class(cls.__name__)
 
     def __init__(self, settings: PluginSettings | None = None) -> None:
         self.settings: Any = self.Settings.parse({}) if settings is None else settings
@@ -272,7 +277,7 @@ def _search_plugin_path(package: str) -> None:
 
     The current folder is searched only for a package that is nowhere else.
     """
-    folder = os.environ.get(PLUGIN_PATH) or ("" if _is_importable(package) else os.getcwd())
+    folder = os.environ.get(PLUGIN_PATH) or ("" if is_importable(package) else os.getcwd())
     if folder and folder not in sys.path and "" not in sys.path:
         sys.path.append(folder)
         _SEARCHED.append(folder)
@@ -282,7 +287,7 @@ _SEARCHED: list[str] = []
 """Folders that `_search_plugin_path` has added to the import path of this process."""
 
 
-def _is_importable(package: str) -> bool:
+def is_importable(package: str) -> bool:
     """Whether a package is found as the import path stood before plug-ins were searched; it is not imported."""
     searched = PathFinder.find_spec(package, _SEARCHED) if _SEARCHED else None
     loaded = sys.modules.get(package)
@@ -294,7 +299,7 @@ def _is_importable(package: str) -> bool:
 
 def _only_here(package: str) -> bool:
     """Whether only a search of the current folder finds a package."""
-    elsewhere = os.environ.get(PLUGIN_PATH) or _is_importable(package)
+    elsewhere = os.environ.get(PLUGIN_PATH) or is_importable(package)
     return not elsewhere and PathFinder.find_spec(package, [os.getcwd()]) is not None
 
 

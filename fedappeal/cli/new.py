@@ -1,0 +1,46 @@
+"""`fedappeal new`: a commented file from which an author of a plug-in starts."""
+
+import re
+from importlib import resources
+from keyword import iskeyword
+from pathlib import Path
+
+from fedappeal.core.plugins import is_importable, name_of_class
+from fedappeal.settings.config import ConfigError, RunConfig
+
+_EXAMPLE = re.compile("fedappeal simulate .*")
+KINDS = ("strategy", "policy", "rule", "task")
+"""What there is a file for, under its name in `fedappeal.cli.templates`."""
+
+
+def write_new(kind: str, path: Path) -> str:
+    """Write a plug-in that runs at once; return a line that says what to do next.
+
+    Args:
+        kind: one of `KINDS`.
+        path: the file, in the current folder or below: ``mine.py`` has the class ``Mine``.
+
+    Raises:
+        ConfigError: one line: no such kind, or a file that is there, cannot be written, or would not be imported.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"kind = '{kind}' is not allowed: {', '.join(KINDS)}")
+    *_, name = modules = path.with_suffix("").parts
+    if path.suffix != ".py" or not all(part.isidentifier() and not iskeyword(part) for part in modules):
+        raise ConfigError(f"file = '{path}' is not allowed: letters, digits and _, ending in .py, below this folder")
+    if not path.exists() and not Path(modules[0]).is_dir() and is_importable(modules[0]):
+        raise ConfigError(f"file = '{path}' is not allowed: Python has another module '{modules[0]}'")
+    text = resources.files("fedappeal.cli.templates").joinpath(f"{kind}.py").read_text(encoding="utf-8")
+    named = "".join(map(str.capitalize, name.split("_")))
+    if name_of_class(named) in RunConfig.by_key() or re.search(rf"\b{named}\b", text.replace("Mine", "")):
+        named = f"My{named}"
+    own = f"{'.'.join(modules)}:{named}"
+    for mark, value in (("mine:Mine", own), ("mine.", f"{name_of_class(named)}."), ("Mine", named)):
+        text = text.replace(mark, value)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"file = '{path}' is not allowed: {error.strerror}; nothing was written") from None
+    return f"{path}: change it, try it with `fedappeal check {own}`, run it with `{_EXAMPLE.findall(text)[0]}`"

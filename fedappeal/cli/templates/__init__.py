@@ -1,0 +1,1 @@
+"""Files from which an author starts: `fedappeal new` copies one, and renames its class ``Mine``."""
