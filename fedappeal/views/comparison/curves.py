@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -43,7 +43,8 @@ class Curve:
     def of(cls, group: Group, place: int, column: Column, most: int = 0) -> "Curve":
         """Return a column's curve of a group; ``most``: points, 0: all."""
         values = by_round([(run.seed, run.lines) for run in group.runs], column.value)
-        points = thinned({number: Interval.of(seeds) for number, seeds in values.items()}, most)
+        every = [(number, Interval.of(seeds)) for number, seeds in values.items()]
+        points = dict(every[place] for place in thinned([interval.mean for _, interval in every], most))
         lowest, highest = (0.0, 1.0) if column.is_share else (-math.inf, math.inf)
         intervals, scale = points.values(), column.scale
         low = [None if interval.low is None else scale * max(interval.low, lowest) for interval in intervals]
@@ -79,19 +80,19 @@ def by_round(histories: Iterable[tuple[int, Lines]], of: Callable[[Line], float 
     return {number: [fmean(numbers) for numbers in seeds.values()] for number, seeds in sorted(values.items())}
 
 
-def thinned(points: Mapping[int, Interval], most: int) -> dict[int, Interval]:
-    """Return at most this number of intervals, 0: all; neighbours become their mean, at the last of them."""
-    numbers, size = list(points), -(-len(points) // most) if most else 1
-    if size <= 1:
-        return dict(points)
-    means = {}
-    for start in range(0, len(numbers), size):
-        part = [points[number] for number in numbers[start : start + size]]
-        halves = [interval.half for interval in part if interval.half is not None]
-        half = fmean(halves) if len(halves) == len(part) else None
-        last = numbers[min(start + size, len(numbers)) - 1]
-        means[last] = Interval(fmean(interval.mean for interval in part), half, part[0].n)
-    return means
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Return the places of at most ``most`` values, 0: all; a curve through them has every spike.
+
+    Of each of equally long stretches the lowest and the highest value stay, and the first and the last of all.
+    """
+    places = range(len(values))
+    if not most or len(values) <= most:
+        return list(places)
+    size = -(-len(values) // (most // 2 - 1))
+    kept = {places[0], places[-1]}
+    for stretch in (places[start : start + size] for start in places[::size]):
+        kept |= {min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)}
+    return sorted(kept)
 
 
 _ENDINGS = (".png", ".svg")

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape  # Plotly reads its texts as a small HTML, links included
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from fedappeal.core.requirement import LOSS, METRIC
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CHART, HEADLINE, Column, shown_in
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.comparison.curves import Curve, panels
+from fedappeal.views.comparison.curves import Curve, panels, thinned
 from fedappeal.views.comparison.measures import COLOURS, Line
 from fedappeal.views.comparison.result import Comparison
 from fedappeal.views.report.recorded import MOST_CLIENTS, MeasuredClient, Participation
@@ -22,7 +21,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARGIN = {"l": 60, "r": 12, "t": 8, "b": 48}
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 MOST_POINTS = 1000
-"""Points of a curve; where there are more rounds, each is the mean of several."""
+"""Points of a curve, two for each pixel of its width; of more rounds the lowest and highest values stay."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +142,10 @@ MOST_NAMED = 40
 _OTHER = "#666666"
 MOST_BARS = 60
 """Rounds that are drawn as bars, an element each; of more, each decision is one area."""
+NOT_TOLD = (
+    "What each client requires is not known here: no message carries it, so the server of a run of real clients is "
+    "not told. Whether the model meets it is known where the owner lets the client report that."
+)
 LONGEST_NAME = 18
 """Characters of a client's name below or beside a chart; the whole name is shown where the pointer is."""
 _ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "thickness": 12, "len": 0.8}
@@ -202,7 +205,8 @@ def heat_map(participation: Participation) -> Chart:
             "colorbar": {"title": {"text": "share joined", "side": "top"}, **_ABOVE},
         }
         alt = f"The share that joined of those asked, {size}; each cell holds several."
-    heat = {"type": "heatmap", "z": z, "x": columns, "y": rows, "hoverongaps": False, "xgap": 0, "ygap": 0, **look}
+    cells = {"z": z.astype(np.float32), "x": columns, "y": rows}
+    heat = {"type": "heatmap", **cells, "hoverongaps": False, "xgap": 0, "ygap": 0, **look}
     return chart_of("Who joined when", alt, [heat], axes, tall=len(rows) > 20)
 
 
@@ -259,6 +263,8 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
         f"{what} of {len(measured)} clients after round {server_round}{every}, the highest first: "
         f"{scale * figures[0][1]:.3g} to {scale * figures[-1][1]:.3g}; the model meets the requirement of {served}."
     )
+    if all(client.requirement is None for client in measured):
+        alt += f" {NOT_TOLD}"
     axes = {
         "xaxis": {
             **{"type": "category", "categoryarray": names, "automargin": True, "showgrid": False},
@@ -273,16 +279,15 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
 
 def costs_chart(lines: Sequence[Line]) -> Chart:
     """Return megabytes and seconds, by round."""
-    step = -(-len(lines) // MOST_POINTS)
-    parts = [lines[n : n + step] for n in range(0, len(lines), step)]
-    rounds = [int(part[-1]["round"]) for part in parts]
     traces: list[dict[str, Any]] = []
     for place, (key, name, scale, axis) in enumerate(
         (("bytes_up", "MB up", 1e-6, "y"), ("bytes_down", "MB down", 1e-6, "y"), ("seconds", "seconds", 1.0, "y2"))
     ):
-        values = [scale * fmean(float(line.get(key) or 0.0) for line in part) for part in parts]
+        values = [scale * float(line.get(key) or 0.0) for line in lines]
+        places = thinned(values, MOST_POINTS)
+        points = {"x": [int(lines[k]["round"]) for k in places], "y": [values[k] for k in places]}
         line = {"color": COLOURS[place], "dash": DASHES[place], "width": 2}
-        traces.append({"type": "scatter", "x": rounds, "y": values, "name": name, "yaxis": axis, "line": line})
+        traces.append({"type": "scatter", **points, "name": name, "yaxis": axis, "line": line})
     totals = [
         math.fsum(float(line.get(key) or 0.0) for line in lines) for key in ("bytes_up", "bytes_down", "seconds")
     ]

@@ -28,7 +28,7 @@ from fedappeal.views.comparison.result import (
 from fedappeal.views.comparison.table import Table, comparison_tables, plain_number
 from fedappeal.views.report import charts
 from fedappeal.views.report.charts import Chart
-from fedappeal.views.report.recorded import ReportedRun, reported
+from fedappeal.views.report.recorded import MOST_CLIENTS, ReportedRun, reported
 
 _FIGURES = "figures"
 """Id of the element that holds the charts' data."""
@@ -233,8 +233,32 @@ def _of_one(shown: ReportedRun, comparisons: Sequence[Comparison]) -> tuple[str,
     if shown.failures:
         failures = Table("Failures by reason", ("reason", "times"), _rows(shown.failures))
         sections.append(Section("Failures", tables=[failures]))
+    if (clients := _clients(shown)).rows:
+        sections.append(Section("The clients", folded=[clients]))
     sections.append(Section("How it was run", folded=[settings, facts]))
     return f"{run.settings['strategy']} on {run.task}", sections
+
+
+def _clients(shown: ReportedRun) -> Table:
+    """Return what each client measured of the last evaluated model and requires of it, the first `MOST_CLIENTS`."""
+    (server_round, clients), metric = shown.measured, shown.run.metric
+    met = {True: "yes", False: "no", None: "not told"}
+    scale = 100.0 if metric.is_share else 1.0
+    rows = [
+        (
+            client.client,
+            "-" if client.score is None else f"{scale * client.score:.4g}",
+            "-" if client.loss is None else f"{client.loss:.4g}",
+            met[client.appealed],
+            "not told" if client.requirement is None else f"{client.of} {client.requirement:.4g}",
+        )
+        for client in clients[:MOST_CLIENTS]
+    ]
+    some = f", the first {MOST_CLIENTS} of {len(clients):,}" if len(clients) > MOST_CLIENTS else ""
+    title = f"The model of round {server_round}, by client{some}"
+    return Table(
+        title, ("client", f"test {metric.heading}", "test loss", "meets its requirement", "requires"), tuple(rows)
+    )
 
 
 def _of_several(comparisons: Sequence[Comparison], empty: Sequence[str]) -> list[Section]:

@@ -15,7 +15,7 @@ from fedappeal.record.decisions import packed
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.report.charts import Chart
+from fedappeal.views.report.charts import NOT_TOLD, Chart
 from fedappeal.views.report.report import ReportOptions, Section, linked_script, page, write_report
 from tests.views.comparison.recorded import a_run, a_sweep
 
@@ -121,8 +121,8 @@ def test_who_joined_when(a_finished_run: Path) -> None:
     assert heat["y"] == ["anna", "bert"]
     assert heat["x"] == ["1", "2"]
     assert heat["colorbar"]["ticktext"] == ["joined", "sat out"]
-    assert heat["z"]["dtype"] == "f8"
-    decided = np.frombuffer(base64.b64decode(heat["z"]["bdata"])).reshape(2, 2)
+    assert heat["z"]["dtype"] == "f4"
+    decided = np.frombuffer(base64.b64decode(heat["z"]["bdata"]), np.float32).reshape(2, 2)
     np.testing.assert_array_equal(decided, [[0.0, np.nan], [1.0, 0.0]])
 
 
@@ -205,14 +205,29 @@ def test_a_band_of_a_share_ends_where_shares_do(tmp_path: Path) -> None:
     assert (low, high, mean) == ([0.0], [100.0], [50.0])
 
 
-def test_long_runs_have_at_most_a_thousand_points(tmp_path: Path) -> None:
-    path = a_run(tmp_path / "long", [{"loss": float(n)} for n in range(1, 2002)], strategy="fedavg")
-    _, figures = read(write_report([path]))
+def test_the_page_of_10_000_rounds_is_small_and_has_every_spike(tmp_path: Path) -> None:
+    lines = [{"loss": 1.0 + n % 2, "seconds": 1.0} for n in range(1, 10_001)]
+    lines[4_321]["loss"], lines[7_000]["seconds"] = 50.0, 99.0
+    file = write_report([a_run(tmp_path / "long", lines, strategy="fedavg")])
+    _, figures = read(file)
     loss = next(f for f in figures if f["layout"].get("yaxis", {}).get("title", {}).get("text") == "Test loss")
-    assert loss["data"][0]["x"][:2] == [3, 6]
-    assert loss["data"][0]["y"][:2] == [2.0, 5.0]
-    assert loss["data"][0]["x"][-1] == 2001
+    points = dict(zip(loss["data"][0]["x"], loss["data"][0]["y"], strict=True))
+    assert (points[1], points[4_322], points[10_000]) == (2.0, 50.0, 1.0)
+    assert all(points[number] == lines[number - 1]["loss"] for number in points)
+    (seconds,) = (trace for figure in figures for trace in figure["data"] if trace.get("name") == "seconds")
+    assert (max(seconds["y"]), seconds["x"][seconds["y"].index(99.0)]) == (99.0, 7_001)
+    assert len(points) > 900
     assert all(len(trace["x"]) <= 1000 for figure in figures for trace in figure["data"])
+    assert file.stat().st_size < 1_000_000
+
+
+def test_each_clients_model_and_requirement_stand_in_a_table(a_finished_run: Path) -> None:
+    text = write_report([a_finished_run]).read_text()
+    assert "<td>60</td><td>0.75</td><td>no</td><td>loss 0.5</td>" in text
+    assert "<td>90</td><td>0.25</td><td>yes</td><td>not told</td>" in text
+    assert NOT_TOLD not in text
+    (a_finished_run / REQUIREMENTS).unlink()  # as of a run of real clients
+    assert NOT_TOLD in write_report([a_finished_run]).read_text()
 
 
 def test_without_plotly_one_line_says_how_to_get_it(a_finished_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
