@@ -40,6 +40,7 @@ from fedappeal.flower.node.fleet import (
     NodeForgotten,
     NotConnected,
     ObjectTooLarge,
+    RunEnded,
     always,
 )
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
@@ -266,16 +267,16 @@ class FleetConnection:
                 raise MessageDropped(f"the bundle of run {run_id} cannot be read: {error}") from None
         return self._runs[run_id]
 
-    def has_ended(self, run_id: int) -> bool:
-        """Whether the SuperLink says that a run has ended; where it says nothing, not."""
+    def end_of(self, run_id: int) -> str | None:
+        """Return how a run has ended, as `RunEnded` has it; None: it has not, or the SuperLink says nothing."""
         try:
             with clock_measured(self._fleet):
                 self._fleet.get_run(self.node_id, run_id)
-        except MessageDropped:
-            return True
+        except RunEnded as ended:
+            return ended.how
         except NotConnected:  # said where a message is asked for
             pass
-        return False
+        return None
 
     def close(self, timeout: float = 0.4) -> None:
         """Go offline, with at most three calls of ``timeout`` seconds. Never raises; a second time does nothing."""

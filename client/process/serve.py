@@ -28,7 +28,7 @@ from client.process.answer import Answer, reason_of, round_of, task_of
 from client.process.owner import PAUSED
 from client.process.shutdown import GracefulShutdown
 from client.settings import Connection, NodeSettings
-from client.state.activity import ENDED_LINE, Activity, run_of, take_judged
+from client.state.activity import ENDED_AS, ENDED_EARLY, ENDED_LINES, Activity, run_of, take_judged
 from client.state.own_key import note_connection
 from client.state.signs import forget_work, note_event, working
 from client.state.store import DiskStore, tidy
@@ -259,9 +259,10 @@ class _Client:
     def _look_for_ends(self, fleet: FleetConnection, activity: Activity) -> None:
         """Ask the SuperLink whether the latest runs have ended without a last message."""
         for run in list(activity.runs().values())[-_KEPT_RUNS:]:
-            if run.run_id and not run.ended and fleet.has_ended(run.run_id):
-                activity.end_early(run.run_key)
-                self._tell("run-ended", f"{run.what}: {ENDED_LINE}")
+            if run.run_id and not run.ended and (how := fleet.end_of(run.run_id)) is not None:
+                ended = ENDED_AS.get(how, ENDED_EARLY)
+                activity.end(run.run_key, ended)
+                self._tell("run-ended", f"{run.what}: {ENDED_LINES[ended]}")
 
     def _waits(self) -> bool:
         """Whether the client waits for a message: it is neither asked to end nor resting."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from client.process.owner import PAUSED, client_name, departures, resting, store_of
-from client.state.activity import ENDED_EARLY, ENDED_LINE, OVER, Activity, RunActivity
+from client.state.activity import ENDED_EARLY, ENDED_LINES, OVER, RUN_FAILED, RUN_STOPPED, Activity, RunActivity
 from client.state.preferred import describe_preferred
 from client.state.signs import AWAY, CONNECTING, event_of, work_of
 from client.state.store import DiskStore
@@ -43,12 +43,19 @@ class RunState(StrEnum):
     LEFT_BY_OWNER = "left-by-owner"
     LEFT_BY_POLICY = "left-by-policy"
     OVER = "over"
+    RUN_STOPPED = "run-stopped"
+    RUN_FAILED = "run-failed"
     ENDED_EARLY = "ended-early"
     DAMAGED = "damaged"
 
 
 GOES_ON = (RunState.TAKES_PART, RunState.SAT_OUT, RunState.FAILED)
 """States in which a run may ask again."""
+_ENDED = {
+    RUN_STOPPED: RunState.RUN_STOPPED,
+    RUN_FAILED: RunState.RUN_FAILED,
+    ENDED_EARLY: RunState.ENDED_EARLY,
+}
 
 
 @dataclass(frozen=True)
@@ -164,11 +171,11 @@ def _run(store: DiskStore, run_key: str, departed: bool, activity: RunActivity |
     decided = activity.decisions[-1] if activity and activity.decisions else None
     where = f"round {decided.server_round}" if decided and decided.server_round else "the roll call"
     if ended == OVER:
-        return status(RunState.OVER, "the run is over")
+        return status(RunState.OVER, ENDED_LINES[OVER])
     if decided and decided.what == "declined":
         return status(RunState.DECLINED, f"declined: {decided.why}{over}")
-    if ended == ENDED_EARLY:
-        return status(RunState.ENDED_EARLY, ENDED_LINE)
+    if ended in _ENDED:
+        return status(_ENDED[ended], ENDED_LINES[ended])
     if decided and decided.what in ("sat out", "failed"):
         state = RunState.SAT_OUT if decided.what == "sat out" else RunState.FAILED
         return status(state, f"takes part; {decided.what} in {where}: {decided.why}")

@@ -19,6 +19,7 @@ from pydantic import FiniteFloat, TypeAdapter
 
 from client.state.signs import Moment
 from fedappeal.core.requirement import LOSS, METRIC, Evaluation, Requirement
+from fedappeal.flower.node.fleet import COMPLETED, FAILED, STOPPED
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import TEST_SPLIT, is_run_key
 from fedappeal.system.files import DAMAGED, replace_file, set_aside
@@ -34,8 +35,16 @@ KEPT_DECISIONS = 20
 """Latest decisions that are remembered of a run."""
 _DETAILED_RUNS = 4
 """Latest runs of which figures and decisions are remembered."""
-OVER, ENDED_EARLY = "over", "ended early"
-ENDED_LINE = "the run ended without a last message: it was stopped, or it failed"
+OVER, RUN_STOPPED, RUN_FAILED, ENDED_EARLY = "over", "stopped", "failed", "ended early"
+"""How a run has ended; the last: without a last message, and its SuperLink does not say why."""
+ENDED_LINES = {
+    OVER: "the run is over",
+    RUN_STOPPED: "the run was stopped",
+    RUN_FAILED: "the run failed",
+    ENDED_EARLY: "the run ended without a last message: it was stopped, or it failed",
+}
+ENDED_AS = {COMPLETED: OVER, STOPPED: RUN_STOPPED, FAILED: RUN_FAILED}
+"""How a run has ended, by the SuperLink's words."""
 _JUDGED = "judged"
 _LONGEST = 80
 _LONGEST_REASON = 300
@@ -315,11 +324,11 @@ class Activity:
         )
         self._keep(runs)
 
-    def end_early(self, run_key: str) -> None:
-        """Remember that a run has ended without its last message."""
+    def end(self, run_key: str, how: str) -> None:
+        """Remember how a run has ended whose last message did not come: one of `ENDED_LINES`."""
         runs = self.runs()
         if run_key in runs and not runs[run_key].ended:
-            self._keep({**runs, run_key: replace(runs[run_key], ended=ENDED_EARLY)})
+            self._keep({**runs, run_key: replace(runs[run_key], ended=how)})
 
     def _keep(self, runs: Mapping[str, RunActivity]) -> None:
         latest_runs = [asdict(activity) for activity in runs.values()][-KEPT_RUNS:]

@@ -2,13 +2,12 @@
 
 import logging
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,9 @@ from fedappeal.core.plugins import allow_options
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import replace_file
-from fedappeal.system.process_end import end_as_interrupt, end_with_parent
-from fedappeal.views.terminal.shown import say
+from fedappeal.system.kept_running import kept_running
+from fedappeal.system.process_end import end_as_interrupt
+from fedappeal.views.terminal.shown import complain, say
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 SUPERLINK_FOLDER = "FEDAPPEAL_SUPERLINK_FOLDER"
 """Environment variable: the working folder of the SuperLink that started this page."""
-_END = 10.0
-"""Seconds in which the page's process has to end."""
 ADDRESS = "page-address"
 """The file of a run's folder with the page's address, while it is served."""
 
@@ -163,6 +161,8 @@ def resident_metrics(resident: "ResidentOptions") -> "MetricsPort":
 def resident_page(arguments: Sequence[str], options: PageOptions, resident: "ResidentOptions") -> Iterator[None]:
     """Serve a SuperLink's page and metrics from a process beside it, while the block is the SuperLink.
 
+    The SuperLink does not end with that process, which is started again where it ends.
+
     Args:
         arguments: of `flower-superlink`.
         options: where the page stands.
@@ -185,17 +185,7 @@ def resident_page(arguments: Sequence[str], options: PageOptions, resident: "Res
     words += ["--page-published", options.published] if options.published else []
     words += ["--metrics-port", str(metrics.port), "--metrics-address", metrics.address]
     words += ["--runs", str(resident.runs)] if resident.runs else []
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fedappeal.cli.main", *words, *allow_options(resident.allow or ())],
-        env={**os.environ, SUPERLINK_FOLDER: os.getcwd()},
-        preexec_fn=partial(end_with_parent, os.getpid()),
-    )
-    try:
+    command = [sys.executable, "-P", "-m", "fedappeal.cli.main", *words, *allow_options(resident.allow or ())]
+    environment = {**os.environ, SUPERLINK_FOLDER: os.getcwd()}
+    with kept_running(command, environment, lambda why: complain(f"the page's process: {why}")):
         yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(_END)
-        except subprocess.TimeoutExpired:  # it hangs: the SuperLink ends all the same
-            process.kill()
-            process.wait()

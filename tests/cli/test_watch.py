@@ -1,17 +1,12 @@
 """`fedappeal watch` and `--page`: what is wrong is one line before anything is started."""
 
-import signal
 import socket
-import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from fedappeal.cli import page
 from fedappeal.cli.main import main
-from fedappeal.cli.option_groups import ResidentOptions
 from fedappeal.cli.page import PageOptions
 from fedappeal.web.serving import PagePlace
 from tests.views.comparison.recorded import a_run
@@ -82,17 +77,3 @@ def test_places() -> None:
     assert PageOptions("0").place == PagePlace(0)
     assert PageOptions("[::1]:0").place == PagePlace(0, "::1") or not socket.has_ipv6
     assert PageOptions("0.0.0.0:0", "127.0.0.1:8090").place == PagePlace(0, "0.0.0.0", "127.0.0.1:8090")
-
-
-def test_a_page_that_hangs_does_not_keep_its_superlink(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, started = subprocess.Popen, []
-
-    def popen(*command: object, **options: object) -> "subprocess.Popen[bytes]":
-        started.append(real(["sleep", "60"], preexec_fn=partial(signal.signal, signal.SIGTERM, signal.SIG_IGN)))
-        return started[0]
-
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    monkeypatch.setattr(page, "_END", 0.2)
-    with page.resident_page(["--insecure"], PageOptions("0"), ResidentOptions()):
-        assert started[0].poll() is None
-    assert started[0].returncode == -signal.SIGKILL

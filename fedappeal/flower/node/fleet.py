@@ -55,6 +55,22 @@ class MessageDropped(RuntimeError):
     """A message or a reply is void (its run has ended, or its time is over); the message says why."""
 
 
+COMPLETED, FAILED, STOPPED = ENDS = ("completed", "failed", "stopped")
+"""How a run ends."""
+
+
+class RunEnded(MessageDropped):
+    """A run that has ended.
+
+    Attributes:
+        how: one of `ENDS`; empty: the SuperLink does not say, as Flower's own.
+    """
+
+    def __init__(self, reason: str, how: str) -> None:
+        super().__init__(reason)
+        self.how = how
+
+
 class ObjectTooLarge(MessageDropped):
     """An object is larger than this connection takes in."""
 

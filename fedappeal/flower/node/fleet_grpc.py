@@ -264,7 +264,8 @@ class GrpcFleet:
         flower_error = known_error(details)
         text = flower_error.message if flower_error else " ".join(details.split())[:300]
         if code == grpc.StatusCode.PERMISSION_DENIED:
-            return fleet.MessageDropped(f"its run has ended ({text})")
+            how = (flower_error and flower_error.public_details) or ""
+            return fleet.RunEnded(f"its run has ended ({text})", how if how in fleet.ENDS else "")
         if code == grpc.StatusCode.UNAUTHENTICATED and _UNKNOWN_NODE in text:
             return fleet.NodeForgotten(f"the SuperLink at {self.address} does not know this node any more")
         if _is_about_time(error):

@@ -19,7 +19,9 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 from flwr.proto import message_pb2
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse, PushObjectRequest, PushObjectResponse
+from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
+from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.flower.grid.assembly import TreeRefused, levels
 from fedappeal.flower.processes import replace_name
@@ -195,6 +197,16 @@ class GuardedFleet(LimitedFleet):
                         break
                     del self._handed[oldest]
         return answer
+
+    def GetRun(self, request: GetRunRequest, context: grpc.ServicerContext) -> GetRunResponse:
+        """Return a run; of one that has ended the refusal says how, which Flower keeps to itself."""
+        try:
+            return super().GetRun(request, context)
+        except FlowerError as error:
+            if error.code == ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
+                run_id = request.run_id
+                error.public_details = self.state_factory.state().get_run_status({run_id})[run_id].sub_status
+            raise
 
     def PullObject(self, request: message_pb2.PullObjectRequest, context: grpc.ServicerContext) -> Any:
         """Hand an object out: its node has the message."""

@@ -167,9 +167,9 @@ def test_a_run_of_another_package_version_is_served_and_a_stopped_one_dropped(
         foreign_run.push(fleet.node_id)
         while (message := fleet.receive()) is None:
             time.sleep(0.05)
-        assert not fleet.has_ended(foreign_run.run_id)
+        assert fleet.end_of(foreign_run.run_id) is None
         assert stop_run(superlink.control_address, foreign_run.run_id)
-        assert fleet.has_ended(foreign_run.run_id), "so its client learns of it without another message"
+        assert fleet.end_of(foreign_run.run_id) == "stopped", "so its client learns of it without another message"
         answer = RecordDict({"metrics": MetricRecord({"loss": 1.0})})
         with pytest.raises(MessageDropped, match="run has ended"):
             fleet.reply(Message(answer, reply_to=message), 0.0)

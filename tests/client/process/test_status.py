@@ -70,7 +70,7 @@ class Served:
 
     folder: Path
     script: list[Any]
-    ended: bool = False
+    ended: str | None = None
     reachable: bool = True
     node_id: int = 1
     views: Views | None = None
@@ -150,8 +150,8 @@ class Served:
     def reply(self, reply: Message, seconds: float) -> None:
         pass
 
-    def has_ended(self, run_id: int) -> bool:
-        return self.ended and run_id == 7
+    def end_of(self, run_id: int) -> str | None:
+        return self.ended if run_id == 7 else None
 
     def close(self) -> None:
         pass
@@ -190,30 +190,33 @@ NUMBERS = "training loss 0.5000, required below 0.4000: not met; policy defect"
 @pytest.mark.parametrize(
     ("script", "prepare", "ended", "state", "run_state", "said", "logged"),
     [
-        ([], None, False, "waiting", None, "no run has asked yet", "connected to"),
-        ([CALL], None, False, "waiting", "takes-part", "waits for the next message", "roll call: answered"),
-        ([train("look")], None, False, "asked", None, "works on round 3, maxfl on digits", "connected to"),
-        ([CALL, train("training")], None, False, "training", "takes-part", "trains on round 3", "roll call"),
-        ([CALL, train("joined")], None, False, "waiting", "takes-part", "waits for the next message", "joined"),
-        ([CALL, train("sat out")], None, False, "waiting", "sat-out", NUMBERS, "sat out (loss 0.500"),
-        ([], limited(hours="22-6"), False, "resting", None, "hours = 22-6", "hours = 22-6"),
-        ([], limited(mains_only=True), False, "resting", None, "on battery", "on battery"),
-        ([], limited(unmetered_only=True), False, "resting", None, "metered", "metered"),
-        ([], moved_too_much, False,
+        ([], None, None, "waiting", None, "no run has asked yet", "connected to"),
+        ([CALL], None, None, "waiting", "takes-part", "waits for the next message", "roll call: answered"),
+        ([train("look")], None, None, "asked", None, "works on round 3, maxfl on digits", "connected to"),
+        ([CALL, train("training")], None, None, "training", "takes-part", "trains on round 3", "roll call"),
+        ([CALL, train("joined")], None, None, "waiting", "takes-part", "waits for the next message", "joined"),
+        ([CALL, train("sat out")], None, None, "waiting", "sat-out", NUMBERS, "sat out (loss 0.500"),
+        ([], limited(hours="22-6"), None, "resting", None, "hours = 22-6", "hours = 22-6"),
+        ([], limited(mains_only=True), None, "resting", None, "on battery", "on battery"),
+        ([], limited(unmetered_only=True), None, "resting", None, "metered", "metered"),
+        ([], moved_too_much, None,
          "resting", None, "max-traffic = 1 MB is reached", "max-traffic = 1 MB"),
-        ([CALL, train("limit")], None, False, "waiting", "failed", "max-rounds = 5 a day", "max-rounds = 5 a day"),
-        ([], pause, False, "paused", None, "paused", "paused"),
-        ([CALL, train("joined"), train("left", 6)], None, False, "waiting", "left-by-policy",
+        ([CALL, train("limit")], None, None, "waiting", "failed", "max-rounds = 5 a day", "max-rounds = 5 a day"),
+        ([], pause, None, "paused", None, "paused", "paused"),
+        ([CALL, train("joined"), train("left", 6)], None, None, "waiting", "left-by-policy",
          "left for good in round 6", "round 6: left for good"),
-        ([CALL, leaves], None, False, "waiting", "left-by-owner",
+        ([CALL, leaves], None, None, "waiting", "left-by-owner",
          "left for good, as its owner said", "roll call: answered"),
-        ([message("query", do="decline")], None, False, "waiting", "declined", "declined: ", "declined, "),
-        ([CALL, message("evaluate", server_round=3, final=1, do="evaluate")], None, False, "waiting", "over",
+        ([message("query", do="decline")], None, None, "waiting", "declined", "declined: ", "declined, "),
+        ([CALL, message("evaluate", server_round=3, final=1, do="evaluate")], None, None, "waiting", "over",
          "the run is over", "round 3: evaluated"),
-        ([CALL, idle], None, True, "waiting", "ended-early", "ended without a last message", "ended without"),
-        ([CALL, train("left", 6), idle], None, True, "waiting", "left-by-policy",
+        ([CALL, idle], None, "", "waiting", "ended-early", "ended without a last message", "ended without"),
+        ([CALL, idle], None, "stopped", "waiting", "run-stopped", "the run was stopped", "the run was stopped"),
+        ([CALL, idle], None, "failed", "waiting", "run-failed", "the run failed", "the run failed"),
+        ([CALL, idle], None, "completed", "waiting", "over", "the run is over", "the run is over"),
+        ([CALL, train("left", 6), idle], None, "", "waiting", "left-by-policy",
          "left for good in round 6; the run is over", "ended without"),
-        ([CALL, *GONE], None, False, "no-superlink", "takes-part", "does not answer since", "does not answer"),
+        ([CALL, *GONE], None, None, "no-superlink", "takes-part", "does not answer since", "does not answer"),
     ],
 )  # fmt: skip
 def test_page_status_log_and_metrics_agree(
@@ -221,7 +224,7 @@ def test_page_status_log_and_metrics_agree(
     monkeypatch: pytest.MonkeyPatch,
     script: list[Any],
     prepare: Callable[[Path], object] | None,
-    ended: bool,
+    ended: str | None,
     state: str,
     run_state: str | None,
     said: str,
