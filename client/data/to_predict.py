@@ -9,15 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client.data.image_folder import (
-    EXTENSIONS,
-    NO_IMAGES,
-    check_image_shape,
-    class_folders,
-    labelled_files,
-    labels_of,
-    read_image,
-)
+from client.data import image_folder
 from client.data.raw import check_shape, labels_in, read_npz, with_channel
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.files.data_size import check_size
@@ -96,10 +88,10 @@ def _named(path: Path, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _images(root: Path, card: ModelCard) -> Examples:
     shape = card.input_shape
-    check_image_shape(shape)
+    image_folder.check_image_shape(shape)
     files, unlabelled = _labelled(root, card)
     if not files:
-        raise ValueError(NO_IMAGES)
+        raise ValueError(image_folder.NO_IMAGES)
     check_size(min(len(files), BATCH) * prod(shape) * _FLOAT, "a batch of its images")
 
     def batches() -> Iterator[Batch]:
@@ -107,7 +99,7 @@ def _images(root: Path, card: ModelCard) -> Examples:
             some = files[start : start + BATCH]
             raw = np.empty((len(some), *shape), dtype=np.float32)
             for row, (file, _) in enumerate(some):
-                read_image(file, raw[row])
+                image_folder.read_image(file, raw[row])
             labels = None if unlabelled else np.array([label for _, label in some], dtype=np.int64)
             yield Batch([str(file.relative_to(root)) for file, _ in some], raw, labels)
 
@@ -117,12 +109,12 @@ def _images(root: Path, card: ModelCard) -> Examples:
 def _labelled(root: Path, card: ModelCard) -> tuple[list[tuple[Path, int]], str]:
     """Return the images with their labels, and why they have none."""
     try:
-        labels = labels_of(class_folders(root), card.class_names, card.num_classes)
-        if any(file.suffix.lower() in EXTENSIONS for file in root.iterdir() if file.is_file()):
+        labels = image_folder.labels_of(image_folder.class_folders(root), card.class_names, card.num_classes)
+        if any(file.suffix.lower() in image_folder.EXTENSIONS for file in root.iterdir() if file.is_file()):
             raise ValueError("it holds images outside of class folders")
-        return labelled_files(root, labels)[0], ""
+        return image_folder.labelled_files(root, labels)[0], ""
     except ValueError as error:
-        return labelled_files(root, {"": -1})[0], str(error)
+        return image_folder.labelled_files(root, {"": -1})[0], str(error)
 
 
 def _arrays(path: Path, card: ModelCard) -> Examples:

@@ -12,19 +12,9 @@ from flwr.app import Message, MessageType
 from client.data.columns import OwnDataError
 from client.limits.guard import config_of
 from client.state.activity import Activity, Judged
+from fedappeal.protocol import keys
 from fedappeal.protocol.foreign_text import printable
-from fedappeal.protocol.keys import (
-    DATA_REFUSED,
-    DECISION,
-    FINAL,
-    INFO,
-    METRICS,
-    RUN_KEY,
-    SERVER_ROUND,
-    DataProblem,
-    Decision,
-    is_run_key,
-)
+from fedappeal.protocol.keys import DataProblem, Decision
 from fedappeal.protocol.packing import content_size
 from fedappeal.settings.config import ConfigError
 
@@ -95,9 +85,9 @@ class Answer:
             seconds: what the answer took.
         """
         config = config_of(self.message)
-        run_key = str(config.get(RUN_KEY, ""))
+        run_key = str(config.get(keys.RUN_KEY, ""))
         activity.answered(
-            run_key if is_run_key(run_key) else "",  # a part of files' names
+            run_key if keys.is_run_key(run_key) else "",  # a part of files' names
             settings,
             done="failed" if self.kind == "failed" or self.reply.has_error() else _DONE.get(self.outcome, ""),
             seconds=seconds,
@@ -106,7 +96,7 @@ class Answer:
             server_round=_round(config),
             judged=self.judged,
             run_id=self.message.metadata.run_id,
-            final=bool(config.get(FINAL, 0)),
+            final=bool(config.get(keys.FINAL, 0)),
             decided=self.decided,
         )
 
@@ -131,21 +121,21 @@ def _outcome(message: Message, reply: Message) -> str:
         return f"declined, {DataProblem(problem).text}"
     kind = message.metadata.message_type.partition(".")[0]
     if kind == MessageType.TRAIN:
-        metrics = reply.content.metric_records.get(METRICS)
-        decision = metrics.get(DECISION) if metrics else None
+        metrics = reply.content.metric_records.get(keys.METRICS)
+        decision = metrics.get(keys.DECISION) if metrics else None
         return _DECISIONS.get(decision, "trained") if isinstance(decision, int) else "trained"
     return {MessageType.EVALUATE: "evaluated"}.get(kind, "answered")
 
 
 def _declined(reply: Message) -> str:
     """Return the data problem for which an answer declines the roll call; empty: none."""
-    info = reply.content.config_records.get(INFO) if reply.has_content() else None
-    return str(info.get(DATA_REFUSED, "")) if info else ""
+    info = reply.content.config_records.get(keys.INFO) if reply.has_content() else None
+    return str(info.get(keys.DATA_REFUSED, "")) if info else ""
 
 
 def _round(config: Mapping[str, object]) -> int:
     """Return the round that a message names; 0 where it names none."""
-    number = config.get(SERVER_ROUND)
+    number = config.get(keys.SERVER_ROUND)
     return number if isinstance(number, int) else 0
 
 

@@ -77,11 +77,12 @@ def local(
     against: Against = "",
 ) -> None:
     """Run a federation on this machine: a SuperLink and one real process per client, over gRPC."""
+    from fedappeal.cli.onlookers import onlookers_of
     from fedappeal.cli.results import report_run
     from fedappeal.cli.start import start_local
     from fedappeal.runs.launch.superlink import LocalProcesses
 
-    onlookers, settings = watching.onlookers(settings)
+    onlookers, settings = onlookers_of(watching, settings)
     path = start_local(settings, LocalProcesses(port, device), data_dir, onlookers, against)
     report_run(path, report)
 
@@ -155,6 +156,7 @@ def submit(
 ) -> None:
     """Start a run on a long-running SuperLink and wait for it; --out is a folder as the SuperLink sees it."""
     from client.process.heartbeat import Heartbeat
+    from fedappeal.cli.onlookers import onlookers_of
     from fedappeal.cli.results import report_run
     from fedappeal.cli.start import submit_run
     from fedappeal.flower.bundle import CLIENT_APP
@@ -162,7 +164,7 @@ def submit(
 
     launcher = Submission(remote_superlink(superlink, root_certificates), clientapp or CLIENT_APP, detach)
     beats = Heartbeat(Path(heartbeat).expanduser().absolute()) if heartbeat else None
-    onlookers, settings = watching.onlookers(settings, root_certificates=root_certificates, heartbeat=beats)
+    onlookers, settings = onlookers_of(watching, settings, root_certificates=root_certificates, heartbeat=beats)
     path = submit_run(settings, launcher, onlookers)
     report_run(path, report and not detach)
 
@@ -190,12 +192,13 @@ def simulate(
     against: Against = "",
 ) -> None:
     """Run a federation inside this process: the same apps, many virtual clients."""
+    from fedappeal.cli.onlookers import onlookers_of
     from fedappeal.cli.start import plan_against, report_unused, show_against, start_simulations
     from fedappeal.runs.launch.in_process import InProcess
     from fedappeal.runs.plan import swept_plans
     from fedappeal.simulation.options import Simulation
 
-    onlookers, settings = watching.onlookers(settings)
+    onlookers, settings = onlookers_of(watching, settings)
     machine = options.machine()
     plans = swept_plans(settings, sweep or [], str(settings.get("out", "")), machine.data_dir)
     report_unused(plans)

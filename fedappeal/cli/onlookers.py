@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from client.process.heartbeat import Heartbeat
+from fedappeal.cli.option_groups import WatchOptions
 from fedappeal.cli.page import NO_PAGE, PageOptions, shown_page
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.onlookers import INTERRUPTED, RunEnded, SeveralRuns
@@ -19,7 +20,7 @@ from fedappeal.views.terminal.progress import described, one_run, several_runs
 from fedappeal.views.terminal.shown import as_json, complain, say
 from fedappeal.views.terminal.view import RunView
 from fedappeal.views.tracking.following import all_tracked, tracked
-from fedappeal.views.tracking.tracker import MakeTracker
+from fedappeal.views.tracking.tracker import MakeTracker, chosen_trackers
 
 if TYPE_CHECKING:
     from fedappeal.federation.remote import RemoteSuperLink
@@ -137,6 +138,25 @@ class CommandOnlookers:
         """Write a sign of life."""
         if self.heartbeat is not None:
             self.heartbeat.beat(seconds)
+
+
+def onlookers_of(
+    options: WatchOptions, settings: Mapping[str, Any], **more: Any
+) -> tuple[CommandOnlookers, dict[str, Any]]:
+    """Return what looks on at a run, and the settings without those of trackers.
+
+    Args:
+        options: how the command follows the run.
+        settings: what the user wrote.
+        more: further fields of the onlookers.
+
+    Raises:
+        ConfigError: a tracker, one of its settings or a page that is not allowed.
+    """
+    trackers, others = chosen_trackers(options.track or (), settings)
+    page = PageOptions(options.page, options.page_published)
+    metrics = MetricsPort(options.metrics_port, options.metrics_address)
+    return CommandOnlookers(trackers, metrics, page, **more), others
 
 
 @dataclass(frozen=True)

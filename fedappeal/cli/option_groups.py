@@ -1,14 +1,12 @@
 """Options of the commands that take many, as classes: `with_groups` makes an option of each field."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from fedappeal.cli.onlookers import CommandOnlookers
     from fedappeal.runs.launch.in_process import Machine
 
 
@@ -52,26 +50,6 @@ class WatchOptions:
     metrics_address: MetricsAddress = "127.0.0.1"
     page: Page = ""
     page_published: PagePublished = ""
-
-    def onlookers(self, settings: Mapping[str, Any], **more: Any) -> "tuple[CommandOnlookers, dict[str, Any]]":
-        """Return what looks on at a run, and the settings without those of trackers.
-
-        Args:
-            settings: what the user wrote.
-            more: further fields of the onlookers.
-
-        Raises:
-            ConfigError: a tracker, one of its settings or a page that is not allowed.
-        """
-        from fedappeal.cli.onlookers import CommandOnlookers
-        from fedappeal.cli.page import PageOptions
-        from fedappeal.views.metrics.serving import MetricsPort
-        from fedappeal.views.tracking.tracker import chosen_trackers
-
-        trackers, others = chosen_trackers(self.track or (), settings)
-        page = PageOptions(self.page, self.page_published)
-        metrics = MetricsPort(self.metrics_port, self.metrics_address)
-        return CommandOnlookers(trackers, metrics, page, **more), others
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from fedappeal.studies.plan import Plan, make_plan
 from fedappeal.studies.record import Record, read_record
 from fedappeal.studies.verdict import check_statistics
 from fedappeal.views.comparison.measures import check_plots
+from fedappeal.views.comparison.table import print_tables
 from fedappeal.views.terminal.shown import complain, say
 
 
@@ -112,9 +113,7 @@ def _end(failed: Mapping[str, str], trouble: bool) -> None:
 
 def _report(page: Path, record: Record, trouble: str, console: Console) -> bool:
     """Print the tables and where the page is; return whether the figure could not be drawn."""
-    for table in all_tables(record):
-        for part in table.rich(console.width):
-            console.print(part)
+    print_tables(all_tables(record), console)
     say(console, "the page: ", (str(page), "bold"))
     if trouble:
         complain(f"the figure could not be drawn: {trouble}")
@@ -168,9 +167,7 @@ def write_again(results: Path) -> None:
 
 def _show(results: BenchResults, folder: Path, console: Console) -> None:
     results = bench_page.with_verdicts(results)
-    for table in bench_page.tables(results):
-        for part in table.rich(console.width):
-            console.print(part)
+    print_tables(bench_page.tables(results), console)
     folder.mkdir(parents=True, exist_ok=True)
     results.write(folder / RESULTS)
     say(console, "the page: ", (str(bench_page.write_page(results, folder)), "bold"))

@@ -15,7 +15,7 @@ from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import FORMATS, Format, left_out, text_of
 from fedappeal.views.comparison.measures import picture_bytes
 from fedappeal.views.comparison.result import compare_runs, read_runs
-from fedappeal.views.comparison.table import comparison_tables
+from fedappeal.views.comparison.table import comparison_tables, print_tables
 from fedappeal.views.report.report import ReportOptions, write_report
 from fedappeal.views.terminal.shown import complain, say
 
@@ -43,9 +43,7 @@ def show_comparison(paths: Sequence[Path], options: CompareOptions, console: Con
         sys.stdout.write(text)
         console = Console(highlight=False, stderr=True)  # standard output is for another program
     elif not options.to:
-        for table in comparison_tables(found):
-            for part in table.rich(console.width):
-                console.print(part)
+        print_tables(comparison_tables(found), console)
     for note in notes:
         say(console, note, soft_wrap=False)
     for what, path in (("table", options.output), ("picture", options.plot)):

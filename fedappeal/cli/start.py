@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from fedappeal.cli.onlookers import CommandOnlookers, ends
+from fedappeal.cli.onlookers import CommandOnlookers, ends, onlookers_of
 from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.options import plugin_options
 from fedappeal.core.plugins import HERE, current_folder_unsearched
@@ -76,7 +76,7 @@ def onlookers_to_resume(following: WatchOptions, written: Sequence[str]) -> Comm
     Raises:
         ConfigError: a name or setting that is not allowed, or a setting of something else.
     """
-    onlookers, others = following.onlookers(plugin_options(written))
+    onlookers, others = onlookers_of(following, plugin_options(written))
     if others:
         raise ConfigError(
             f"set = '{next(iter(others))}' is not allowed: a run continues with its settings; those of trackers "

@@ -8,7 +8,8 @@ that Flower's node authentication takes); its public half goes to the operator, 
 import datetime
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,7 +110,8 @@ def make_key(path: Path, name: str = "") -> Made:
     if public == path:
         raise ConfigError(f"'{path}' is not allowed: .pub is the ending of its public half")
     if present:
-        key = _read_client_key(path)
+        there = "is there and is not overwritten, but"
+        key = _read_key(path, load_ssh_private_key, f"{there} is no client's key", f"{there} holds no ECDSA key")
     else:
         key = ec.generate_private_key(ec.SECP384R1())
         replace_file(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), mode=_PRIVATE)
@@ -135,8 +137,7 @@ def new_authority(name: str, begin: datetime.datetime, end: datetime.datetime) -
     )
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     builder = (
-        _builder(name, key.public_key(), begin, end)
-        .issuer_name(_named(name))
+        _builder(name, None, key.public_key(), begin, end)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(identifier, critical=False)
@@ -154,8 +155,7 @@ def issue(
     """Issue a server certificate for the given names."""
     issuer = authority.key.public_key()
     builder = (
-        _builder("SuperLink", key.public_key(), begin, end)
-        .issuer_name(authority.certificate.subject)
+        _builder("SuperLink", authority.certificate.subject, key.public_key(), begin, end)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -195,13 +195,12 @@ def _server(folder: Path, authority: Authority, wanted: list[x509.GeneralName], 
     key = _read_pem_key(key_path) if key_path.exists() else None
     if path.exists():
         old = _read_certificate(path)
-        present = _names(old)
-        fits = (
-            key is not None
-            and old.public_key() == key.public_key()
-            and old.not_valid_after_utc - RENEW_BEFORE > _now()
-            and _is_signed_by(old, authority)
-        )
+        with suppress(x509.ExtensionNotFound):
+            present = list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        with suppress(Exception):  # cryptography raises what its back end does, where another has signed it
+            old.verify_directly_issued_by(authority.certificate)
+            known = key is not None and old.public_key() == key.public_key()
+            fits = known and old.not_valid_after_utc - RENEW_BEFORE > _now()
     names = list(dict.fromkeys([*present, *map(_general_name, ALWAYS), *wanted]))
     kept = fits and len(names) == len(present)
     end = min(_now() + datetime.timedelta(days=days), authority.certificate.not_valid_after_utc)
@@ -216,21 +215,6 @@ def _server(folder: Path, authority: Authority, wanted: list[x509.GeneralName], 
     return Made(path, kept, f"for {', '.join(str(name.value) for name in names)}; until {end:%Y-%m-%d}")
 
 
-def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
-    try:
-        return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    except x509.ExtensionNotFound:
-        return []
-
-
-def _is_signed_by(certificate: x509.Certificate, authority: Authority) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority.certificate)
-    except Exception:  # cryptography raises what its back end does
-        return False
-    return True
-
-
 def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
@@ -241,14 +225,16 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host.lower())
 
 
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
 def _builder(
-    name: str, key: ec.EllipticCurvePublicKey, begin: datetime.datetime, end: datetime.datetime
+    name: str,
+    issuer: x509.Name | None,
+    key: ec.EllipticCurvePublicKey,
+    begin: datetime.datetime,
+    end: datetime.datetime,
 ) -> x509.CertificateBuilder:
-    empty = x509.CertificateBuilder().subject_name(_named(name)).public_key(key)
+    """Return a certificate without extensions; its issuer, where there is none, is its own name."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    empty = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer or subject).public_key(key)
     return empty.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
 
 
@@ -260,22 +246,17 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _read_pem_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"'{path}' cannot be read as a private key: {_first_line(error)}") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"'{path}' holds no EC key")
-    return key
+    return _read_key(path, load_pem_private_key, "cannot be read as a private key", "holds no EC key")
 
 
-def _read_client_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _read_key(path: Path, load: Callable[..., object], unreadable: str, another: str) -> ec.EllipticCurvePrivateKey:
+    """Return a file's EC key; what is said of one that ``load`` cannot read, and of another kind, is given."""
     try:
-        key = load_ssh_private_key(path.read_bytes(), None)
+        key = load(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"'{path}' is there and is not overwritten, but is no client's key: {error}") from None
+        raise ConfigError(f"'{path}' {unreadable}: {_first_line(error)}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"'{path}' is there and is not overwritten, but holds no ECDSA key")
+        raise ConfigError(f"'{path}' {another}")
     return key
 
 

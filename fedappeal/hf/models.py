@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedappeal.hf.folder import ModelFolder
-from fedappeal.hf.task import TextSettings
+from fedappeal.hf.texts import TextSettings
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.models import seeded
 

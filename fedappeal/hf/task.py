@@ -12,58 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from pydantic import Field
 
-from fedappeal.core.plugins import PluginSettings
 from fedappeal.hf.folder import ModelFolder, inside, require
-from fedappeal.hf.texts import Table, read_table
+from fedappeal.hf.texts import Table, TextSettings, read_table
 from fedappeal.protocol.metric import Metric
-from fedappeal.settings.config import ConfigError, Count, CountOrZero, TaskSettings
-from fedappeal.tasks.partitions.assign import (
-    AUTO_PARTITION,
-    assign,
-    check_client,
-    draw_users,
-    flipped,
-    kept_rows,
-    split,
-)
+from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.partitions import assign
 from fedappeal.tasks.task import ClientData, Labels, Rows, Split, Structure, Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-
-class TextSettings(PluginSettings):
-    """Settings that all tasks on texts share.
-
-    Paths are relative to each machine's own ``data-dir``, and stay inside it: a run names files of a client's machine
-    only where its owner keeps what is for such runs.
-    """
-
-    model_dir: str = Field(
-        "", description="folder under data-dir with a model and its tokenizer, as transformers saves"
-    )
-    random_weights: bool = Field(
-        False, description="draw all weights from the seed: of the folder, config.json and tokenizer alone are read"
-    )
-    data: str = Field(
-        "", description="texts under data-dir: .csv, .jsonl, .parquet, or a folder that datasets saved (one split)"
-    )
-    text_column: str = Field("text", min_length=1, description="column of the texts")
-    client_column: str = Field(
-        "", description="column that says whose row it is, for partition = natural; empty: the rows are shared out"
-    )
-    max_length: Count = Field(128, description="tokens of each text: longer texts are cut, shorter ones padded")
-    lora_rank: CountOrZero = Field(
-        8, description="rank of the LoRA adapters; 0: none, all weights are trained and sent"
-    )
-    lora_alpha: Count = Field(16, description="scale of the adapters: they count alpha / rank times")
-    lora_targets: str = Field(
-        "",
-        description="layers with adapters, names by commas; empty: PEFT's for the model; all-linear: each linear one",
-    )
-    evaluation_batch: Count = Field(
-        64, description="texts a forward pass of an evaluation: bounds the memory it takes"
-    )
 
 
 class TextTask(Task):
@@ -160,11 +117,13 @@ class TextTask(Task):
             held: dict[str, list[int]] = {}
             for row, owner in enumerate(self.table.owners):
                 held.setdefault(owner, []).append(row)
-            chosen = draw_users(self.settings, {owner: len(rows) for owner, rows in held.items()}, "texts")
+            chosen = assign.draw_users(self.settings, {owner: len(rows) for owner, rows in held.items()}, "texts")
             return [np.array(held[owner], dtype=np.int64) for owner in chosen]
         settings = self.settings.model_copy(update={"partition": self.partition})
         labels = self.table.labels
-        return kept_rows(self.fingerprint, labels, lambda: assign(settings, labels, max(self.num_classes, 1)))
+        return assign.kept_rows(
+            self.fingerprint, labels, lambda: assign.assign(settings, labels, max(self.num_classes, 1))
+        )
 
     def load(self, client: int) -> ClientData:
         """Return one client's texts as token ids, on the CPU.
@@ -172,10 +131,10 @@ class TextTask(Task):
         Raises:
             ConfigError: there is no such client, or the data set cannot be read.
         """
-        check_client(self.settings, client)
-        flip = client in flipped(self.settings)
+        assign.check_client(self.settings, client)
+        flip = client in assign.flipped(self.settings)
         made = []
-        for part, rows in zip(("train", "test"), split(self.settings, client, self.rows[client]), strict=True):
+        for part, rows in zip(("train", "test"), assign.split(self.settings, client, self.rows[client]), strict=True):
             labels = self.table.labels[rows]
             if flip and (part == "train" or self.settings.flip_on == "both"):
                 labels = self.num_classes - 1 - labels
@@ -234,7 +193,7 @@ class TextClassification(TextTask):
     """One label a text, by a model of Hugging Face's transformers; LoRA unless told otherwise."""
 
     name = "hf-text"
-    auto_partition = AUTO_PARTITION
+    auto_partition = assign.AUTO_PARTITION
 
     class Settings(TextSettings):
         """Which texts, labels and model."""

@@ -6,12 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from types import FrameType
 
-from flwr.app import Context, RecordDict
-
-from client.app import client_app
 from client.data.cache import Cache, pick_device
 from client.participant import Participant
 from client.participation.behaviour import Device, Mixture, parts_of
@@ -19,15 +16,15 @@ from client.roster import Participants
 from client.training.models import BFLOAT16, arrays_of
 from fedappeal.core.local_rule import LocalTrainingSettings
 from fedappeal.record.folder import RunFolder
-from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.evaluation import BFloat16Participant, Flips
-from fedappeal.simulation.forms.choice import Choice, Problem, choose, form_of
-from fedappeal.simulation.forms.scheduler import BatchScheduler, ClientQueue, ThreadedScheduler
-from fedappeal.simulation.grid import FIRST_NODE, RUN, InProcessGrid, VirtualClients
+from fedappeal.simulation.forms.choice import Choice, Problem, choose
+from fedappeal.simulation.grid import FIRST_NODE, Contexts, VirtualClients, clients_here
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
-from fedappeal.simulation.process_wide import freeze_more, frozen_objects, single_threaded_workers, torch_threads
+from fedappeal.simulation.process_wide import freeze_more, torch_threads
+from fedappeal.simulation.workers.grid import clients_on_workers
 from fedappeal.system.process_end import terminals, write_nowhere
 from fedappeal.tasks.share import parts_of as parts_of_model
 from fedappeal.tasks.share import share_of
@@ -86,72 +83,6 @@ class VirtualClock:
     def _seconds_of(self, client: str) -> float:
         steps = self.training.steps(self.examples.get(client, 0))
         return self.device.seconds(self.seed, client, steps, self.size)
-
-
-@dataclass(frozen=True)
-class Contexts:
-    """Makes the contexts of a run's virtual clients.
-
-    Attributes:
-        plugins: the run's settings and plug-ins.
-        data_dir: folder with the data sets.
-        device: where data and models are.
-    """
-
-    plugins: Chosen
-    data_dir: str
-    device: str
-
-    @property
-    def clients(self) -> int:
-        """The number of clients, unseen ones among them."""
-        return self.plugins.config.clients + self.plugins.config.unseen_clients
-
-    @cached_property
-    def _node(self) -> dict[str, Scalar]:
-        return {
-            "num-partitions": self.clients,
-            "data-dir": self.data_dir,
-            "device": self.device,
-            "allow": ",".join(self.plugins.packages()),
-            "set": self.plugins.owner_files(),
-        }
-
-    @cached_property
-    def _told(self) -> dict[str, Scalar]:
-        return self.plugins.config.as_config()
-
-    def of(self, k: int) -> Context:
-        """Return the context of client k, without a record."""
-        return Context(RUN, FIRST_NODE + k, {"partition-id": k, **self._node}, RecordDict(), self._told)
-
-
-@contextmanager
-def clients_here(
-    contexts: Contexts, pool: ClientsData, cache: Cache, mode: str, threads: int, kind: Callable[..., Participant]
-) -> Iterator[tuple[InProcessGrid, Participants]]:
-    """Run with virtual clients in this process.
-
-    Args:
-        contexts: makes theirs.
-        pool: their data, of the run's task.
-        cache: what they share.
-        mode: ``layers``, ``vmap`` or ``sequential``.
-        threads: PyTorch threads.
-        kind: makes a participant.
-
-    Yields:
-        The grid that reaches them, and their participants.
-    """
-    form = form_of(mode, pool.task, cache.scratch_model(pool.task, contexts.plugins.config.seed, pool.device))
-    with single_threaded_workers(threads) as workers, frozen_objects():
-        scheduler: ClientQueue | None = None
-        if form:
-            scheduler = BatchScheduler(pool, form, workers)
-        elif workers:
-            scheduler = ThreadedScheduler(workers, threads)
-        participants = Participants(scheduler, pool.client, cache, kind)
-        yield InProcessGrid(client_app(participants), contexts.clients, contexts.of, scheduler), participants
 
 
 _DAY = 86_400.0
@@ -266,9 +197,7 @@ def _clients(
         with clients_here(contexts, pool, cache, mode, threads, kind) as (grid, participants):
             yield grid, participants, taken
         return
-    from fedappeal.simulation.workers import grid as workers
-
-    with workers.clients_on_workers(contexts, taken, folder) as shared_out:
+    with clients_on_workers(contexts, taken, folder) as shared_out:
         yield shared_out, None, taken
 
 

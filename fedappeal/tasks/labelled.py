@@ -11,17 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.settings.config import ConfigError, TaskSettings
-from fedappeal.tasks.partitions.assign import (
-    AUTO_PARTITION,
-    assign,
-    check,
-    check_client,
-    draw_users,
-    flipped,
-    kept_rows,
-    sizes,
-    split,
-)
+from fedappeal.tasks.partitions import assign
 from fedappeal.tasks.task import ClientData, Features, Labels, Normalisation, Pixels, Rows, Split, Task
 
 if TYPE_CHECKING:
@@ -52,7 +42,7 @@ class LabelledTask(Task):
     @cached_property
     def flipped(self) -> frozenset[int]:
         """The clients whose labels are flipped."""
-        return flipped(self.settings)
+        return assign.flipped(self.settings)
 
     def initial_model(self, seed: int) -> "nn.Module":
         """Return w_0 of the model that the settings name, on the CPU."""
@@ -73,9 +63,9 @@ class LabelledTask(Task):
         Raises:
             ConfigError: no such client, the data cannot be read, or they are not enough for the clients.
         """
-        check_client(self.settings, client)
+        assign.check_client(self.settings, client)
         x, y, rows = self.held_by(client)
-        train, test = split(self.settings, client, rows)
+        train, test = assign.split(self.settings, client, rows)
         flip = client in self.flipped
         on_test = flip and self.settings.flip_on == "both"
         return ClientData(self._split(x, y, train, flip), self._split(x, y, test, on_test))
@@ -108,7 +98,7 @@ class PartitionedTask(LabelledTask):
     scale: float
     mean: float
     std: float
-    auto_partition = AUTO_PARTITION
+    auto_partition = assign.AUTO_PARTITION
 
     @abstractmethod
     def check_data(self) -> None:
@@ -132,7 +122,7 @@ class PartitionedTask(LabelledTask):
         Raises:
             ConfigError: one line: as `check_data`, or a data set too small for the clients.
         """
-        check(self.settings, self.num_examples, self.num_classes)
+        assign.check(self.settings, self.num_examples, self.num_classes)
         self.check_data()
 
     @property
@@ -144,7 +134,9 @@ class PartitionedTask(LabelledTask):
     def rows(self) -> list[Rows]:
         """The data set's rows that each client holds, seen clients first."""
         _, labels = self.read()
-        return kept_rows(self.fingerprint, labels, lambda: assign(self.settings, labels, self.num_classes))
+        return assign.kept_rows(
+            self.fingerprint, labels, lambda: assign.assign(self.settings, labels, self.num_classes)
+        )
 
     def held_by(self, client: int) -> tuple[Pixels, Labels, Rows]:
         """Return all pixels and labels, and which of their rows a client holds."""
@@ -156,8 +148,8 @@ class PartitionedTask(LabelledTask):
 
     def counts(self, client: int) -> tuple[int, int]:
         """Return how many training and test examples a client has."""
-        check_client(self.settings, client)
-        return sizes(self.settings, len(self.rows[client]))
+        assign.check_client(self.settings, client)
+        return assign.sizes(self.settings, len(self.rows[client]))
 
     def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
         """Return a client's own pixels as `load` gives the data set's, scaled and normalised alike.
@@ -221,9 +213,9 @@ class NaturalTask(LabelledTask):
 
     def counts(self, client: int) -> tuple[int, int] | None:
         """Return how many training and test examples a client has; None: only reading all clients' tells."""
-        check_client(self.settings, client)
+        assign.check_client(self.settings, client)
         size = self.size_of(client)
-        return None if size is None else sizes(self.settings, size)
+        return None if size is None else assign.sizes(self.settings, size)
 
     def inputs(self, raw: NDArray[np.generic]) -> "Tensor":
         """Return a client's own inputs unchanged: word vectors' means, or features."""
@@ -267,4 +259,4 @@ class ByPerson(NaturalTask):
 
     def _drawn(self) -> list[str]:
         counts = {person: len(labels) for person, (_, labels) in self.held().items()}
-        return draw_users(self.settings, counts, self.things, self.people)
+        return assign.draw_users(self.settings, counts, self.things, self.people)

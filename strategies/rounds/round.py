@@ -1,7 +1,6 @@
 """One round as an object: its record, the model, what clients are told, their checked replies; and hooks of a run."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.protocol.foreign_text import one_line
-from fedappeal.protocol.keys import DataProblem, Decision
+from fedappeal.protocol.keys import DataProblem
 from fedappeal.protocol.packing import Layout, array_record, view
 from fedappeal.settings.config import Scalar
 from strategies.rounds.exchange.members import Member, Members
+from strategies.rounds.reply import Model as Model
+from strategies.rounds.reply import Reply as Reply
+from strategies.rounds.reply import claim as claim
+from strategies.rounds.reply import log as log
 from strategies.rounds.sums.influence import Bounds
-from strategies.rounds.sums.weighted_sum import Refused, WeightedSum
+from strategies.rounds.sums.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, RecordDict
-
-    Model = ArrayRecord
-else:
-    Model = Any  # where settings are read, Flower need not be loaded
 
 
 class Kept(Enum):
@@ -174,58 +173,6 @@ class Hooks:
 
 Layers = Mapping[str, NDArray[Any]]
 """A model's parameters and buffers by name."""
-
-
-def log(value: float) -> float:
-    """Return the logarithm of a number of at least 0; minus infinity for 0."""
-    return math.log(value) if value else -math.inf
-
-
-def claim(metrics: Mapping[str, Any], key: str, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return a number that a client reported, if it is there and inside its bounds.
-
-    Raises:
-        Refused: otherwise.
-    """
-    if key not in metrics:
-        raise Refused(f"reply has no '{key}'")
-    value = float(metrics[key])
-    if not low <= value <= high:
-        raise Refused(f"{key} = {value} is not allowed: {low} to {high}")
-    return value
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A checked reply to TRAIN.
-
-    Attributes:
-        member: the client.
-        decision: what it decided.
-        num_examples: training examples that it claims, at least 1.
-        metrics: all that it reported; every number is finite.
-        arrays: its model or gradient; empty where it did not join.
-        records: the further ArrayRecords that were asked for, where it joined.
-        counts: share of its weight that counts; less than 1 where its influence is bounded.
-        sent: its model or gradient as it was sent, where its influence is bounded.
-    """
-
-    member: Member
-    decision: Decision
-    num_examples: int
-    metrics: Mapping[str, Any]
-    arrays: Model
-    records: Mapping[str, Model] = field(default_factory=dict)
-    counts: float = 1.0
-    sent: Model | None = None
-
-    def claim(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
-        """Return a number that the client reported, if it is there and inside its bounds.
-
-        Raises:
-            Refused: otherwise.
-        """
-        return claim(self.metrics, key, low, high)
 
 
 _ENOUGH = 3

@@ -14,8 +14,7 @@ from flwr.app import ArrayRecord, Context, Error, Message
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Elsewhere, Kept, Part, Sums, model_of, record_elsewhere, view
 from fedappeal.record.folder import RunFolder
-from fedappeal.simulation.engine import Contexts
-from fedappeal.simulation.grid import FIRST_NODE, VirtualClients
+from fedappeal.simulation.grid import FIRST_NODE, Contexts, VirtualClients
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers import worker
 from fedappeal.simulation.workers.cluster import RayWorker, WorkerLost, check_workers, ray_cluster, room_for
@@ -277,11 +276,7 @@ def clients_on_workers(contexts: Contexts, simulation: Simulation, folder: RunFo
     check_workers(simulation.workers, plugins.config)
     path = () if options.address else tuple(sys.path)
     threads = simulation.threads or max(1, int(options.cpus))
-    job = worker.WorkerJob(
-        *(plugins.config, plugins.given, simulation.mode, contexts.device, contexts.data_dir, threads),
-        keeps=sums_suffice(plugins),
-        path=path,
-    )
+    job = worker.WorkerJob(contexts, simulation.mode, threads, sums_suffice(plugins), path)
     with ExitStack() as stack:
         ray = stack.enter_context(ray_cluster(options, simulation.workers))
         number = min(simulation.workers or sum(bool(node["Alive"]) for node in ray.nodes()), contexts.clients)

@@ -13,12 +13,9 @@ from client.participant import Participant
 from fedappeal.core.plugins import Allowed
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Form, Sums, content_size, model_of, view
-from fedappeal.settings.config import RunConfig
-from fedappeal.simulation.engine import Contexts, clients_here
-from fedappeal.simulation.grid import FIRST_NODE, InProcessGrid
+from fedappeal.simulation.grid import FIRST_NODE, Contexts, InProcessGrid, clients_here
 from fedappeal.simulation.pool import Pool
 from fedappeal.simulation.process_wide import torch_threads
-from server.build import Given, chosen
 from strategies.rounds.sums.influence import zeros_like
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused, WeightedSum
 
@@ -50,21 +47,15 @@ class WorkerJob:
     """What a worker is made of.
 
     Attributes:
-        config: the run's settings.
-        given: objects in place of names.
+        contexts: make its clients'; their device and folder are the same on each machine.
         mode: ``layers``, ``vmap`` or ``sequential``.
-        device: where data and models are.
-        data_dir: folder with the data sets, the same on each machine.
         threads: PyTorch threads.
         keeps: whether models stay here, and are added up here.
         path: where the program that starts it finds its modules.
     """
 
-    config: RunConfig
-    given: Given
+    contexts: Contexts
     mode: str
-    device: str
-    data_dir: str
     threads: int
     keeps: bool = False
     path: tuple[str, ...] = ()
@@ -130,20 +121,19 @@ class EngineWorker:
         self._job = job
         self._stack = ExitStack()
         self._threads = self._stack.enter_context(torch_threads(job.threads))
-        self._plugins = chosen(job.config, job.given)
-        self._cache = Cache(job.given.task, job.given.strategy_of)
+        given = job.contexts.plugins.given
+        self._cache = Cache(given.task, given.strategy_of)
         self._clients: dict[int, _Clients] = {}
         self._held: dict[Key, tuple[ArrayRecord, ArrayRecord]] = {}
         """Models that stay, and the ones that were sent."""
 
     def place(self, clients: Sequence[int]) -> None:
         """Take clients in, with their data."""
-        job, device = self._job, pick_device(self._job.device)
-        allowed = Allowed.of(self._plugins.packages())
-        task = self._cache.task(job.config.task_settings(), job.data_dir, allowed)
-        contexts = Contexts(self._plugins, job.data_dir, str(device))
-        pool = Pool(task, sorted(clients), device, job.config.holds_out)
-        here = clients_here(contexts, pool, self._cache, job.mode, self._threads, Participant)
+        contexts, config = self._job.contexts, self._job.contexts.plugins.config
+        allowed = Allowed.of(contexts.plugins.packages())
+        task = self._cache.task(config.task_settings(), contexts.data_dir, allowed)
+        pool = Pool(task, sorted(clients), pick_device(contexts.device), config.holds_out)
+        here = clients_here(contexts, pool, self._cache, self._job.mode, self._threads, Participant)
         placed = _Clients(self._stack.enter_context(here)[0])
         self._clients |= dict.fromkeys((FIRST_NODE + k for k in clients), placed)
 

@@ -1,9 +1,10 @@
 """Tables of texts, for the terminal and as Markdown, and those of a comparison: means by group, differences."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -101,6 +102,13 @@ class Table:
         cells = [self.header, tuple(align)]
         cells += [(f"**{row[0]}**", *[""] * (len(self.header) - 1)) if len(row) == 1 else row for row in self.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
+
+
+def print_tables(tables: Iterable[Table], console: Console) -> None:
+    """Print tables as wide as the console is."""
+    for table in tables:
+        for part in table.rich(console.width):
+            console.print(part)
 
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:

@@ -35,12 +35,11 @@ from numpy.typing import NDArray
 
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Sums, array_record, record_of_arrays, serialised, view
+from strategies.rounds.reply import Reply
 from strategies.rounds.sums.weighted_sum import Refused, WeightedSum
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
-
-    from strategies.rounds.round import Reply
 
 
 _BLOCK = 1 << 15
@@ -188,7 +187,7 @@ class Medians:
 class Sent:
     """A joined reply, the logarithms of its weight and of its updates' norms, and whether it is within the bounds."""
 
-    reply: "Reply"
+    reply: Reply
     values: Mapping[str, float]
     within: bool = False
 
@@ -253,7 +252,7 @@ class Bounds:
         self._sent: dict[str, Mapping[str, float]] = {}
         self._held: list[Sent] = []
 
-    def admit(self, reply: "Reply", log_weight: float, unit: float = 1.0) -> list[Sent]:
+    def admit(self, reply: Reply, log_weight: float, unit: float = 1.0) -> list[Sent]:
         """Take in a joined reply that fits the model; return the replies that count from now on, for `bounded`.
 
         Args:
@@ -277,7 +276,7 @@ class Bounds:
         released, self._held = self._held, []
         return released
 
-    def bounded(self, sent: Sent) -> "Reply":
+    def bounded(self, sent: Sent) -> Reply:
         """Return a reply as it counts.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedappeal.record.folder import RunFolder
-from fedappeal.simulation.engine import Contexts
+from fedappeal.simulation.grid import Contexts
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import WorkerLost
 from fedappeal.simulation.workers.grid import Crew, Remote, WorkersGrid, sums_suffice
@@ -68,7 +68,7 @@ class Workers:
     def clients(self, contexts: Contexts, simulation: Simulation, folder: RunFolder) -> Iterator[WorkersGrid]:
         plugins = contexts.plugins
         keeps = sums_suffice(plugins) if self.keeps is None else self.keeps
-        job = WorkerJob(plugins.config, plugins.given, simulation.mode, "cpu", contexts.data_dir, 1, keeps)
+        job = WorkerJob(contexts, simulation.mode, 1, keeps)
 
         def dies(k: int) -> Callable[[str, int], str]:
             return lambda method, count: self.dies(k, method, count)
@@ -91,5 +91,5 @@ class Workers:
 def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Workers:
     """Let simulations with workers have these."""
     made = Workers()
-    monkeypatch.setattr("fedappeal.simulation.workers.grid.clients_on_workers", made.clients)
+    monkeypatch.setattr("fedappeal.simulation.engine.clients_on_workers", made.clients)
     return made

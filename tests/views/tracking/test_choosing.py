@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import fedappeal
-from fedappeal.cli.onlookers import CommandOnlookers
+from fedappeal.cli.onlookers import CommandOnlookers, onlookers_of
 from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.start import onlookers_to_resume, resume_run, start_local, submit_run
 from fedappeal.federation.remote import RemoteSuperLink
@@ -47,7 +47,7 @@ def own_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def followed(tracker: str) -> CommandOnlookers:
-    return WatchOptions([tracker]).onlookers({})[0]
+    return onlookers_of(WatchOptions([tracker]), {})[0]
 
 
 def test_settings_of_trackers_are_taken_out_of_the_runs() -> None:

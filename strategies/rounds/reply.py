@@ -1,0 +1,69 @@
+"""A client's checked reply to TRAIN, and the numbers that it claims."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fedappeal.protocol.keys import Decision
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.sums.weighted_sum import Refused
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord
+
+    Model = ArrayRecord
+else:
+    Model = Any  # where settings are read, Flower need not be loaded
+
+
+def log(value: float) -> float:
+    """Return the logarithm of a number of at least 0; minus infinity for 0."""
+    return math.log(value) if value else -math.inf
+
+
+def claim(metrics: Mapping[str, Any], key: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return a number that a client reported, if it is there and inside its bounds.
+
+    Raises:
+        Refused: otherwise.
+    """
+    if key not in metrics:
+        raise Refused(f"reply has no '{key}'")
+    value = float(metrics[key])
+    if not low <= value <= high:
+        raise Refused(f"{key} = {value} is not allowed: {low} to {high}")
+    return value
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A checked reply to TRAIN.
+
+    Attributes:
+        member: the client.
+        decision: what it decided.
+        num_examples: training examples that it claims, at least 1.
+        metrics: all that it reported; every number is finite.
+        arrays: its model or gradient; empty where it did not join.
+        records: the further ArrayRecords that were asked for, where it joined.
+        counts: share of its weight that counts; less than 1 where its influence is bounded.
+        sent: its model or gradient as it was sent, where its influence is bounded.
+    """
+
+    member: Member
+    decision: Decision
+    num_examples: int
+    metrics: Mapping[str, Any]
+    arrays: Model
+    records: Mapping[str, Model] = field(default_factory=dict)
+    counts: float = 1.0
+    sent: Model | None = None
+
+    def claim(self, key: str, low: float = -math.inf, high: float = math.inf) -> float:
+        """Return a number that the client reported, if it is there and inside its bounds.
+
+        Raises:
+            Refused: otherwise.
+        """
+        return claim(self.metrics, key, low, high)
