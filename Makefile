@@ -1,5 +1,6 @@
 # make demo   set up and run a federation of real client processes over gRPC on this machine
 # make test   set up and run the tests
+# make test-newest  set up the newest Flower that this runs on in .venv-newest, and run what speaks to Flower there
 # make test-wheel    set up, build the wheel, and run the notebook in a clean environment with it
 # make test-hostile  set up and attack federations of real processes, as one member, neighbour or server could
 # make test-docker   set up and run the tests with real containers (needs Docker with Compose)
@@ -14,6 +15,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+NEWEST := .venv-newest
 READY := $(VENV)/ready
 
 TASK ?= digits
@@ -32,7 +34,7 @@ SOAK_LOCAL_KILLS ?= 50
 SOAK_SIGNALS ?= 1
 MUTANTS ?= 300
 
-.PHONY: setup demo test test-docker test-reproduce test-wheel test-hostile soak mutants lint types check docs audit sbom requirements clean
+.PHONY: setup newest demo test test-newest test-docker test-reproduce test-wheel test-hostile soak mutants lint types check docs audit sbom requirements clean
 
 setup: $(READY)
 
@@ -47,12 +49,26 @@ $(READY): requirements.txt docker/installer.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
+# A second environment, with the newest Flower; what both have comes from uv's cache.
+newest: $(NEWEST)/ready
+
+$(NEWEST)/ready: $(READY) requirements-newest.txt
+	@test -x $(NEWEST)/bin/python || $(PYTHON) -m venv --without-pip $(NEWEST)
+	@$(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python --no-build --require-hashes -r requirements-newest.txt
+	@$(BIN)/uv pip install --quiet --python $(NEWEST)/bin/python --no-deps --no-build-isolation --editable .
+	@touch $(NEWEST)/ready
+
 demo: setup
 	@$(BIN)/fedappeal local --strategy $(STRATEGY) --task $(TASK) --clients $(CLIENTS) --rounds $(ROUNDS) --seed $(SEED) --page 0 --against $(AGAINST) $(ARGS)
 
 # Many tests wait for real processes: two workers take little more than half of the time of one.
 test: setup
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+# Both environments' Flowers meet in some of these tests.
+test-newest: newest
+	@FEDAPPEAL_OTHER_FLOWER=$(abspath $(BIN)/python) \
+	  $(NEWEST)/bin/python -m pytest tests/flower tests/federation tests/e2e -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Every experiment in its short form.
 test-reproduce: setup
@@ -116,9 +132,10 @@ sbom: setup
 PIN = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
   --no-annotate --quiet $(ARGS)
 requirements: setup
-	@$(PIN) pyproject.toml --extra dev --group build --output-file requirements.txt
-	@$(PIN) pyproject.toml --extra data --extra report --extra metrics --constraint requirements.txt --output-file docker/requirements.txt
+	@echo "flwr==1.39.*" | $(PIN) pyproject.toml - --extra dev --group build --output-file requirements.txt
+	@echo "flwr==1.42.*" | $(PIN) pyproject.toml - --extra dev --group build --output-file requirements-newest.txt
+	@$(PIN) pyproject.toml --extra data --extra report --extra metrics --constraint requirements-newest.txt --output-file docker/requirements.txt
 	@$(PIN) --group build --constraint requirements.txt --output-file docker/installer.txt
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

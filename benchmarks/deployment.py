@@ -22,13 +22,13 @@ _FMNIST = f"--task fmnist --strategy maxfl {_SHARED} --clients {CLIENTS} --min-c
 
 
 @contextmanager
-def supernode(home: Path, number: int, fleet_address: str) -> Iterator[None]:
+def supernode(home: Path, number: int, address: str) -> Iterator[None]:
     """Run one of Flower's SuperNodes until the end of the ``with`` statement."""
     home.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     programs = Path(sys.executable).parent
-    words = [str(programs / "flower-supernode"), "--insecure", "--superlink", fleet_address]
+    words = [str(programs / "flower-supernode"), "--insecure", "--superlink", address]
     words += ["--node-config", f"partition-id={number} num-partitions={CLIENTS}", "--host", "127.0.0.1"]
     path = {"PATH": os.pathsep.join((str(programs), os.environ["PATH"])), "PYTHONPATH": str(ROOT)}
     environment = {**os.environ, **path, "FLWR_HOME": str(home), "OMP_NUM_THREADS": "1"}
@@ -47,7 +47,7 @@ def stock(words: str, rounds: int) -> Figures:
 
     with TemporaryDirectory() as scratch, SuperLink(Path(scratch) / "superlink") as superlink, ExitStack() as nodes:
         for number in range(CLIENTS):
-            nodes.enter_context(supernode(Path(scratch) / f"node{number}", number, superlink.fleet_address))
+            nodes.enter_context(supernode(Path(scratch) / f"node{number}", number, superlink.stock_address))
         return command(f"submit --superlink {superlink.control_address} --no-report {words}", min(rounds, 4))
 
 

@@ -17,6 +17,7 @@ import psutil
 
 from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
+from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, SUPPORTED
 from fedappeal.system.files import private_folder, private_log
 from fedappeal.system.process_end import end_with_parent
 from fedappeal.system.socket_owner import NotTold, is_told, listener_of
@@ -71,6 +72,11 @@ class SuperLink:
         if self._process is None:
             raise SuperLinkError("the SuperLink was not started")
         return self._process.pid
+
+    @property
+    def stock_address(self) -> str:
+        """Where a stock SuperNode of the same Flower connects."""
+        return self.control_address if SUPERNODE_SPEAKS_HTTP else self.fleet_address
 
     @property
     def alive(self) -> bool:
@@ -204,7 +210,7 @@ def _flower_command(name: str) -> Path:
     beside = Path(sys.executable).parent / name
     command = beside if beside.is_file() else shutil.which(name)
     if not command:
-        raise SuperLinkError(f"the command {name} was not found: install flwr>=1.39,<1.40")
+        raise SuperLinkError(f"the command {name} was not found: install {SUPPORTED}")
     return Path(command)
 
 

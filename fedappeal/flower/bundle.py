@@ -14,6 +14,7 @@ from flwr.app import UserConfig
 from flwr.cli.build import build_fab_from_files
 from flwr.common.config import flatten_dict, fuse_dicts, get_fab_config
 
+from fedappeal.flower import versions
 from fedappeal.system.versions import FEDAPPEAL
 
 SERVER_APP = "server.app:app"
@@ -21,8 +22,6 @@ CLIENT_APP = "client.app:app"
 _PROJECT = "fedappeal"
 _LICENSE = "Settings of one run. The code that runs is the installed fedappeal package, under its own license.\n"
 """Text of the license file, which format 1 insists on."""
-FLOWER_DEPENDENCY = "flwr>=1.39,<1.40"
-_FLOWER_TARGET = "1.39.0"
 _FORMAT = 1
 _LARGEST_SETTINGS = 2**20
 
@@ -65,10 +64,10 @@ def build_fab(
         "project.version": version,
         "project.description": "Settings of one fedappeal run",
         "project.license.file": "LICENSE",
-        "project.dependencies": [FLOWER_DEPENDENCY],
+        "project.dependencies": [versions.SUPPORTED],
         "tool.flwr.app.publisher": _PROJECT,
         "tool.flwr.app.fab-format-version": _FORMAT,
-        "tool.flwr.app.flwr-version-target": _FLOWER_TARGET,
+        "tool.flwr.app.flwr-version-target": versions.OLDEST,
         "tool.flwr.app.components": {"serverapp": serverapp, "clientapp": clientapp},
         "tool.flwr.app.config": nested(config),
     }

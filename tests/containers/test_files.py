@@ -8,6 +8,7 @@ import pytest
 
 from fedappeal.containers.prepare import OWNED
 
+LOCKS = ["requirements.txt", "requirements-newest.txt", "docker/requirements.txt", "docker/installer.txt"]
 ROOT = Path(__file__).parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 EXAMPLE = (ROOT / ".env.example").read_text()
@@ -102,7 +103,7 @@ def test_every_folder_that_is_prepared_is_a_volume_and_one_container_alone_has_t
 
 
 def test_the_image_is_made_of_the_same_versions_and_of_no_tools() -> None:
-    image, everything = pins("docker/requirements.txt"), pins("requirements.txt")
+    image, everything = pins("docker/requirements.txt"), pins("requirements-newest.txt")
     versions = {name: pin.partition(" ;")[0] for name, pin in everything.items()}  # who needs it may differ
     assert {name: versions[name] for name in image} == {name: pin.partition(" ;")[0] for name, pin in image.items()}
     assert {"flwr", "torch", "torchvision", "scikit-learn", "flwr-datasets"} <= set(image)
@@ -115,7 +116,7 @@ def test_the_installer_and_the_build_tool_are_of_the_same_versions() -> None:
     assert installer == {name: everything[name] for name in installer}
 
 
-@pytest.mark.parametrize("path", ["requirements.txt", "docker/requirements.txt", "docker/installer.txt"])
+@pytest.mark.parametrize("path", LOCKS)
 def test_every_package_is_pinned_with_hashes_and_no_address_is_named(path: str) -> None:
     text = (ROOT / path).read_text()
     assert text.endswith("\n")

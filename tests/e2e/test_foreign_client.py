@@ -57,7 +57,7 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
         nodes = [
             marked.start(
                 str(BIN / "flower-supernode"),
-                *("--insecure", "--superlink", superlink.fleet_address, "--host", "127.0.0.1"),
+                *("--insecure", "--superlink", superlink.stock_address, "--host", "127.0.0.1"),
                 *("--port", str(free_port()), "--node-config", f"partition-id={k} num-partitions=2"),
                 log=tmp_path / f"supernode{k}.log",
                 env=env,

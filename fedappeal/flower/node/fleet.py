@@ -1,6 +1,6 @@
 """The Fleet API, over which nodes speak to a SuperLink: what its calls return and raise, whatever carries them.
 
-`fleet_grpc` carries them over gRPC, as Flower 1.39 does; Flower 1.40 and later carry the same calls over HTTP.
+`fleet_grpc` carries them over gRPC; a stock SuperNode of Flower 1.40 and later carries the same calls over HTTP.
 """
 
 from collections.abc import Mapping

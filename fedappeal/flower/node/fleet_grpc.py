@@ -1,4 +1,4 @@
-"""The Fleet API over gRPC (Flower 1.39): signed calls, each ending in an answer or in one of the errors of `fleet`.
+"""The Fleet API over gRPC: signed calls, each ending in an answer or in one of the errors of `fleet`.
 
 It calls `FleetStub` itself instead of Flower's `grpc_request_response`. That one retries for ever and hides the
 reason, ends the whole process where an activation is refused (``flwr_exit``) or a node id is not known (it sends

@@ -15,7 +15,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
@@ -24,14 +23,13 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink import config_loader
 
 from fedappeal.flower.processes import replace_name
+from fedappeal.flower.versions import fleet_handlers
 
 REMEMBERED = 0.25
 """Seconds for which an answer is remembered."""
 TRAFFIC_EVERY = 1.0
 """Seconds between two additions to the runs' traffic."""
 _MOST = 10_000
-
-message_handler: Any = import_module("flwr.server.superlink.fleet.message_handler.message_handler")
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -115,7 +113,8 @@ def spare_sql(state: Any) -> None:
         return
     nodes: Remembered[bytes, int | None] = Remembered()
     runs: Remembered[tuple[int, tuple[str, ...]], str | None] = Remembered()
-    node_id_of, delete_node, check = state.get_node_id_by_public_key, state.delete_node, message_handler.check_abort
+    handlers = fleet_handlers()
+    node_id_of, delete_node, check = state.get_node_id_by_public_key, state.delete_node, handlers.check_abort
 
     def node_id(public_key: bytes) -> int | None:
         return nodes.get(public_key, lambda: node_id_of(public_key), lambda node: node is not None)
@@ -134,7 +133,7 @@ def spare_sql(state: Any) -> None:
     replace_name(state, "get_node_id_by_public_key", node_id)
     replace_name(state, "delete_node", delete)
     replace_name(state, "store_traffic", traffic.add)
-    replace_name(message_handler, "check_abort", check_abort)
+    replace_name(handlers, "check_abort", check_abort)
     threading.Thread(target=traffic.write_always, name="traffic", daemon=True).start()
 
 

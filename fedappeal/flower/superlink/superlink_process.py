@@ -34,6 +34,7 @@ from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.spared_sql import spare_superlink
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.superlink.superlink_log import Seldom
+from fedappeal.flower.versions import serve_fleet_by_grpc
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.socket_owner import Address, NotTold, peer_of
 from fedappeal.system.tuning import return_freed_memory
@@ -210,6 +211,7 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
             "run code"
         )
     os.environ.pop(FLWR_INTERNAL_GRPC_CONTROL_API, None)  # a second Control API, by gRPC
+    serve_fleet_by_grpc()
     if guarded:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
         middleware = extensions.get_middleware

@@ -3,7 +3,6 @@
 import socket
 import time
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,6 @@ MODEL = np.arange(1000, dtype=np.float32)
 
 def train(node: int, ttl: float = 60.0) -> Message:
     return Message(RecordDict({"arrays": ArrayRecord({"w": Array(MODEL)})}), node, "train", ttl=ttl, group_id="3")
-
-
-def test_the_installed_flower_listens_with_grpc() -> None:
-    """Flower 1.40 and later listen with HTTP only: then there has to be a second transport."""
-    assert version("flwr").startswith("1.39.")
 
 
 def test_over_tls_a_missing_ca_means_the_systems() -> None:

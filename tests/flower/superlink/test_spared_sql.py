@@ -25,18 +25,19 @@ from fedappeal.flower.superlink.spared_sql import (
     REMEMBERED,
     Remembered,
     Traffic,
-    message_handler,
     spare_sql,
     spare_superlink,
 )
+from fedappeal.flower.versions import fleet_handlers
 
+HANDLERS = fleet_handlers()
 ABORT = [Status.PENDING, Status.STARTING, Status.FINISHED]
 
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A link state in a database that is spared, whose traffic is written when the test says so."""
-    monkeypatch.setattr(message_handler, "check_abort", message_handler.check_abort)  # put back after the test
+    monkeypatch.setattr(HANDLERS, "check_abort", HANDLERS.check_abort)  # put back after the test
     monkeypatch.setattr(spared_sql, "TRAFFIC_EVERY", 3600.0)
     database = str(tmp_path / "state.db")
     made: Any = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory()).state()
@@ -74,11 +75,11 @@ def test_what_requests_repeat_is_asked_once(state: Any, statements: list[str]) -
         assert state.get_node_id_by_public_key(b"key") == node
     assert len(statements) == 1
     statements.clear()
-    assert message_handler.check_abort(run_id, ABORT, state) is None
+    assert HANDLERS.check_abort(run_id, ABORT, state) is None
     asked = len(statements)
     assert asked > 1, "Flower ends expired tasks first"
     for _ in range(5):
-        assert message_handler.check_abort(run_id, ABORT, state) is None
+        assert HANDLERS.check_abort(run_id, ABORT, state) is None
     assert len(statements) == asked
 
 
@@ -94,10 +95,10 @@ def test_a_run_that_has_ended_is_refused_once_the_answer_is_forgotten(
     state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id, task = run_of(state)
-    assert message_handler.check_abort(run_id, ABORT, state) is None
+    assert HANDLERS.check_abort(run_id, ABORT, state) is None
     state.finish_task(task, sub_status="completed", details="")
     monkeypatch.setattr(Remembered, "get", lambda self, key, ask, lasting: ask())
-    assert message_handler.check_abort(run_id, ABORT, state) == "Run is finished."
+    assert HANDLERS.check_abort(run_id, ABORT, state) == "Run is finished."
 
 
 def test_answers_are_remembered_for_a_short_time_and_refusals_are_not() -> None:
@@ -159,10 +160,10 @@ def test_the_traffic_of_a_run_that_is_not_known_fails_no_other_one() -> None:
 
 def test_a_state_in_memory_is_left_alone() -> None:
     made: Any = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory()).state()
-    check = message_handler.check_abort
+    check = HANDLERS.check_abort
     spare_sql(made)
     assert "store_traffic" not in vars(made)
-    assert message_handler.check_abort is check
+    assert HANDLERS.check_abort is check
 
 
 def test_messages_are_kept_in_memory_and_nodes_outlive_it(state: Any, statements: list[str], tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_messages_are_kept_in_memory_and_nodes_outlive_it(state: Any, statements
     assert after.get_node_id_by_public_key(b"key") == node
     pull = PullMessagesRequest(node=Node(node_id=node))
     for _ in range(2):  # a message whose objects are lost is dropped
-        assert not message_handler.pull_messages(pull, after, after.object_store).messages_list
+        assert not HANDLERS.pull_messages(pull, after, after.object_store).messages_list
 
 
 def test_it_replaces_what_flower_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +195,6 @@ def test_it_replaces_what_flower_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     spare_superlink()
     factory: Any = config_loader.ObjectStoreFactory
     assert isinstance(factory("state.db").store(), InMemoryObjectStore)
-    for handler in (message_handler.pull_object, message_handler.push_object, message_handler.push_messages):
+    for handler in (HANDLERS.pull_object, HANDLERS.push_object, HANDLERS.push_messages):
         assert "check_abort(" in inspect.getsource(handler)
         assert "state.store_traffic(" in inspect.getsource(handler)

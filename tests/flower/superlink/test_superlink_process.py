@@ -14,6 +14,7 @@ from flwr.superlink import extensions, main
 from fedappeal.flower.superlink import superlink_process
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.superlink.superlink_process import OwnUserInterceptor, OwnUserOnly, Ports, run_superlink
+from fedappeal.flower.versions import GRPC_FLEET
 from fedappeal.settings.config import ConfigError
 
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")
@@ -28,6 +29,7 @@ class Started:
         self.apps: list[Any] = list(main._get_middleware())
         self.proxy_headers = getattr(flower.uvicorn.run, "keywords", {})
         self.grpc_control = os.environ.get(FLWR_INTERNAL_GRPC_CONTROL_API)
+        self.grpc_fleet = os.environ.get(GRPC_FLEET)
         self.superexec = flower.subprocess.Popen
         flower._run_fleet_api_grpc_rere(objectstore_factory=_Store(), interceptors=["Flower's"])
 
@@ -53,6 +55,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setenv(FLWR_INTERNAL_GRPC_CONTROL_API, "1")
+    monkeypatch.setenv(GRPC_FLEET, "0")
     return found
 
 
@@ -92,7 +95,7 @@ def test_a_guarded_superlink_is_started_behind_its_doors(started: list[Started],
     assert start.arguments == ["flower-superlink", *OPTIONS]
     assert start.apps[0].cls is OwnUserOnly
     assert start.proxy_headers == {"proxy_headers": False}
-    assert start.grpc_control is None
+    assert (start.grpc_control, start.grpc_fleet) == (None, "1")
     assert isinstance(fleet[0], OwnUserInterceptor)
     assert fleet[1:] == ["Flower's"]
     assert start.superexec is SuperExec
