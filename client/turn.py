@@ -17,11 +17,11 @@ from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, model_of
 from fedappeal.settings.config import ConfigError, Scalar, section
-from fedappeal.tasks import TASKS, find_task
+from fedappeal.tasks import MODELS, TASKS, find_task
 from fedappeal.tasks.share import share_of
 
 _FIND: dict[str, Callable[[str, Allowed], object]] = {registry.kind: registry.load for registry in REGISTRIES}
-_FIND[TASKS.kind] = find_task
+_FIND |= {TASKS.kind: find_task, MODELS.kind: MODELS.find}
 """By kind: returns the plug-in of a name, and nothing else that has one: what it is goes to the server."""
 NO_STRATEGY = ClientSide()
 """Strategy of messages that name none: a trained model, and no report."""

@@ -22,7 +22,7 @@ from fedappeal.core.requirement import METRIC, RequirementKind
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.rounds import AUTO
 from fedappeal.settings.training import LearningRateSchedule
-from fedappeal.tasks import TASKS, load_task
+from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
 from fedappeal.tasks.task import Task
 from strategies.rounds.shared import SharedSettings
 from strategies.rounds.strategy import Strategy
@@ -81,6 +81,7 @@ class Chosen:
         policies: what clients do whose owner says nothing, by name; their behaviours too.
         rule: how they train.
         requirement: where their rho_k comes from.
+        model: what makes a model of the author's own; None: the model is fedappeal's, a library's or an object.
     """
 
     config: RunConfig
@@ -90,6 +91,7 @@ class Chosen:
     policies: dict[str, type[Policy]]
     rule: type[LocalRule]
     requirement: type[RequirementKind]
+    model: Any = None
 
     def __reduce__(self) -> Any:
         """Another process resolves the plug-ins again."""
@@ -182,6 +184,7 @@ class Chosen:
             LOCAL_RULES.kind: self.rule,
             REQUIREMENTS.kind: self.requirement,
             TASKS.kind: self.task,
+            MODELS.kind: self.model,
             **self.policies,
         }
         plugins = (
@@ -267,7 +270,8 @@ def chosen(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
         check_parts(name, [policies[part] for part in parts_of(name)])
     own_rule: type[LocalRule] = strategy.LocalRule or SGD
     rule = own_rule if config.local_rule == AUTO else LOCAL_RULES.load(config.local_rule)
-    run = Chosen(config, given, strategy, mixture, policies, rule, REQUIREMENTS.load(config.requirement))
+    model = MODELS.find(config.model) if given.task is None and is_own_model(config.model) else None
+    run = Chosen(config, given, strategy, mixture, policies, rule, REQUIREMENTS.load(config.requirement), model)
     for plugin in run.plugins:
         check_class(plugin)
     return run
@@ -335,4 +339,5 @@ def named_plugins(config: RunConfig, given: Given, policies: Iterable[str]) -> l
         *([] if rule == AUTO else [(LOCAL_RULES, rule)]),
         (REQUIREMENTS, config.requirement),
         *([] if given.task else [(TASKS, config.task)]),
+        *([(MODELS, config.model)] if given.task is None and is_own_model(config.model) else []),
     ]

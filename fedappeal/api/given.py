@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from fedappeal.api.measures import Measures
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks import MODELS, is_own_model
 from fedappeal.tasks.fit import check_fit
-from fedappeal.tasks.models import MODELS, build, seeded
+from fedappeal.tasks.models import build, made, seeded
 from fedappeal.tasks.task import ClientData, Normalisation, Structure, Task, only_tensor
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def given_task(
     return (GivenTask if plain else MeasuredTask)(settings, clients, model, measures, class_names)
 
 
-WAYS = f"a torch.nn.Module, its class, a function that makes one, or {', '.join(MODELS)}"
+WAYS = f"a torch.nn.Module, its class, a function that makes one, or {', '.join(MODELS.built_in)}"
 
 
 @dataclass(frozen=True)
@@ -210,9 +211,9 @@ class GivenModel:
     """What makes a run's initial model.
 
     Attributes:
-        source: an instance, whose weights are w_0; a class or a function, called with no arguments; or the name of a
-            model of fedappeal.
-        input_shape: shape of one example, for a named model.
+        source: an instance, whose weights are w_0; a class or a function, called with those of the next two that it
+            takes; or the name of a model.
+        input_shape: shape of one example.
         num_classes: number of its labels.
     """
 
@@ -222,8 +223,8 @@ class GivenModel:
 
     def __post_init__(self) -> None:
         if isinstance(self.source, str):
-            if self.source not in MODELS:
-                raise ConfigError(f"model = {self.source!r} is not allowed: {WAYS}")
+            if is_own_model(self.source):
+                MODELS.package(self.source)
             if not self.input_shape or not self.num_classes:
                 raise ConfigError(
                     f"model = {self.source!r} is not allowed: it classifies examples of one shape; give a "
@@ -251,18 +252,9 @@ class GivenModel:
         if isinstance(self.source, str):
             with seeded(seed):
                 return build(self.source, self.input_shape, self.num_classes)
-        make: Callable[[], Any] = self.source
-        try:
-            with seeded(seed):
-                made = make()
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(f"model = {self.name} failed: {reason}; it is called with no arguments") from error
-        if not isinstance(made, nn.Module):
-            raise ConfigError(
-                f"model = {self.name} is not allowed: it made {type(made).__name__}, no torch.nn.Module"
-            )
-        return copy.deepcopy(made).cpu()  # a function may return the same one again
+        with seeded(seed):
+            module = made(self.source, self.name, self.input_shape, self.num_classes)
+        return copy.deepcopy(module).cpu()  # a function may return the same one again
 
     def fingerprint(self, seed: int) -> str:
         """Return a hash of the model's layout and its code, of an instance also its weights; 16 hex digits."""

@@ -213,7 +213,7 @@ def simulate(
 
 @cli.command("new")
 def new(
-    kind: Annotated[str, typer.Argument(help="strategy | policy | rule | task")],
+    kind: Annotated[str, typer.Argument(help="strategy | policy | rule | task | model")],
     file: Annotated[Path, typer.Argument(help="the file, NAME.py in this folder or below; its class is Name")],
 ) -> None:
     """Write a plug-in of your own to start from: a short commented file that runs at once."""
@@ -225,7 +225,7 @@ def new(
 @cli.command("check")
 @with_run_options
 def check(
-    name: Annotated[str, typer.Argument(help="package.module:Name of a strategy, policy, rule, requirement or task")],
+    name: Annotated[str, typer.Argument(help="package.module:Name of any plug-in, or of a model")],
     *,
     settings: dict[str, Any],
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",

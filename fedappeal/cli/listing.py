@@ -18,7 +18,7 @@ from fedappeal.core.requirement import RequirementKind
 from fedappeal.record.columns import described
 from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.tasks import TASKS
+from fedappeal.tasks import MODELS, TASKS
 from fedappeal.tasks.task import Task
 from fedappeal.views.tracking.tracker import TRACKERS
 from strategies.rounds.algorithm import Algorithm
@@ -92,6 +92,7 @@ def _found(name: str) -> list[tuple[str, Any]]:
     if ":" in name:
         found = _ANY.find(name)
         kinds = [registry.kind for _, _, registry in KINDS if _is(found, registry.base_class)]
+        kinds += [MODELS.kind] if not kinds and _is(found, MODELS.base_class) else []
         if not kinds and not (callable(found) and not isinstance(found, type)):
             bases = ", ".join(registry.base_name for _, _, registry in KINDS)
             raise ConfigError(f"name = '{name}' is not allowed: it is no subclass of {bases}")

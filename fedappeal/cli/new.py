@@ -9,7 +9,7 @@ from fedappeal.core.plugins import is_importable, name_of_class
 from fedappeal.settings.config import ConfigError, RunConfig
 
 _EXAMPLE = re.compile("fedappeal simulate .*")
-KINDS = ("strategy", "policy", "rule", "task")
+KINDS = ("strategy", "policy", "rule", "task", "model")
 """What there is a file for, under its name in `fedappeal.cli.templates`."""
 
 

@@ -1,13 +1,16 @@
 """`fedappeal check`: a plug-in of the author's own, tried before a run."""
 
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from fedappeal.core.registry import REGISTRIES
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.tasks import TASKS
+from fedappeal.tasks import LIBRARIES, MODELS, TASKS
+
+_KINDS = (*REGISTRIES, TASKS, MODELS)
 
 
 def setting_of(name: str) -> str:
@@ -16,17 +19,20 @@ def setting_of(name: str) -> str:
     Raises:
         ConfigError: it is none of the kinds, or cannot be imported.
     """
-    for registry in (*REGISTRIES, TASKS):
+    for registry in _KINDS:
         if name in registry.names():
             return registry.kind
+    if name.partition(":")[0] in LIBRARIES.built_in:
+        return MODELS.kind
     plugin = TASKS.find(name)
     if isinstance(plugin, type):
-        for registry in (*REGISTRIES, TASKS):
+        for registry in _KINDS:
             if issubclass(plugin, registry.base_class):
                 return registry.kind
-    elif callable(plugin):
-        return TASKS.kind
-    bases = ", ".join(registry.base_name for registry in (*REGISTRIES, TASKS))
+    elif callable(plugin):  # a task takes (settings, data_dir)
+        takes = signature(plugin).parameters.keys()
+        return MODELS.kind if takes <= {"input_shape", "num_classes"} else TASKS.kind
+    bases = ", ".join(registry.base_name for registry in _KINDS)
     raise ConfigError(f"'{name}' is no plug-in: it derives from none of {bases}")
 
 

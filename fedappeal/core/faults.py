@@ -45,14 +45,14 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def place_of(plugin: type, *methods: str) -> str:
+def place_of(plugin: Any, *methods: str) -> str:
     """Return `` (FILE:LINE)`` of the first of these methods that the author wrote, or the file; empty: it is ours."""
     if is_ours(plugin):
         return ""
-    for kind in plugin.__mro__:
+    for kind in getattr(plugin, "__mro__", ()):  # a task or a model may be a function
         for method in methods:
             code = getattr(kind.__dict__.get(method), "__code__", None)
-            if code is not None and not is_ours(kind):
+            if code is not None and kind.__module__.partition(".")[0] not in _NOT_THE_AUTHORS:
                 return f" ({_near(code.co_filename)}:{code.co_firstlineno})"
     return f" ({_near(getattr(sys.modules.get(plugin.__module__), '__file__', None) or plugin.__module__)})"
 

@@ -1,6 +1,6 @@
 """Plug-ins: found by name, with settings of their own.
 
-Strategies, policies, local rules, requirements and tasks are plug-ins.
+Strategies, policies, local rules, requirements and tasks are plug-ins; a model is found in the same way.
 
 A name is one of fedappeal's, ``package.module:Name``, or an entry point. The settings of a plug-in stand under its
 own name: ``mine.learning-rate``.
@@ -174,12 +174,14 @@ class Registry(Generic[P]):
         group: entry-point group of other distributions.
         base: the class that a plug-in is derived from, or its ``module:Name``.
         built_in: ``module:Name`` by the name of each that comes with fedappeal.
+        also: other forms of names, for messages.
     """
 
     kind: str
     group: str
     base: type[P] | str
     built_in: Mapping[str, str]
+    also: str = ""
 
     @cached_property
     def base_class(self) -> type[P]:
@@ -261,9 +263,8 @@ class Registry(Generic[P]):
         names = self.names()
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean '{near[0]}'?)" if near else ""
-        raise ConfigError(
-            f"{self.kind} = {name!r} is not allowed: {', '.join(names)}, or package.module:Name of your own{hint}"
-        )
+        known = f"{', '.join(names)}{self.also}, or package.module:Name of your own{hint}"
+        raise ConfigError(f"{self.kind} = {name!r} is not allowed: {known}")
 
 
 def _built_in(path: str) -> Any:

@@ -54,12 +54,14 @@ class ModelFolder:
         path: the folder.
         setting: which setting names it, for messages.
         random_weights: the weights are drawn, so none are needed.
+        family: of the model, whose weights are drawn in its usual size; empty: ``config.json`` says it.
     """
 
-    def __init__(self, path: Path, setting: str, random_weights: bool) -> None:
+    def __init__(self, path: Path, setting: str, random_weights: bool, family: str = "") -> None:
         self.path = path
         self._setting = setting
-        self._random_weights = random_weights
+        self.family = family
+        self.random_weights = random_weights or bool(family)
 
     def refused(self, reason: object) -> ConfigError:
         """Return the error that says what is wrong with the folder, in one line."""
@@ -74,7 +76,7 @@ class ModelFolder:
         _ = self.config
         if not any(self.path.glob("*token*")) and not any(self.path.glob("vocab*")):
             raise self.refused("it holds no tokenizer (tokenizer.json)")
-        if self._random_weights or any(self.path.glob("*.safetensors")):
+        if self.random_weights or any(self.path.glob("*.safetensors")):
             return
         if any(self.path.glob("*.bin")):
             raise self.refused("its weights are a pickle, which can hold a program: save it with safetensors")
@@ -87,6 +89,8 @@ class ModelFolder:
         Raises:
             ConfigError: it is not there, or cannot be read.
         """
+        if self.family:
+            return {"model_type": self.family}
         found = self._read(_CONFIG)
         if not isinstance(found.get("model_type"), str):
             raise self.refused(f"its {_CONFIG} names no model_type")
@@ -122,7 +126,7 @@ class ModelFolder:
         digest = hashlib.blake2b(digest_size=8)
         files = sorted(path for path in self.path.iterdir() if path.suffix in _HASHED and path.is_file())
         for path in files:
-            if self._random_weights and path.suffix == ".safetensors":
+            if self.random_weights and path.suffix == ".safetensors":
                 continue
             digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
             with path.open("rb") as file:

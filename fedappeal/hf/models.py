@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedappeal.hf.folder import ModelFolder
+from fedappeal.hf.folder import ModelFolder, require
 from fedappeal.hf.texts import TextSettings
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.models import seeded
+from fedappeal.tasks.models import check_images, seeded
 
 
 class Logits(nn.Module):
@@ -35,6 +35,41 @@ class Logits(nn.Module):
         """Return the logits, in the form that the model gives them."""
         logits: Tensor = self.model(*args, **inputs).logits
         return logits
+
+
+def of_transformers(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return a classifier of images of one of transformers' families (``vit``), of its usual size, drawn anew.
+
+    Raises:
+        ConfigError: one line: no such family, inputs that are no images, or images that it does not take.
+    """
+    require("transformers")
+    check_images(f"transformers:{name}", input_shape)
+    from transformers import AutoModelForImageClassification
+
+    sizes = {"num_labels": num_classes, "num_channels": input_shape[0], "image_size": input_shape[-1]}
+    config = family(name, **sizes)
+    try:
+        return Logits(AutoModelForImageClassification.from_config(config, attn_implementation="eager"))
+    except (ValueError, RuntimeError, ZeroDivisionError) as error:
+        reason = " ".join(str(error).split())[:80]
+        raise ConfigError(
+            f"model = 'transformers:{name}' is not allowed: no classifier of these images ({reason})"
+        ) from None
+
+
+def family(name: str, **sizes: Any) -> Any:
+    """Return the usual configuration of one of transformers' families, with some sizes.
+
+    Raises:
+        ConfigError: one line: there is none of that name.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.for_model(name, **sizes)
+    except ValueError:
+        raise ConfigError(f"model = 'transformers:{name}' is not allowed: transformers has no such family") from None
 
 
 CLASSIFIER, CAUSAL_LM = "SEQ_CLS", "CAUSAL_LM"
@@ -57,7 +92,9 @@ def build(folder: ModelFolder, own: TextSettings, kind: str, seed: int, name: st
     """
     with seeded(seed), _quiet():
         try:
-            model, new = _load(folder, own.random_weights, kind, config)
+            model, new = _load(folder, kind, config)
+        except ConfigError:
+            raise
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise folder.refused(f"transformers cannot load it: {error}") from None
         model = model.float()  # NumPy knows no bfloat16
@@ -72,16 +109,19 @@ def build(folder: ModelFolder, own: TextSettings, kind: str, seed: int, name: st
     return built
 
 
-def _load(folder: ModelFolder, random_weights: bool, kind: str, config: dict[str, Any]) -> tuple[Any, list[str]]:
+def _load(folder: ModelFolder, kind: str, config: dict[str, Any]) -> tuple[Any, list[str]]:
     """Return a model, and the names of its modules that the folder holds nothing of."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    family = AutoModelForSequenceClassification if kind == CLASSIFIER else AutoModelForCausalLM
-    settings = AutoConfig.from_pretrained(folder.path, local_files_only=True, **config)  # nosec B615 # no download
+    makers = AutoModelForSequenceClassification if kind == CLASSIFIER else AutoModelForCausalLM
+    if folder.family:
+        settings = family(folder.family, vocab_size=len(folder.tokenizer), **config)
+    else:
+        settings = AutoConfig.from_pretrained(folder.path, local_files_only=True, **config)  # nosec B615 # no download
     # No kernel that looks at the values: so the clients of a simulation can be trained as one batch.
-    if random_weights:
-        return family.from_config(settings, attn_implementation="eager"), []
-    model, loading = family.from_pretrained(
+    if folder.random_weights:
+        return makers.from_config(settings, attn_implementation="eager"), []
+    model, loading = makers.from_pretrained(
         folder.path,
         config=settings,
         attn_implementation="eager",

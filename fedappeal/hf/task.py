@@ -41,10 +41,11 @@ class TextTask(Task):
             ConfigError: an own setting that is not allowed, or another model or partition than the task has.
         """
         super().__init__(settings, data_dir)
-        if settings.model != "auto":
+        library, _, self.family = settings.model.partition(":")
+        if library not in ("auto", "transformers"):
             raise ConfigError(
                 f"model = '{settings.model}' is not allowed for task = '{settings.task}': "
-                f"{self.name}.model-dir names its model (auto)"
+                f"{self.name}.model-dir names its model (auto), or its tokenizer alone (transformers:NAME)"
             )
         if (self.partition == "natural") != bool(self.own.client_column):
             raise ConfigError(
@@ -70,7 +71,8 @@ class TextTask(Task):
         """
         require("transformers", *(["peft"] if self.own.lora_rank else []))
         setting = f"{self.name}.model-dir"
-        found = ModelFolder(inside(self.data_dir, setting, self.own.model_dir), setting, self.own.random_weights)
+        path = inside(self.data_dir, setting, self.own.model_dir)
+        found = ModelFolder(path, setting, self.own.random_weights, self.family)
         if self.own.max_length > (most := found.max_tokens or self.own.max_length):
             raise ConfigError(
                 f"{self.name}.max-length = {self.own.max_length} is not allowed: its model takes {most} at most"
@@ -81,7 +83,7 @@ class TextTask(Task):
     def fingerprint(self) -> str:
         """What server and client must agree on: as for each task, and the content of the model's folder."""
         agreed = [super().fingerprint, self.folder.content_hash]
-        if self.own.random_weights and self.own.lora_rank:
+        if self.folder.random_weights and self.own.lora_rank:
             # Frozen weights that are drawn do not travel, and another version may draw others.
             agreed += [version("transformers"), version("torch").partition("+")[0]]
         return hashlib.blake2b(" ".join(agreed).encode(), digest_size=8).hexdigest()

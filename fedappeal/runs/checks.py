@@ -47,7 +47,7 @@ def check_learns_here(plan: RunPlan, device: str) -> None:
     check_initial_model(plan)
     if plan.config.share not in (AUTO, ALL):
         parts_of(plan.task.initial_model(plan.config.seed), plan.config.share)
-    if plan.plugins.foreign():
+    if plan.plugins.foreign() or ":" in plan.config.model:
         from fedappeal.runs.dry_round import check_plugins  # the engine, and with it torch
 
         check_plugins(plan, device)

@@ -57,7 +57,7 @@ def check_plugins(plan: RunPlan, device: str) -> None:
     Raises:
         ConfigError: a line for each thing that is wrong, with file and line.
     """
-    if plan.plugins.foreign() and (lines := list(dict.fromkeys(_found(plan, device)))):
+    if lines := list(dict.fromkeys(_found(plan, device))):
         raise ConfigError("\n".join(lines))
 
 
@@ -78,16 +78,17 @@ def _trimmed(config: RunConfig, given: Given = NOTHING_GIVEN) -> Chosen:
 def _found(plan: RunPlan, device: str) -> Iterator[str]:
     """Yield what is wrong, until one kind of plug-in has shown something."""
     run, task = plan.plugins, plan.task
-    if not is_ours(type(task)):
+    if not is_ours(type(task)) or run.model is not None or ":" in plan.config.model:
         try:
             check_fit(task, plan.config.seed)
         except ConfigError as error:
-            line = str(error)
-            yield line if ".py:" in line else line + place_of(type(task), line.partition(" ")[0], "initial_model")
+            line, author = str(error), type(task) if run.model is None else run.model
+            methods = line.partition(" ")[0], "initial_model", "forward", "__init__"
+            yield line if ".py:" in line else line + place_of(author, *methods)
             return
     policies = [name for name, policy in run.policies.items() if not is_ours(policy)]
     alone = any(not is_ours(plugin) for plugin in (run.strategy, run.rule, run.requirement, type(task)))
-    for policy in [*(["always"] if alone else []), *policies]:
+    for policy in [*(["always"] if alone or run.model is not None else []), *policies]:
         dry = DryRun(plan.config, task, policy, device)
         lines = list(dry.findings())
         yield from lines
@@ -195,7 +196,8 @@ class DryRun:
     def _place(self, line: str) -> str:
         """Return where the author may look for what a line says, where it does not say that itself."""
         run = chosen(self.config)
-        plugins = [plugin for plugin in (*run.plugins, run.task) if isinstance(plugin, type) and not is_ours(plugin)]
+        classes = [kind for kind in (*run.plugins, run.task, run.model) if isinstance(kind, type)]
+        plugins = [plugin for plugin in classes if not is_ours(plugin)]
         return "" if ".py:" in line or not plugins else place_of(plugins[0], *_FAULTY)
 
 

@@ -54,7 +54,12 @@ class TaskSettings(WithPlugins):
     """
 
     task: str = Field("digits", min_length=1, description="task by name, or package.module:name of your own")
-    model: Literal["auto", "mlp", "logistic", "cnn"] = Field("auto", description="auto: the task's default")
+    model: str = Field(
+        "auto",
+        min_length=1,
+        description="auto: the task's default; mlp, logistic, cnn, torchvision:NAME, transformers:NAME (with random "
+        "weights), or package.module:Name of your own",
+    )
     share: str = Field(
         "auto",
         min_length=1,

@@ -7,13 +7,14 @@ listed and checked without torch.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedappeal.core.faults import check_class, reason
 from fedappeal.core.plugins import ALL, Allowed, Registry
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.task import Task
 
-__all__ = ["TASKS", "find_task", "load_task"]
+__all__ = ["LIBRARIES", "MODELS", "TASKS", "find_task", "is_own_model", "load_task"]
 
 TASKS: Registry[Task] = Registry(
     kind="task",
@@ -32,6 +33,29 @@ TASKS: Registry[Task] = Registry(
         "debian": "fedappeal.tasks.datasets.debian:Debian",
     },
 )
+
+MODELS: Registry[Any] = Registry(
+    kind="model",
+    group="fedappeal.models",
+    base="torch.nn:Module",
+    built_in={name: f"fedappeal.tasks.models:{name}" for name in ("mlp", "logistic", "cnn")},
+    also=", torchvision:NAME, transformers:NAME",
+)
+LIBRARIES: Registry[Any] = Registry(
+    kind="model",
+    group="",
+    base="torch.nn:Module",
+    built_in={
+        "torchvision": "fedappeal.tasks.models:of_torchvision",
+        "transformers": "fedappeal.hf.models:of_transformers",
+    },
+)
+"""By library: what makes its models of a name."""
+
+
+def is_own_model(name: str) -> bool:
+    """Whether a model is neither fedappeal's nor a library's, so that an owner has to allow its package."""
+    return name not in ("auto", *MODELS.built_in) and name.partition(":")[0] not in LIBRARIES.built_in
 
 
 def find_task(name: str, allowed: Allowed = ALL) -> Callable[[TaskSettings, Path | None], object]:
@@ -63,9 +87,11 @@ def load_task(settings: TaskSettings, data_dir: Path | None = None, allowed: All
 
     Raises:
         ConfigError: one line: an unknown task or own setting, a partition of another kind, or one's own task is not
-            allowed, failed or returned another type.
+            allowed, failed or returned another type; or the model's package is not allowed.
     """
     name = settings.task
+    if is_own_model(settings.model):
+        MODELS.find(settings.model, allowed)
     build = find_task(name, allowed)
     if isinstance(build, type) and issubclass(build, Task):
         check_class(build)

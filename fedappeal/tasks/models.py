@@ -1,17 +1,21 @@
-"""The models: the papers' multi-layer perceptron, logistic regression, and a small convolutional network."""
+"""The models: the papers' multi-layer perceptron, logistic regression, a small CNN; a library's, and an author's."""
 
+import difflib
+import inspect
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 
+from fedappeal.core.faults import reason
 from fedappeal.protocol.draws import TORCH_GENERATOR, draw_seed
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks import LIBRARIES, MODELS
 
-MODELS = ("mlp", "logistic", "cnn")
 DROPOUT = 0.2
 """MaxFL's appendix D.1 names a dropout layer, but not its rate."""
 
@@ -35,12 +39,12 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Modul
     """Return a model with freshly drawn weights (see `seeded`) that maps ``(n, *input_shape)`` to logits.
 
     Args:
-        name: one of `MODELS`.
+        name: one of `MODELS`, ``torchvision:NAME``, ``transformers:NAME``, or ``package.module:Name``.
         input_shape: shape of one example; the cnn takes ``(channels, height, width)`` of 4x4 or more.
         num_classes: number of logits.
 
     Raises:
-        ConfigError: an unknown model, or one that does not fit the shape.
+        ConfigError: an unknown model, one that does not fit the shape, or one that cannot be made.
     """
     if name == "mlp":
         return mlp(math.prod(input_shape), num_classes)
@@ -48,7 +52,66 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Modul
         return logistic(math.prod(input_shape), num_classes)
     if name == "cnn":
         return cnn(input_shape, num_classes)
-    raise ConfigError(f"model = {name!r} is not allowed: choose from {', '.join(MODELS)}")
+    library, _, known = name.partition(":")
+    if library in LIBRARIES.built_in:
+        module: nn.Module = LIBRARIES.find(library)(known, input_shape, num_classes)
+        return module
+    return made(MODELS.find(name), repr(name), input_shape, num_classes)
+
+
+def made(make: Any, name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return the module that a class or function makes, called with those of the last two arguments that it takes.
+
+    Raises:
+        ConfigError: one line: it is neither, failed, or made no module.
+    """
+    if isinstance(make, nn.Module) or not callable(make):
+        raise ConfigError(f"model = {name} is not allowed: {type(make).__name__}; a class or a function is")
+    try:
+        taken = inspect.signature(make).parameters
+        given = {"input_shape": input_shape, "num_classes": num_classes}
+        module = make(**{key: value for key, value in given.items() if key in taken})
+    except Exception as error:
+        raise ConfigError(
+            f"model = {name} failed: {reason(error)}; it is called with input_shape and num_classes, where it takes "
+            "them, and nothing else"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model = {name} is not allowed: it made {type(module).__name__}, no torch.nn.Module")
+    return module
+
+
+def of_torchvision(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return a classifier of torchvision's with random weights, whose first convolution takes the task's channels.
+
+    Raises:
+        ConfigError: one line: no classifier of that name, or inputs that are no images.
+    """
+    from torchvision import models
+
+    names = models.list_models(module=models)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise ConfigError(f"model = 'torchvision:{name}' is not allowed: torchvision has no such classifier{hint}")
+    check_images(f"torchvision:{name}", input_shape)
+    model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes)
+    first: Any
+    path, first = next((path, part) for path, part in model.named_modules() if isinstance(part, nn.Conv2d))
+    if first.in_channels != (channels := input_shape[0]):
+        form = first.out_channels, first.kernel_size, first.stride, first.padding
+        model.set_submodule(path, nn.Conv2d(channels, *form, bias=first.bias is not None))
+    return model
+
+
+def check_images(name: str, input_shape: tuple[int, ...]) -> None:
+    """Check that a model of images gets images.
+
+    Raises:
+        ConfigError: one line: it does not.
+    """
+    if len(input_shape) != 3:
+        raise ConfigError(f"model = '{name}' is not allowed for inputs of shape {input_shape}: it classifies images")
 
 
 def mlp(

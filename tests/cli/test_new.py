@@ -47,7 +47,7 @@ def test_what_it_writes_is_checked_and_runs_as_its_line_says(kind: str, command:
 @pytest.mark.parametrize(
     ("kind", "file", "said"),
     [
-        ("strategies", "a.py", "kind = 'strategies' is not allowed: strategy, policy, rule, task"),
+        ("strategies", "a.py", "kind = 'strategies' is not allowed: strategy, policy, rule, task, model"),
         ("task", "there.py", "file = 'there.py' is not allowed: File exists; nothing was written"),
         ("task", "a.txt", "file = 'a.txt' is not allowed: letters, digits and _, ending in .py"),
         ("task", "../a.py", "file = '../a.py' is not allowed: letters"),

@@ -18,6 +18,7 @@ from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks import load_task
 from fedappeal.trained import read_card
+from tests.plugin_folder import write_module
 
 CONFIG = RunConfig.parse(
     {"clients": 3, "rounds": 2, "local-steps": 40, "solo.steps": 5, "strategy": "fedavg", "partition": "iid"}
@@ -129,6 +130,20 @@ def test_an_export_is_called_after_its_run_and_predicts_the_same(run: Path, tmp_
     assert command("predict", run, "--data", "a.npz") == command("predict", "first.safetensors", "--data", "a.npz")
     command("export", run / "model.safetensors", "--to", "onnx", "--output", "new/m.onnx")
     assert (tmp_path / "new" / "m.onnx").stat().st_size > 10_000
+
+
+def test_a_model_of_ones_own_is_rebuilt_where_the_call_allows_its_package(tmp_path: Path, command: Command) -> None:
+    write_module(tmp_path, "nets")
+    name = ("--model", "nets:Net", "--clients", 2, "--rounds", 1, "--mandatory-rounds", 1, "--out", "own")
+    command("simulate", "--strategy", "fedavg", *name)
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 1, 8, 8), np.float32))
+    assert "examples    2" in command("predict", "own", "--data", "a.npz", "--allow", "nets", "--allow", ".")
+    (line,) = command("predict", "own", "--data", "a.npz", code=2)
+    assert "model = 'nets:Net' is not allowed: code that it names runs only with --allow nets --allow ." in line
+    (line,) = command("resume", "own", "--rounds", 2, code=2)
+    assert "holds a run of model 'nets:Net': code that it names runs only with --allow nets" in line
+    command("resume", "own", "--rounds", 2, "--allow", "nets", "--allow", ".")
+    assert len(Record(tmp_path / "own").history) == 2
 
 
 def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path: Path, command: Command) -> None:

@@ -17,7 +17,7 @@ from server.build import chosen
 from server.run import run
 from tests.grid import MemoryGrid
 from tests.hf.test_models import task_of
-from tests.hf.tiny import BAD, GOOD, WORDS, sentences
+from tests.hf.tiny import BAD, GOOD, WORDS, save_texts, save_tokenizer, sentences
 
 
 def number(word: str) -> int:
@@ -132,6 +132,18 @@ def test_labels_in_another_order_than_the_models_are_refused(data: Path, tmp_pat
     assert task_of(tmp_path, labels="good,bad", random_weights=True).initial_model(0)
     with pytest.raises(ConfigError, match=r"^hf-text.labels = 'bad,good' is not allowed: .* the order good,bad$"):
         task_of(tmp_path, random_weights=True).initial_model(0)
+
+
+def test_a_family_by_name_needs_a_tokenizer_alone_and_is_drawn(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "bert")
+    save_texts(tmp_path / "texts.csv")
+    task = task_of(tmp_path, model="transformers:electra", lora_rank=0)
+    task.check()
+    net, again = task.initial_model(1), task.initial_model(1)
+    assert net.config.vocab_size == len(WORDS) + 2  # type: ignore[union-attr]
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
+    with pytest.raises(ConfigError, match=r"^model = 'transformers:elektra' is not allowed: .* no such family$"):
+        task_of(tmp_path, model="transformers:elektra").initial_model(0)
 
 
 def test_settings_alone_make_a_task(tmp_path: Path) -> None:

@@ -141,6 +141,32 @@ MISTAKES = {
         """,
         "Error: .*object",
     ),
+    "a model of another size": (
+        """
+        class X(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(63, 10)
+            def forward(self, x):
+                return self.layer(x.flatten(1))  # HERE
+        """,
+        r"calling the model failed: RuntimeError: .*mat1 and mat2 .* \(x is float32 \(1, 8, 8\) an example\)",
+    ),
+    "a model with too few outputs": (
+        """
+        class X(torch.nn.Sequential):
+            def __init__(self, input_shape):  # HERE
+                super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 9))
+        """,
+        r"model is not allowed: it has 9 outputs, the labels are 0 to 9 \(mine",
+    ),
+    "a model that is called with more": (
+        """
+        class X(torch.nn.Module):
+            def __init__(self, width): ...
+        """,
+        r"model = .* failed: TypeError: .*'width'.* called with input_shape and num_classes, where it takes them",
+    ),
     "a weight below 0": (
         """
         class X(FedAvg):

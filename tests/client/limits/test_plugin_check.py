@@ -59,8 +59,16 @@ def test_the_server_announces_what_does_not_come_with_fedappeal() -> None:
         f"requirement\t{MODULE}:Nothing\t{MODULE}:Nothing {where}",
     ]
     assert announced(run_config(strategy="scaffold")) == ""
-    task = run_config(task=f"{MODULE}:Line")
-    assert [kind for kind, _ in chosen(task).foreign()] == ["task"]
+    task = run_config(task=f"{MODULE}:Line", model=f"{MODULE}:Net")
+    assert [kind for kind, _ in chosen(task).foreign()] == ["task", "model"]
+
+
+def test_a_model_of_ones_own_runs_where_the_owner_allowed_its_package() -> None:
+    config = run_config(model=f"{MODULE}:Net")
+    assert keys.INFO in Node(config, allow=MODULE)("query", plugins=announced(config))
+    with pytest.raises(ConfigError, match=r"model = 'checked_plugins:Net' .* has not allowed the package"):
+        Node(config, allow="")("query", plugins="")  # whatever the roll call says
+    assert keys.INFO in Node(run_config(model="torchvision:mobilenet_v3_small"), allow="")("query")
 
 
 def test_the_same_code_is_enrolled(folder: Path) -> None:
