@@ -39,8 +39,8 @@ def _example_1(axes: "Axes", results: Results) -> None:
     _background(axes, Problem(), (-2.1, 2.1, -1.7, 1.7))
     colours = dict(zip(STARTS, (BLUE, BLUE, PURPLE, PURPLE), strict=True))
     for name, (start, _) in STARTS.items():
-        _path(axes, _points(results, f"{name}, uniform, one long step"), colours[name])
-        _path(axes, _points(results, f"{name}, ADA-GD"), BLACK)
+        draw_path(axes, _points(results, f"{name}, uniform, one long step"), colours[name])
+        draw_path(axes, _points(results, f"{name}, ADA-GD"), BLACK)
         above = start[1] > 0
         _name(axes, f"${name}$", start, (0, 8 if above else -8), va="bottom" if above else "top")
     axes.set_title("(a) example 1", loc="left")
@@ -52,8 +52,8 @@ def _family(axes: "Axes", results: Results) -> None:
     axes.plot(edge, edge - PRECISION, color=AGENT_2, linestyle="--", linewidth=1)
     _name(axes, "$S_2^*$ of $P_0$", (1.5, 1.4), (7, 0), color=AGENT_2, ha="left", va="top", fontsize=9)
     path = _points(results, "P_alpha', uniform")
-    _path(axes, path, PURPLE)
-    _path(axes, _points(results, "P_alpha', ADA-GD"), BLACK)
+    draw_path(axes, path, PURPLE)
+    draw_path(axes, _points(results, "P_alpha', ADA-GD"), BLACK)
     if len(path):
         _name(axes, "$w_0$", path[0], (0, 8))
         _name(axes, "$w_{r_0}$", path[3], (0, 8))
@@ -119,7 +119,7 @@ def _legend(figure: "Figure") -> None:
     figure.legend(handles=order, loc="outside lower center", ncols=4, frameon=False)
 
 
-def _path(axes: "Axes", points: Floats, colour: str) -> None:
+def draw_path(axes: "Axes", points: Floats, colour: str) -> None:
     """Draw a trajectory: a dot where it starts, a star where it ends; ADA-GD's thin on top of the other's."""
     if not len(points):
         return

@@ -9,6 +9,7 @@ algorithm of section 2 that averages the gradients of the agents that have not l
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,16 @@ STARTS: Mapping[str, tuple[tuple[float, float], int]] = {
 
 SHIFT = 0.2
 """alpha' of figure 5b: after three steps of 0.8 agent 2 leaves P_0 with (0.8, 1), which has F_2 = 0 in P_alpha'."""
+
+
+class Agents(Protocol):
+    """Agents whose losses and gradients are known."""
+
+    def losses(self, w: Floats, /) -> Floats:
+        """Return every F_m, shape ``(..., M)``, of models ``(..., d)``."""
+
+    def gradients(self, w: Floats, /) -> Floats:
+        """Return every gradient at one model, shape ``(M, d)``."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +89,9 @@ class Trajectory:
     """An algorithm's path.
 
     Attributes:
-        points: the models, the start first, shape ``(T + 1, 2)``.
-        losses: F_1 and F_2 of each, shape ``(T + 1, 2)``.
-        left: agent (0 or 1) -> index of the model with which it left.
+        points: the models, the start first, shape ``(T + 1, d)``.
+        losses: every F_m of each, shape ``(T + 1, M)``.
+        left: agent, from 0 -> index of the model with which it left.
         stopped: whether the algorithm itself ended the run (ADA-GD's case 3).
     """
 
@@ -99,7 +110,7 @@ class Trajectory:
         return bool(self.left) and bool((self.losses[-1] > precision).any())
 
 
-def uniform(problem: Problem, start: Iterable[float], steps: Iterable[float], precision: float) -> Trajectory:
+def uniform(problem: Agents, start: Iterable[float], steps: Iterable[float], precision: float) -> Trajectory:
     """Descend along the mean gradient of the agents that have not left, until none is left or the steps end.
 
     Args:
@@ -112,9 +123,8 @@ def uniform(problem: Problem, start: Iterable[float], steps: Iterable[float], pr
     points, left = [w], dict[int, int]()
     _leave(problem.losses(w), precision, left, 0)
     for r, step in enumerate(steps, 1):
-        if len(left) == len(ROWS):
+        if not (there := _staying(problem, w, left)):
             break
-        there = [m for m in range(len(ROWS)) if m not in left]
         w = w - step * problem.gradients(w)[there].mean(axis=0)
         points.append(w)
         _leave(problem.losses(w), precision, left, r)
@@ -122,7 +132,7 @@ def uniform(problem: Problem, start: Iterable[float], steps: Iterable[float], pr
 
 
 def adagd(
-    problem: Problem, start: Iterable[float], step_size: float, precision: float, rounds: int = 10_000
+    problem: Agents, start: Iterable[float], step_size: float, precision: float, rounds: int = 10_000
 ) -> Trajectory:
     """Descend by Algorithm 1 until it stops; where an agent leaves all the same, with the other one.
 
@@ -139,8 +149,7 @@ def adagd(
     points, left, stopped = [w], dict[int, int](), False
     _leave(problem.losses(w), precision, left, 0)
     for r in range(1, rounds + 1):
-        there = [m for m in range(len(ROWS)) if m not in left]
-        if not there:
+        if not (there := _staying(problem, w, left)):
             break
         move = step(problem.gradients(w)[there], problem.losses(w)[there], step_size, precision)
         if move.direction is None or move.stalled:
@@ -150,6 +159,10 @@ def adagd(
         points.append(w)
         _leave(problem.losses(w), precision, left, r)
     return Trajectory(np.array(points), problem.losses(np.array(points)), left, stopped)
+
+
+def _staying(problem: Agents, w: Floats, left: Mapping[int, int]) -> list[int]:
+    return [m for m in range(len(problem.losses(w))) if m not in left]
 
 
 def _leave(losses: Floats, precision: float, left: dict[int, int], index: int) -> None:

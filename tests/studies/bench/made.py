@@ -3,29 +3,30 @@
 from typing import Any
 
 from fedappeal.protocol.metric import ACCURACY
-from fedappeal.studies.bench.design import CORE, TASKS, Cell
+from fedappeal.studies.bench.design import Cell
 from fedappeal.studies.bench.results import NAME, BenchResults
 from fedappeal.studies.results import Row
 
-KEYS = ("kept", "stayed", "score", "regret", "worst", "megabytes")
+KEYS = ("kept", "stayed", "gm-appeal", "score", "worst", "rounds-to", "megabytes-to")
 
 
-def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: str = CORE) -> BenchResults:
-    """Return results in which strategies keep these clients, in per cent by level and seed; all else is equal."""
-    levels = TASKS[task].goodwill if behaviour == CORE else (TASKS[task].shown,)
-    cells = {
-        Cell(task, behaviour, level, strategy): values
-        for strategy, by_level in kept.items()
-        for level, values in zip(levels, by_level, strict=True)
-    }
+def made(
+    kept: dict[str, list[float]], behaviour: str = "appeal", tasks: tuple[str, ...] = ("digits",)
+) -> BenchResults:
+    """Return results in which strategies keep these clients, in per cent by seed; all else is equal."""
+    cells = {Cell(task, behaviour, strategy): values for task in tasks for strategy, values in kept.items()}
     rows = [
         Row(
             name=str(cell),
-            group=cell.place,
+            group=f"{cell.task}, {cell.behaviour}",
             paper={},
             seeds=tuple(range(len(values))),
             rounds=(10,) * len(values),
-            ours={**dict.fromkeys(KEYS, (1.0,) * len(values)), "kept": tuple(values)},
+            ours={
+                **dict.fromkeys(KEYS, (1.0,) * len(values)),
+                "kept": tuple(values),
+                "rounds-to": (None,) * len(values),
+            },
         )
         for cell, values in cells.items()
     ]
@@ -34,7 +35,7 @@ def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: st
         source="",
         command="fedappeal bench",
         quick=False,
-        seeds=max(map(len, cells.values())),
+        seeds=len(next(iter(kept.values()))),
         measures={key: key for key in KEYS},
         rows=tuple(rows),
         figure=True,
@@ -42,7 +43,7 @@ def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: st
         skipped={},
         failed={},
         settings={str(cell): cell.settings for cell in cells},
-        metrics={task: ACCURACY.as_record()},
+        metrics={task: ACCURACY.as_record() for task in tasks},
         versions={"torch": ("2",)},
     )
 
@@ -53,7 +54,7 @@ def changed(results: BenchResults, cell: Cell, **fields: Any) -> BenchResults:
     return results.model_copy(update={"rows": tuple(rows)})
 
 
-def with_ours(results: BenchResults, cell: Cell, **ours: tuple[float | None, ...]) -> BenchResults:
-    """Return results in which a strategy has other numbers."""
+def with_kept(results: BenchResults, cell: Cell, kept: tuple[float | None, ...]) -> BenchResults:
+    """Return results in which a strategy keeps other clients."""
     (row,) = (row for row in results.rows if row.name == str(cell))
-    return changed(results, cell, ours={**row.ours, **ours})
+    return changed(results, cell, ours={**row.ours, "kept": kept})
