@@ -156,12 +156,15 @@ class BenchOptions:
     behaviours: Annotated[str, typer.Option(help="the same: what clients do with their freedom")] = ""
     strategies: Annotated[str, typer.Option(help="the same; also package.module:Name. All meet FedAvg")] = ""
     seeds: Annotated[int, typer.Option(help="number of seeds; 0: the design's")] = 0
-    quick: Annotated[bool, typer.Option("--quick", help="a short form of a minute, to see that it works")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="a part of two minutes: digits, three strategies")] = False
     out: Annotated[Path, typer.Option(help="folder of the runs, which are kept and not run again")] = Path("bench")
     page: Annotated[Path | None, typer.Option(help="folder of page and results; if not given: --out")] = None
     redo: Annotated[bool, typer.Option("--redo", help="run those again that were run with other settings")] = False
     known: Annotated[
-        Path | None, typer.Option(help="a results.json: its rows are not run again, and stand on the page too")
+        Path | None, typer.Option(help="a results.json: its runs are not done again, and stand on the page too")
+    ] = None
+    again: Annotated[
+        Path | None, typer.Option(help="a results.json: two of its rows of --strategies are run again and compared")
     ] = None
 
 

@@ -13,7 +13,7 @@ from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError, Scalar, scalar
 from fedappeal.studies.bench import page as bench_page
 from fedappeal.studies.bench.results import RESULTS, BenchResults
-from fedappeal.studies.bench.runs import Selection, do_runs
+from fedappeal.studies.bench.runs import Selection, do_runs, run_again
 from fedappeal.studies.experiment import Experiment, Results
 from fedappeal.studies.grid import best_of_each, grid_experiment, grid_keys
 from fedappeal.studies.harness import carry_out
@@ -22,7 +22,7 @@ from fedappeal.studies.plan import Plan, make_plan
 from fedappeal.studies.record import Record, read_record
 from fedappeal.studies.verdict import check_statistics
 from fedappeal.views.comparison.measures import check_plots
-from fedappeal.views.comparison.table import print_tables
+from fedappeal.views.comparison.table import Table, print_tables
 from fedappeal.views.terminal.shown import complain, say
 
 
@@ -136,6 +136,9 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     if options.seeds < 0:
         raise ConfigError(f"seeds = {options.seeds} is not allowed: at least 1 (0: the design's number)")
     tasks, behaviours, strategies = map(_names, (options.tasks, options.behaviours, options.strategies))
+    if options.again is not None:
+        _run_again(options.again, strategies, machine)
+        return
     known = None if options.known is None else BenchResults.of_file(options.known)
     name = "" if options.known is None else str(options.known)
     selection = Selection(tasks, behaviours, strategies, options.seeds, options.quick, known, name)
@@ -151,6 +154,18 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     for run, reason in results.failed.items():
         complain(f"{run}: {reason}")
     if results.failed:
+        sys.exit(1)
+
+
+def _run_again(file: Path, strategies: tuple[str, ...], machine: Machine) -> None:
+    """Run two rows of each strategy again, print theirs beside ours; exit code 1 where a number differs."""
+    results, console, differs = BenchResults.of_file(file), Console(highlight=False), False
+    for strategy in strategies:
+        rows = run_again(results, strategy, machine, console)
+        print_tables([Table(f"{strategy}, seed 0", ("", "", file.name, "here", ""), tuple(rows))], console)
+        differs = differs or any(row[-1] for row in rows)
+    if differs or not strategies:
+        complain("a number differs" if strategies else "again: which of its strategies? --strategies NAME")
         sys.exit(1)
 
 

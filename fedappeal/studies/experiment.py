@@ -131,6 +131,7 @@ class Claim:
         unit: of the margin; empty: that of the number itself, such as a share.
         inclusive: whether it holds with a margin of 0 too: "at least", "none".
         ours: whether the claim, or its bound, is ours and not the paper's.
+        by_side: whether only the side of a seed's margin counts, not its size: margins are 1, 0 and -1.
     """
 
     text: str
@@ -139,6 +140,7 @@ class Claim:
     unit: str = ""
     inclusive: bool = False
     ours: bool = False
+    by_side: bool = False
 
 
 # -- what came out ---------------------------------------------------------------------------------------

@@ -85,6 +85,9 @@ class Verdict(BaseModel):
             return "no number"
         if self.lived is not None:
             return f"{self.lived[0]}:{self.lived[1]} of {seeds} live"
+        if self.test == "McNemar":
+            ahead, behind = (list(self.margins.values()).count(side) for side in (1, -1))
+            return f"{ahead}:{behind} of {seeds} seeds"
         digits = self._digits
         text = f"{_signed(self.mean, digits)}"
         if self.low is not None and self.high is not None and self.test:
@@ -128,12 +131,13 @@ def check_statistics() -> None:
         raise ConfigError(f"verdicts need {error.name}: pip install 'fedappeal[plots]'") from None
 
 
-def verdicts(results: Results, by_group: bool = False) -> list[Verdict]:
+def verdicts(results: Results, growing: bool = False) -> list[Verdict]:
     """Return the verdicts of all claims that were checked, those without a group first.
 
     Args:
         results: what came out.
-        by_group: whether Holm's correction is over the claims of a group, not over all.
+        growing: whether the study grows by groups and seeds: Holm's correction is over the claims of a group, and a
+            seed of which a row has no run does not count.
 
     Raises:
         ConfigError: scipy or statsmodels is not installed.
@@ -141,24 +145,25 @@ def verdicts(results: Results, by_group: bool = False) -> list[Verdict]:
     check_statistics()
     seeds = sorted({run.seed for run in results.runs})
     numbers = {seed: results.of_seed(seed) for seed in seeds}
-    tested = [v for claim in results.experiment.claims if (v := _tested(claim, results.experiment, numbers))]
+    tested = [v for claim in results.experiment.claims if (v := _tested(claim, results.experiment, numbers, growing))]
     tested.sort(key=lambda verdict: verdict.group != "")
-    if not by_group:
+    if not growing:
         return _corrected(tested)
     groups = dict.fromkeys(verdict.group for verdict in tested)
     return [v for group in groups for v in _corrected([verdict for verdict in tested if verdict.group == group])]
 
 
-def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers]) -> Verdict | None:
+def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers], growing: bool) -> Verdict | None:
     """Return a claim with its test; None where no seed has its rows."""
     margins, unmeasured, missing = dict[int, float](), 0, 0
     for seed, number in numbers.items():
         try:
-            margins[seed] = claim.margin(number)
+            margin = claim.margin(number)
+            margins[seed] = (margin > 0) - (margin < 0) if claim.by_side else margin
         except Unmeasured:
             unmeasured += 1
         except Missing:
-            missing += 1
+            missing += not growing
     if not margins and not unmeasured:
         return None
     contrast = claim.margin if isinstance(claim.margin, Contrast) else None
@@ -177,11 +182,13 @@ def _tested(claim: Claim, experiment: Experiment, numbers: Mapping[int, Numbers]
     if contrast and event is not None and isinstance(contrast.other, tuple) and margins:
         sides = [sum(numbers[seed](*side) >= event for seed in margins) for side in (contrast.one, contrast.other)]
         return untested.model_copy(update={"lived": (sides[0], sides[1]), **_of_events(list(margins.values()))})
+    if claim.by_side and margins:
+        return untested.model_copy(update=_of_events(list(margins.values())))
     return untested.model_copy(update=_of_numbers(list(margins.values())))
 
 
 def _of_events(margins: Sequence[float]) -> dict[str, object]:
-    """Return McNemar's exact test of pairs of runs: 1 and -1 where one alone lives."""
+    """Return McNemar's exact test, which is the sign test, of pairs: 1 and -1 where one alone is ahead."""
     return {"test": "McNemar", "mean": sum(margins) / len(margins), "p": _events_p(margins, len(margins))}
 
 
@@ -199,7 +206,8 @@ def _of_numbers(margins: Sequence[float]) -> dict[str, object]:
         by_t = stats.ttest_1samp(margins, 0.0)
         low, high = by_t.confidence_interval(1 - LEVEL)
         return {"test": "t", "mean": mean, "low": float(low), "high": float(high), "p": float(by_t.pvalue)}
-    flips = stats.permutation_test((margins,), _mean, permutation_type="samples", rng=0)
+    # Exact up to 16 seeds; beyond, as many random flips.
+    flips = stats.permutation_test((margins,), _mean, permutation_type="samples", n_resamples=2**16, rng=0)
     ends = stats.bootstrap((margins,), _mean, confidence_level=1 - LEVEL, rng=0).confidence_interval
     interval = {"low": float(ends.low), "high": float(ends.high)}
     return {"test": "sign flips", "mean": mean, **interval, "p": float(flips.pvalue)}

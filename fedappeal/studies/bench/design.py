@@ -1,22 +1,25 @@
-"""The benchmark's design: tasks, behaviours and strategies, written down before any run.
+"""The benchmark's design: tasks, goodwill, behaviours, strategies and floors, written down before its runs.
 
-The core is every strategy on two tasks, under four behaviours. Each further task and behaviour is varied alone: a
-task under the first behaviour, a behaviour on the first task. Clients that match losses do so with FedALIGN alone.
-
-A second part was added when the first had been run: under `appeal` hardly a client joined at the end, with any
-strategy. Clients train longer before they may sit out (`TRIED`).
+The core asks for each strategy's ignition point, the goodwill at which half of the seeds live: three tasks, four
+levels of goodwill each, clients that sit out while the model is no better than their own. Each other behaviour is
+varied alone, on the first task at one level. Levels come from pilots on seeds from 1000 on.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.settings.config import ConfigError
 
-SEEDS = 5
+SEEDS, OTHER_SEEDS = 20, 10
+"""Numbers of seeds: of the core, and of other behaviours and floors. A seed draws people, model and rounds."""
 BASELINE = "fedavg"
 """What all strategies are compared with."""
+DESIGNED = (BASELINE, "maxfl", "fedalign", "adagd", "fedadam", "scaffold", "qfedavg", "term", "mwfed", "fedprox")
+"""The strategies of the fixed design."""
+FREE_ROUNDS, LATE = 30, 10
+"""Rounds after the mandatory ones, and the last of them, which are judged."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,19 @@ class BenchTask:
     Attributes:
         title: a line about it.
         settings: keys of the run configuration.
-        target: value of the task's metric whose cost in rounds and megabytes is compared.
+        goodwill: numbers of mandatory rounds, the levels of the core.
         served_at: the training loss at which a client that leaves once it is served does so.
     """
 
     title: str
     settings: Mapping[str, Any]
-    target: float
+    goodwill: tuple[int, int, int, int]
     served_at: float
+
+    @property
+    def shown(self) -> int:
+        """The level of the page's table, of the floors and of other behaviours."""
+        return self.goodwill[-1]
 
 
 @dataclass(frozen=True)
@@ -42,179 +50,166 @@ class BenchBehaviour:
 
     Attributes:
         title: a line about it.
-        policy: the clients' policy, or mixture of policies.
+        policy: the clients' policy.
         settings: further settings.
-        leaves_when_served: whether clients leave at the task's `BenchTask.served_at`.
+        source: who describes it; empty: it is a floor, or ceiling, and is run with FedAvg alone.
     """
 
     title: str
     policy: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    leaves_when_served: bool = False
+    source: str = ""
 
 
 _SHARED: Mapping[str, Any] = {
     "requirement": "solo",
+    "judge-on": "held-out",
+    "adaptation-steps": 0,
+    "goodwill": -1,
     "on-empty-round": "keep",
     "evaluate-every": 5,
     "evaluate-train": False,
-    "local-steps": 5,
-    "rounds": 100,
-    "mandatory-rounds": 10,
     "solo.steps": 40,
-}
-_PEOPLE: Mapping[str, Any] = {
-    "model": "logistic",
-    "clients": 60,
-    "min-examples": 20,
-    "learning-rate": 0.3,
-    "batch-size": 32,
-    "solo.learning-rate": 0.3,
 }
 
 TASKS: Mapping[str, BenchTask] = {
-    "fmnist": BenchTask(
-        "Fashion-MNIST, 40 clients in 5 clusters of kinds; the labels of 30 % of the clients are flipped",
-        {
-            **_SHARED,
-            **{"task": "fmnist", "model": "mlp", "clients": 40, "partition": "dirichlet-clusters", "clusters": 5},
-            **{"dirichlet-alpha": 0.5, "flip-share": 0.3, "flip-on": "both", "max-train-examples": 300},
-            **{"min-examples": 50, "learning-rate": 0.05, "batch-size": 32, "solo.learning-rate": 0.05},
-        },
-        target=0.5,
-        served_at=0.6,
-    ),
-    "movielens": BenchTask(
-        "MovieLens, 60 raters: is a film worth four stars? Each has a taste of its own, and trains for two epochs",
-        {**_SHARED, **_PEOPLE, "task": "movielens", "local-steps": 0, "local-epochs": 2},
-        target=0.56,
-        served_at=0.65,
-    ),
     "chem97": BenchTask(
-        "Chem97, 60 schools: which grade does a pupil get?",
-        {**_SHARED, **_PEOPLE, "task": "chem97"},
-        target=0.37,
+        "Chem97, 30 schools with 50 pupils or more: which grade does a pupil get?",
+        {
+            **{"task": "chem97", "model": "logistic", "clients": 30, "min-examples": 50, "batch-size": 32},
+            **{"local-steps": 2, "learning-rate": 0.1, "solo.learning-rate": 0.3},
+        },
+        goodwill=(0, 2, 3, 6),
         served_at=1.3,
-    ),
-    "debian": BenchTask(
-        "Debian packages, 60 maintainers: which section is a package in?",
-        {**_SHARED, **_PEOPLE, "task": "debian", "learning-rate": 2.0, "solo.learning-rate": 2.0},
-        target=0.2,
-        served_at=2.5,
     ),
     "digits": BenchTask(
         "handwritten digits, 20 clients with few kinds each",
         {
-            **_SHARED,
             **{"task": "digits", "model": "mlp", "clients": 20, "partition": "dirichlet", "dirichlet-alpha": 0.3},
-            **{"min-examples": 20, "learning-rate": 0.1, "batch-size": 16, "solo.learning-rate": 0.1},
+            **{
+                "min-examples": 20,
+                "batch-size": 16,
+                "local-steps": 5,
+                "learning-rate": 0.1,
+                "solo.learning-rate": 0.1,
+            },
         },
-        target=0.8,
+        goodwill=(0, 8, 10, 14),
         served_at=0.3,
     ),
+    "fmnist": BenchTask(
+        "Fashion-MNIST, 40 clients in 5 clusters of kinds; the labels of 30 % of the clients are flipped",
+        {
+            **{"task": "fmnist", "model": "mlp", "clients": 40, "partition": "dirichlet-clusters", "clusters": 5},
+            **{"dirichlet-alpha": 0.5, "flip-share": 0.3, "flip-on": "both", "max-train-examples": 300},
+            **{"min-examples": 50, "batch-size": 32, "local-steps": 5},
+            **{"learning-rate": 0.05, "solo.learning-rate": 0.05},
+        },
+        goodwill=(0, 10, 15, 25),
+        served_at=0.6,
+    ),
 }
-"""Targets and `BenchTask.served_at` were set after one run of FedAvg on each task, in which all clients joined: so
-that some clients get there in time."""
+"""People first. `BenchTask.served_at` was set after one run of FedAvg on each task, in which all clients joined."""
 
+CORE = "appeal"
 BEHAVIOURS: Mapping[str, BenchBehaviour] = {
-    "appeal": BenchBehaviour("clients sit out while the model is no better than their own", "appeal"),
-    "defect": BenchBehaviour("clients leave for good once the model serves them", "defect", leaves_when_served=True),
-    "always": BenchBehaviour("clients always join", "always"),
-    "mixed": BenchBehaviour(
-        "half of the clients sit out, a quarter leaves, a quarter always joins",
-        "appeal=0.5,defect=0.25,always=0.25",
-        leaves_when_served=True,
+    CORE: BenchBehaviour("clients sit out while the model is no better than their own", "appeal", source="MaxFL"),
+    "defect": BenchBehaviour("clients leave for good once the model serves them", "defect", source="ADA-GD"),
+    "burden": BenchBehaviour(
+        "joining has a cost, a loss of 0.05",
+        "appeal+costly",
+        {"costly.cost": 0.05},
+        "Blum et al., One for one, or all for all, ICML 2021: agents keep their own burden low",
     ),
-    "match": BenchBehaviour(
-        "half of the clients have priority, the others join while losses match; with FedAvg, whose server tells no "
-        "loss, all join",
-        "match",
-    ),
-    "patient": BenchBehaviour(
-        "clients leave for good after five bad rounds in a row",
+    "coalition": BenchBehaviour(
+        "clients leave for good when they are better off alone in two rounds in a row",
         "appeal+inertia",
-        {"inertia.rounds": 5, "inertia.then": "leave"},
+        {"inertia.rounds": 2, "inertia.then": "leave"},
+        "Donahue and Kleinberg, Model-sharing games, AAAI 2021: a coalition is stable while nobody gains by leaving",
     ),
-    "costly": BenchBehaviour(
-        "joining has a cost: the model must be better by 0.05", "appeal+costly", {"costly.cost": 0.05}
+    "flexible": BenchBehaviour(
+        "clients are away for a while and come back",
+        "appeal+markov",
+        source="Ruan et al., Towards flexible device participation, AISTATS 2021",
     ),
-    "resting": BenchBehaviour("a client that would sit out rests for five rounds", "appeal+rest", {"rest.rounds": 5}),
-    "anticipating": BenchBehaviour("clients leave where training on alone promises more", "anticipate"),
-    "seldom": BenchBehaviour(
-        "half of the clients always join, half are available in a fifth of the rounds",
-        "always=0.5,always+bernoulli=0.5",
-        {"bernoulli.available": 0.2},
+    "diurnal": BenchBehaviour(
+        "clients are available by the time of their day",
+        "appeal+diurnal",
+        source="Bonawitz et al., Towards federated learning at scale, MLSys 2019",
     ),
-    "nightly": BenchBehaviour("clients are available by the time of their day", "always+diurnal"),
-    "tried": BenchBehaviour(
-        "clients sit out while the model is no better than their own, as under `appeal`, after 30 mandatory rounds",
-        "appeal",
-        {"mandatory-rounds": 30},
-    ),
+    "alone": BenchBehaviour("nobody ever joins, everyone has a model of their own", "always+bernoulli", {}),
+    "random-25": BenchBehaviour("each client joins a quarter of the rounds at random", "always+bernoulli", {}),
+    "random-50": BenchBehaviour("half of them", "always+bernoulli", {}),
+    "random-75": BenchBehaviour("three quarters of them", "always+bernoulli", {}),
+    "everyone": BenchBehaviour("everyone always joins: the oracle of participation", "always"),
 }
-
-CORE_TASKS = ("fmnist", "movielens")
-CORE_BEHAVIOURS = ("appeal", "defect", "mixed", "always")
-FEW = (BASELINE, "maxfl", "fedalign", "adagd", "maxfl-adagd")
-"""The strategies of what is varied alone."""
-MATCHED = ("match",)
-WITH_MATCHES = (BASELINE, "fedalign")
-"""Strategies under a behaviour that only FedALIGN's server has losses for: with each other one, all clients join."""
-AVAILABILITY = ("seldom", "nightly")
-ABOUT_AVAILABILITY = ("fedau", "mifa")
-"""Strategies that are about clients which are not there: they join the few where availability varies."""
-TRIED = "tried"
-"""The second part's behaviour, on all tasks. 30 rounds were chosen after one run of FedAvg on each task, with a seed
-that is not of the design."""
-TRIED_BY_ALL = ("fmnist", "digits")
-"""Tasks that every strategy is run on there: in these runs some clients joined at the end; on the others none did."""
-ALL = tuple(name for name in STRATEGIES.built_in if name != "oracle")
-"""The oracle needs each client's probability of joining: few behaviours have one, and each seed has others."""
+RATES: Mapping[str, float] = {"alone": 0.0, "random-25": 0.25, "random-50": 0.5, "random-75": 0.75, "everyone": 1.0}
+"""The floors, by the share of rounds in which a client joins."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a table: a strategy, on a task, under a behaviour."""
+    """One row: a strategy, on a task, under a behaviour, with a number of mandatory rounds."""
 
     task: str
     behaviour: str
+    goodwill: int
     strategy: str
 
     def __str__(self) -> str:
-        return f"{self.task}, {self.behaviour}, {self.strategy}"
+        return f"{self.place}, {self.strategy}"
+
+    @property
+    def place(self) -> str:
+        """What strategies are compared in."""
+        return f"{self.task}, {self.behaviour} {self.goodwill}"
 
     @classmethod
     def named(cls, name: str) -> "Cell":
         """Return the cell of a row's name.
 
         Raises:
-            ValueError: it is not a task, a behaviour and a strategy.
+            ValueError: it is not a task, a behaviour with goodwill, and a strategy.
         """
-        parts = name.split(", ")
-        if len(parts) != 3:
-            raise ValueError(f"row '{name}' is not TASK, BEHAVIOUR, STRATEGY")
-        return cls(*parts)
+        task, behaviour, strategy = parts if len(parts := name.split(", ")) == 3 else ("", "", "")
+        behaviour, _, goodwill = behaviour.rpartition(" ")
+        if not goodwill.isdecimal():
+            raise ValueError(f"row '{name}' is not TASK, BEHAVIOUR GOODWILL, STRATEGY")
+        return cls(task, behaviour, int(goodwill), strategy)
+
+    @property
+    def baseline(self) -> "Cell":
+        """The row that it is compared with."""
+        return replace(self, strategy=BASELINE)
+
+    @property
+    def seeds(self) -> int:
+        """The design's number of seeds."""
+        return SEEDS if self.behaviour == CORE else OTHER_SEEDS
 
     @property
     def settings(self) -> dict[str, Any]:
         """Return the run's settings, but for the seed."""
         task, behaviour = TASKS[self.task], BEHAVIOURS[self.behaviour]
+        rounds = {"mandatory-rounds": self.goodwill, "rounds": self.goodwill + FREE_ROUNDS}
         chosen = {"strategy": self.strategy, "participation": behaviour.policy, **behaviour.settings}
-        return {**task.settings, **chosen, **self._own(task, behaviour)}
+        return {**_SHARED, **task.settings, **rounds, **chosen, **self._own(task)}
 
-    def _own(self, task: BenchTask, behaviour: BenchBehaviour) -> dict[str, Any]:
+    def _own(self, task: BenchTask) -> dict[str, Any]:
         """Return the settings that papers tie to the clients' behaviour."""
-        if self.strategy in ("adagd", "maxfl-adagd"):  # its clients leave at its epsilon
-            precision = task.served_at if behaviour.leaves_when_served else task.served_at / 2
-            # Its round is one step: as long as the others' local steps together.
-            step = _SHARED["local-steps"] * task.settings["learning-rate"]
+        leaves = self.behaviour == "defect"
+        if (
+            self.strategy == "adagd"
+        ):  # its clients leave at its epsilon; its round is one step, as long as all others'
+            step = task.settings["local-steps"] * task.settings["learning-rate"]
+            precision = task.served_at if leaves else task.served_at / 2
             own = {"precision": precision, "slack": 1.0, "step-size": step, "on-missing": "proceed"}
-            return {f"{self.strategy}.{key}": value for key, value in own.items()}
-        own = {"defect.leave-below": task.served_at} if behaviour.leaves_when_served else {}
+            return {f"adagd.{key}": value for key, value in own.items()}
+        own = {"defect.leave-below": task.served_at} if leaves else {}
+        if "bernoulli" in BEHAVIOURS[self.behaviour].policy:
+            own |= {"bernoulli.available": RATES[self.behaviour]}
         if self.strategy == "fedalign":
             own |= {"fedalign.epsilon": 0.2, "fedalign.priority-clients": task.settings["clients"] // 2}
-        if self.strategy == "mwfed" and not task.settings["local-steps"]:  # it shares out steps
-            own |= {"local-steps": _SHARED["local-steps"], "local-epochs": 0}
         return own
 
 
@@ -225,7 +220,7 @@ def cells(
 
     Args:
         tasks: names; empty: the design's.
-        behaviours: names; empty: the design's.
+        behaviours: names; empty: the design's, which has the core and its floors, and the others on the first task.
         strategies: names, of this project or ``package.module:Name``; empty: the design's. FedAvg is always among
             them, because all are compared with it.
 
@@ -236,30 +231,17 @@ def cells(
     _check("behaviours", behaviours, BEHAVIOURS)
     for name in strategies:
         STRATEGIES.load(name)
-    if tasks or behaviours:
-        chosen = [(t, b) for t in tasks or CORE_TASKS for b in behaviours or CORE_BEHAVIOURS]
-        return _rows(chosen, strategies or ALL)
-    core = [(t, b) for t in CORE_TASKS for b in CORE_BEHAVIOURS]
-    alone = [(t, CORE_BEHAVIOURS[0]) for t in TASKS if t not in CORE_TASKS]
-    alone += [(CORE_TASKS[0], b) for b in BEHAVIOURS if b not in (*CORE_BEHAVIOURS, *MATCHED, TRIED)]
-    matched = [(task, b) for task in CORE_TASKS for b in MATCHED]
-    further = [(CORE_TASKS[0], b) for b in AVAILABILITY]
-    first = (
-        *_rows(core, strategies or ALL),
-        *_rows(alone, strategies or FEW),
-        *_rows(matched, strategies or WITH_MATCHES),
-    )
-    about = () if strategies else tuple(Cell(*place, name) for place in further for name in ABOUT_AVAILABILITY)
-    second = (
-        *_rows([(task, TRIED) for task in TRIED_BY_ALL], strategies or ALL),
-        *_rows([(task, TRIED) for task in TASKS if task not in TRIED_BY_ALL], strategies or FEW),
-    )
-    return (*first, *about, *second)
-
-
-def _rows(places: Sequence[tuple[str, str]], strategies: Sequence[str]) -> tuple[Cell, ...]:
-    names = dict.fromkeys((BASELINE, *strategies))
-    return tuple(Cell(task, behaviour, name) for task, behaviour in places for name in names)
+    others = [name for name in BEHAVIOURS if name not in (CORE, *RATES)]
+    rows = []
+    for number, task in enumerate(TASKS):
+        if task not in (tasks or TASKS):
+            continue
+        shown = TASKS[task].shown
+        for behaviour in behaviours or (CORE, *RATES, *(others if number == 0 else ())):
+            levels = TASKS[task].goodwill if behaviour == CORE else (shown,)
+            names = (BASELINE,) if behaviour in RATES else (BASELINE, *(strategies or DESIGNED))
+            rows += [Cell(task, behaviour, level, name) for level in levels for name in dict.fromkeys(names)]
+    return tuple(rows)
 
 
 def _check(option: str, names: Sequence[str], allowed: Mapping[str, object]) -> None:

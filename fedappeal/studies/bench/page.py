@@ -1,73 +1,65 @@
-"""The benchmark's page, pictures and verdicts, from its results alone."""
+"""The benchmark's page, picture and verdicts, from its results alone."""
 
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 
-from fedappeal.studies.bench.design import BASELINE, Cell
+from fedappeal.studies.bench.design import BASELINE, CORE, RATES, TASKS, Cell, cells
+from fedappeal.studies.bench.ignition import LIVES, Level, draw, ignition, survival
 from fedappeal.studies.bench.results import RESULTS, BenchResults
-from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Quick, Results
-from fedappeal.studies.page import MOST_WORDS, SHORT_FORM
-from fedappeal.studies.pictures import by_seed
+from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Numbers, Quick, Results
+from fedappeal.studies.page import fitting
 from fedappeal.studies.record import recorded_runs
-from fedappeal.studies.table import numbers_table
+from fedappeal.studies.table import Spread
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.system.files import replace_file
-from fedappeal.views.comparison.measures import Measure
-from fedappeal.views.comparison.table import NONE, Table
+from fedappeal.system.wording import counted
+from fedappeal.views.comparison.table import NONE, Table, plain_number
 
 PAGE = "README.md"
-PICTURES = {"kept": "overview", "gm-appeal": "overview-appeal"}
-"""By the measure that is drawn."""
+PICTURE = "ignition"
 
-HEADLINES = {"kept": "runs that live", "gm-appeal": "GM-Appeal", "score": "the metric"}
-"""Measures by which strategies are compared with FedAvg, with their names."""
-
-LIVES = 20.0
-"""A run lives when at least this many per cent of its clients join in its last rounds."""
+IGNITION = "ignition"
+"""Group of the claims that a strategy lives with less goodwill than FedAvg."""
 
 _NOT_SAID = """\
-- Clients are simulated: their policies are rules that the papers state, not people.
-- Each strategy runs with the same local training on a task, but for ADA-GD and MaxFL+ADA-GD, whose round is one
-  gradient step. Own settings are the papers' or this project's defaults; none was tuned to the benchmark.
-- All are judged by the global model. Per-FedAvg, pFedMe and Ditto train it for another use, a model of each client's
-  own. Ditto's global model is FedAvg's, and so is FedNova's where clients take equally many local steps.
-- Where no client joins, the model stays as it is, and clients that sat out sit out for good.
-- A run that ended early counts on as in its last round; where that was mandatory nothing is known of these.
-- GM-Appeal is measured on test data, while clients decide by their training data.
-- Tasks are small: a round takes a client some milliseconds. Nothing is said about large models.
+- Clients are simulated: their behaviours are rules that papers state, not people.
+- A seed draws people, model and rounds at once: intervals are over both, and pairs share all three.
+- Settings are the papers' or this project's defaults; none was tuned to the benchmark.
+- Judged is the global model as it is sent. Tasks are small.
 """
 
 
-def as_results(results: BenchResults) -> Results:
-    """Return the rows as those of an experiment, whose claims are that a strategy is ahead of FedAvg."""
-    cells = results.cells()
-    arms = tuple(Arm(str(cell), group=f"{cell.behaviour}, {cell.task}", label=cell.strategy) for cell in cells)
-    of_task = {task: results.measures_of(task) for task in dict.fromkeys(cell.task for cell in cells)}
-    measures = {measure.key: measure for shown in of_task.values() for measure in reversed(shown)}
-    claims = tuple(
-        _ahead(cell, measure)
-        for cell in cells
-        for measure in of_task[cell.task]
-        if cell.strategy != BASELINE and measure.key in HEADLINES
-    )
-    experiment = Experiment(
-        "bench", "Who keeps its volunteers", OWN, "", {}, arms, tuple(measures.values()), Quick({}), claims=claims
-    )
-    return Results(experiment, recorded_runs(results, {arm.name: arm for arm in arms}), results.quick)
-
-
-def _ahead(cell: Cell, measure: Measure) -> Claim:
-    other = str(Cell(cell.task, cell.behaviour, BASELINE))
-    sides, sign = [(str(cell), measure.key), (other, measure.key)], -1 if measure.better == "lower" else 1
-    margin = Contrast(sides[0], sides[1], sign, LIVES if measure.key == "kept" else None)  # type: ignore[arg-type]
-    group, unit = f"{cell.behaviour}, {cell.task}", "points" if measure.percent else ""
-    return Claim(f"{cell.strategy} over {BASELINE}: {HEADLINES[measure.key]}", margin, group, unit)
-
-
 def with_verdicts(results: BenchResults) -> BenchResults:
-    """Return the results with their verdicts, corrected for the comparisons of one task and behaviour."""
-    outcomes = tuple(verdicts(as_results(results), by_group=True))
+    """Return the results with their verdicts, corrected for the comparisons of one cell or one task's curves."""
+    present, of = results.cells(), curves(results)
+    compared = [cell for cell in present if cell.baseline in present and cell.behaviour not in RATES]
+    claims = [_lives(cell) for cell in compared if cell.strategy != BASELINE]
+    claims += [_earlier(*curve) for curve in of if curve[1] != BASELINE and (curve[0], BASELINE) in of]
+    arms = tuple(Arm(str(cell), group=cell.place, label=cell.strategy) for cell in present)
+    measures = {m.key: m for cell in present for m in results.measures_of(cell.task)}
+    experiment = Experiment("bench", "", OWN, "", {}, arms, tuple(measures.values()), Quick({}), claims=tuple(claims))
+    runs = recorded_runs(results, {arm.name: arm for arm in arms})
+    outcomes = tuple(verdicts(Results(experiment, runs), growing=True))
     return results.model_copy(update={"verdicts": outcomes})
+
+
+def _lives(cell: Cell) -> Claim:
+    margin = Contrast((str(cell), "kept"), (str(cell.baseline), "kept"), event=LIVES)
+    return Claim(f"{cell.strategy} over {BASELINE}: runs that live", margin, cell.place)
+
+
+def _earlier(task: str, strategy: str) -> Claim:
+    """Return the claim that a seed lives at more levels than with FedAvg."""
+
+    def levels(number: Numbers, name: str) -> int:
+        numbers = [number(str(Cell(task, CORE, goodwill, name)), "kept") for goodwill in TASKS[task].goodwill]
+        return sum(kept >= LIVES for kept in numbers)
+
+    def margin(number: Numbers) -> float:
+        return levels(number, strategy) - levels(number, BASELINE)
+
+    return Claim(f"{strategy} ignites before {BASELINE}", margin, f"{task}, {IGNITION}", by_side=True)
 
 
 def side(verdict: Verdict) -> str:
@@ -77,96 +69,144 @@ def side(verdict: Verdict) -> str:
     return "ahead" if verdict.mean > 0 else "behind"
 
 
+def curves(results: BenchResults) -> dict[tuple[str, str], tuple[Level, ...]]:
+    """Return the survival curves that were run with all seeds, by task and strategy."""
+    names = dict.fromkeys((cell.task, cell.strategy) for cell in results.cells() if cell.behaviour == CORE)
+    return {(task, name): levels for task, name in names if (levels := survival(results, task, name))}
+
+
 def tables(results: BenchResults) -> list[Table]:
-    """Return all numbers, how often each strategy is ahead, and the differences that are decided."""
-    return [numbers_table(as_results(results), as_results(results).arms), tally(results), decided(results)]
+    """Return ignition points, what became of runs under other behaviours, and the numbers of each task."""
+    tasks = dict.fromkeys(cell.task for cell in results.cells())
+    return [ignition_table(results), behaviour_table(results), *(task_table(results, task) for task in tasks)]
 
 
-def tally(results: BenchResults) -> Table:
-    """Return how often each strategy is ahead of FedAvg, undecided, level by construction and behind."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    for verdict in results.verdicts:
-        strategy, _, rest = verdict.claim.partition(f" over {BASELINE}: ")
-        counts.setdefault((strategy, rest), Counter())[side(verdict)] += 1
-    names = dict.fromkeys(strategy for strategy, _ in counts)
-    ways = ("ahead", "undecided", "level", "behind")
-    rows = tuple(
-        (
-            name,
-            *(
-                "/".join(str(counts[name, key][way]) for way in ways) if (name, key) in counts else NONE
-                for key in HEADLINES.values()
-            ),
-        )
-        for name in names
-    )
-    return Table("ahead of FedAvg/undecided/level/behind", ("", *HEADLINES.values()), rows)
+def ignition_table(results: BenchResults) -> Table:
+    """Return each strategy's ignition point by task, and how its seeds stand to FedAvg's."""
+    of = curves(results)
+    tasks, names = dict.fromkeys(task for task, _ in of), dict.fromkeys(name for _, name in of)
+    against = {(v.group, v.claim.partition(" ")[0]): v for v in results.verdicts if v.group.endswith(IGNITION)}
+
+    def cell(task: str, name: str) -> str:
+        if (task, name) not in of:
+            return "not run yet"
+        verdict = against.get((f"{task}, {IGNITION}", name))
+        marked = "" if verdict is None or side(verdict) in ("undecided", "level") else f" {side(verdict)}"
+        return ignition(of[task, name]) + marked
+
+    rows = tuple((name, *(cell(task, name) for task in tasks)) for name in names)
+    return Table("Goodwill at which half of the seeds live [95 %]", ("", *tasks), rows)
 
 
-def decided(results: BenchResults) -> Table:
-    """Return the differences from FedAvg that the seeds decide."""
-    rows = [
-        (f"{v.group}: {v.claim}", v.here, side(v))
-        for v in results.verdicts
-        if side(v) in ("ahead", "behind") and v.test
-    ]
-    return Table("Decided differences", ("", "gap", ""), tuple(rows))
+def behaviour_table(results: BenchResults) -> Table:
+    """Return how many runs of each strategy live under each behaviour, and how many clients do not leave."""
+    rows = [cell for cell in results.cells() if cell.behaviour not in (CORE, *RATES)]
+    places = dict.fromkeys(cell.behaviour for cell in rows)
+    of = {(cell.strategy, cell.behaviour): cell for cell in rows}
+
+    def text(cell: Cell | None) -> str:
+        if cell is None or not (kept := results.numbers(cell, "kept").values()):
+            return NONE
+        stayed = fmean(results.numbers(cell, "stayed").values())
+        return f"{sum(k >= LIVES for k in kept)}/{len(kept)}" + (f" ({stayed:.0f} %)" if stayed < 99.5 else "")
+
+    names = dict.fromkeys(cell.strategy for cell in rows)
+    lines = tuple((name, *(text(of.get((name, place))) for place in places)) for name in names)
+    return Table("Runs that live under other behaviours (clients that did not leave)", ("", *places), lines)
+
+
+def task_table(results: BenchResults, task: str) -> Table:
+    """Return a task's numbers at its largest goodwill: strategies, and the floors."""
+    import numpy as np
+
+    shown = [cell for cell in results.cells() if cell.task == task and cell.goodwill == TASKS[task].shown]
+    floors = {RATES[cell.behaviour]: _mean(results, cell, "score") for cell in shown if cell.behaviour in RATES}
+    columns = [m for m in results.measures_of(task) if m.key != "stayed"]
+
+    def row(cell: Cell) -> tuple[str, ...]:
+        name = cell.strategy if cell.behaviour == CORE else f"({cell.behaviour})"
+        numbers = {m.key: list(results.numbers(cell, m.key).values()) for m in columns}
+        runs = len(numbers["megabytes"])
+        if cell.behaviour == "alone":  # what the shared model lacks, and regret says, their own ones have
+            own = list(map(sum, zip(numbers["score"], numbers["regret"], strict=True)))
+            numbers |= {"score": own, "regret": [], "worst": []}
+        texts = [Spread.shown(numbers[m.key], runs, m.digits) for m in columns]
+        texts[-1] = texts[-1].partition(" ")[0]  # megabytes hardly differ
+        rate = _mean(results, cell, "kept") / 100
+        known = len(floors) == len(RATES) and cell.behaviour == CORE
+        at_random = plain_number(float(np.interp(rate, list(floors), list(floors.values()))), 1) if known else NONE
+        return (name, *texts, at_random)
+
+    title = f"{task}, goodwill {TASKS[task].shown}; random: {columns[1].title} with random joining at the row's rate"
+    rows = tuple(row(cell) for cell in shown if cell.behaviour in (CORE, "alone", "everyone"))
+    return Table(title, ("", *(m.title for m in columns), "random"), rows)
+
+
+def _mean(results: BenchResults, cell: Cell, key: str) -> float:
+    numbers = results.numbers(cell, key).values()
+    return fmean(numbers) if numbers else 0.0
 
 
 def write_page(results: BenchResults, folder: Path) -> Path:
-    """Draw the pictures and write the page beside them; return its path."""
-    shown = as_results(results)
-    for key, name in PICTURES.items():
-        if shown.runs:
-            by_seed(key, 4, LIVES if key == "kept" else None)(shown, folder / name)
-    parts = ["# Who keeps its volunteers", _summary(results)]
-    if results.quick:
-        parts.append(SHORT_FORM.format("benchmark"))
-    parts.append(
-        "Every strategy on the same clients, which are free to sit out or to leave. Differences from FedAvg are "
-        f"paired by seed. A run lives when at least {LIVES:g} % of its clients join in its last rounds."
+    """Draw the picture and write the page beside it; return its path."""
+    of = curves(results)
+    if of:
+        draw(of, folder / PICTURE)
+    head = ["# Who keeps its volunteers", _summary(results)]
+    head += [f"![share of seeds that live, by goodwill]({PICTURE}.png)"] if of else []
+    head.append(
+        "A run lives when at least 20 % of its clients join in the last ten of its 30 free rounds. The ignition "
+        "point is the goodwill, the number of mandatory rounds before, at which half of the seeds live; `>6`: more "
+        "than was tried. Marked are strategies that live with less goodwill than FedAvg (ahead), or more (behind): "
+        "sign tests on paired seeds, with Holm's correction over a task."
     )
-    parts += [f"![{HEADLINES[key]}]({name}.png)" for key, name in PICTURES.items() if shown.runs]
-    counted = tally(results)
-    parts += [f"How often each strategy is {counted.title}, over tasks and behaviours:", counted.markdown()]
     tail = ["## What we do not conclude", _NOT_SAID.strip(), "## How it was made", _made(results)]
-    if (differences := decided(results)).rows:
-        title = "The differences that the seeds decide (the others are in the JSON):"
-        room = MOST_WORDS - sum(len(part.split()) for part in [*parts, *tail, title])
-        parts += [title, _first_rows(differences, room).markdown()]
+    parts = fitting(tables(results), [*head, *tail], lambda table: f"{table.title}:\n\n{table.markdown()}")
     path = folder / PAGE
-    replace_file(path, ("\n\n".join([*parts, *tail]) + "\n").encode())
+    replace_file(path, ("\n\n".join([*head, *parts, *tail]) + "\n").encode())
     return path
-
-
-def _first_rows(table: Table, room: int) -> Table:
-    """Return a table with as many of its first rows as take this number of words."""
-    rows = list(table.rows)
-    while rows and len(Table("", table.header, tuple(rows)).markdown().split()) > room:
-        rows.pop()
-    return Table(table.title, table.header, tuple(rows))
 
 
 def _summary(results: BenchResults) -> str:
     """Return the verdict in a sentence."""
-    words = Counter(side(verdict) for verdict in results.verdicts)
-    lives = [verdict for verdict in results.verdicts if verdict.lived is not None]
-    alive = Counter(side(verdict) for verdict in lives)
+    of_curves = [verdict for verdict in results.verdicts if verdict.group.endswith(IGNITION)]
+    of_cells = [verdict for verdict in results.verdicts if not verdict.group.endswith(IGNITION)]
+    named = {
+        word: ", ".join(
+            f"{v.claim.partition(' ')[0]} on {v.group.partition(',')[0]}" for v in of_curves if side(v) == word
+        )
+        for word in ("ahead", "behind")
+    }
+    words = Counter(side(verdict) for verdict in of_cells)
     return (
-        f"**{'Mostly undecided' if words['undecided'] * 2 > len(results.verdicts) else 'Decided in part'}**: with "
-        f"{results.seeds} seeds, of {len(results.verdicts)} differences from FedAvg {words['ahead']} are ahead, "
-        f"{words['behind']} behind, {words['level']} level and {words['undecided']} undecided; of {len(lives)} on "
-        f"runs that live {alive['ahead']} are ahead and {alive['behind']} behind."
+        f"**Less goodwill than FedAvg needs: {named['ahead'] or 'none'}; more: {named['behind'] or 'none'}.** "
+        f"That is of {counted(len(of_curves), 'curve')}, with {_seeds(results)} seeds; of "
+        f"{counted(len(of_cells), 'comparison')} of runs that live at one level, {words['ahead']} are ahead, "
+        f"{words['behind']} behind, {words['level']} level and {words['undecided']} undecided."
     )
+
+
+def _seeds(results: BenchResults) -> str:
+    numbers = sorted({len(row.seeds) for cell, row in results.cells().items() if cell.behaviour == CORE})
+    return " to ".join(map(str, dict.fromkeys((numbers[0], numbers[-1])))) if numbers else "no"
 
 
 def _made(results: BenchResults) -> str:
-    lines = [f"- {row}: {reason}" for row, reason in results.skipped.items()]
-    lines += [f"- {run}: {reason}" for run, reason in results.failed.items()]
-    planned = {name: int(settings["rounds"]) for name, settings in results.settings.items()}
-    early = sum(length < planned[row.name] for row in results.rows for length in row.rounds)
-    text = (
-        f"`{'`, `'.join(results.command.splitlines())}`; {early} runs ended early. Every number, setting, version "
-        f"and verdict stands in [{RESULTS}]({RESULTS})."
+    lines = [f"- not run here: {row}: {reason}" for row, reason in results.skipped.items()]
+    lines += [f"- failed: {run}: {reason}" for run, reason in results.failed.items()]
+    lines += [f"- {name}: its file has the SHA-256 {source}..." for name, source in results.sources.items()]
+    missing = Counter[str]()
+    for cell in cells():
+        missing[f"{cell.task}, {'floors' if cell.behaviour in RATES else cell.behaviour}"] += len(
+            results.lacking(str(cell), cell.seeds)
+        )
+    if waiting := [f"{place} ({runs} runs)" for place, runs in missing.items() if runs]:
+        lines.append(f"- not run yet: {'; '.join(waiting)}")
+    runs, commands = sum(len(row.seeds) for row in results.rows), "`, `".join(results.command.splitlines())
+    return "\n".join(
+        [
+            f"{runs} runs by `{commands}`. Every number, setting and verdict stands in [{RESULTS}]({RESULTS}); "
+            "behaviours and their sources: [the design](../bench.md).",
+            *lines,
+        ]
     )
-    return "\n".join([text, *lines])

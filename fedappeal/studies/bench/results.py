@@ -2,21 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from fedappeal.protocol.metric import Metric
-from fedappeal.studies.bench.design import BEHAVIOURS, TASKS, Cell, cells
+from fedappeal.studies.bench.design import BEHAVIOURS, LATE, OTHER_SEEDS, TASKS, Cell, cells
 from fedappeal.studies.results import Row, StudyResults
-from fedappeal.views.comparison.measures import Lines, Measure, continued, kept, late, megabytes_to, rounds_to, stayed
+from fedappeal.views.comparison.measures import Lines, Measure, continued, kept, late, stayed, training_megabytes
 
 RESULTS = "results.json"
 NAME = "bench"
 
+Reading = Callable[[Lines], float | None]
+
 
 class BenchResults(StudyResults):
-    """All runs of a benchmark; a row is named by its cell, and its settings are what the runs were given."""
+    """All runs of a benchmark; a row is named by its cell, and its settings are what the runs were given.
+
+    Attributes:
+        sources: of strategies of other packages, the first 16 hex digits of the SHA-256 of their files, by name.
+    """
+
+    sources: Mapping[str, str] = {}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -25,18 +33,15 @@ class BenchResults(StudyResults):
                 raise ValueError(f"task '{cell.task}' is none of the design's, or has no metric")
             if cell.behaviour not in BEHAVIOURS or str(cell) not in self.settings:
                 raise ValueError(f"behaviour '{cell.behaviour}' is none of the design's, or '{cell}' has no settings")
-            if not isinstance(self.settings[str(cell)].get("rounds"), int):
-                raise ValueError(f"row '{cell}' has no number of rounds in its settings")
         return self
 
-    def cells(self) -> dict[Cell, Row]:
-        """Return the rows that have a run, in their order, by cell."""
-        return {Cell.named(row.name): row for row in self.rows if row.seeds}
+    def whole(self, cell: Cell) -> bool:
+        """Whether a row has enough seeds to be shown: ten, or all where fewer were asked for."""
+        return not self.lacking(str(cell), min(self.seeds, OTHER_SEEDS))
 
-    def titles(self) -> dict[str, str]:
-        """Return the lines about the tasks of these rows, and then about their behaviours, by name."""
-        tasks = {cell.task: TASKS[cell.task].title for cell in self.cells()}
-        return tasks | {cell.behaviour: BEHAVIOURS[cell.behaviour].title for cell in self.cells()}
+    def cells(self) -> dict[Cell, Row]:
+        """Return the whole rows, in their order, by cell."""
+        return {cell: row for row in self.rows if self.whole(cell := Cell.named(row.name))}
 
     def measures_of(self, task: str) -> tuple[Measure, ...]:
         """Return what was read off each run of a task."""
@@ -49,9 +54,10 @@ class BenchResults(StudyResults):
         return {seed: number for seed, number in values if number is not None}
 
     def with_rows(self, new: "BenchResults") -> "BenchResults":
-        """Return these results with new ones of the same design: the design's rows first, in its order."""
+        """Return these results with new runs of the same design: the design's rows first, in its order."""
         names = [*map(str, cells()), *self.settings, *self.skipped, *new.settings, *new.skipped]
-        return self.joined(new, names, quick=new.quick, command=f"{self.command}\n{new.command}")
+        commands = dict.fromkeys([*self.command.splitlines(), new.command])
+        return self.joined(new, names, command="\n".join(commands), sources={**self.sources, **new.sources})
 
     @classmethod
     def of_file(cls, path: Path) -> "BenchResults":
@@ -59,37 +65,39 @@ class BenchResults(StudyResults):
         return cls.read(path, NAME)
 
 
-def measures(task: str, metric: Metric, short: Mapping[str, Any] | None = None) -> tuple[Measure, ...]:
-    """Return what is read off each run of a task.
+def measures(task: str, metric: Metric, rounds: int = 0) -> tuple[Measure, ...]:
+    """Return what is read off each run of a task, over its last free rounds.
+
+    Regret is the mean over all clients of what one gives up by taking the shared model where its own serves it
+    better, in the task's metric: with individual rationality (Donahue and Kleinberg, AAAI 2021) it would be 0.
 
     Args:
         task: its name in the design.
         metric: its metric.
-        short: settings that go before the design's.
+        rounds: number that was planned: a run that ended before is as in its last round; 0: none ended before.
     """
-    settings, target = {**TASKS[task].settings, **(short or {})}, TASKS[task].target
-    clients, planned = int(settings["clients"]), int(settings["rounds"])
+    clients = int(TASKS[task].settings["clients"])
     better: Literal["higher", "lower"] = "higher" if metric.higher_is_better else "lower"
     column, percent, digits = metric.column, metric.is_share, 1 if metric.is_share else 3
-    to_target = column, target, metric.higher_is_better
-    score, worst = (_at_end(late(key), planned) for key in (column, f"worst_decile_{column}"))
+
+    def at_end(of: Reading) -> Reading:
+        return lambda lines: of(continued(lines, rounds))
+
+    score, preferred, worst = (at_end(late(f"{of}{column}", LATE)) for of in ("", "preferred_", "worst_decile_"))
+
+    def regret(lines: Lines) -> float | None:
+        shared, chosen = score(lines), preferred(lines)
+        return None if shared is None or chosen is None else (chosen - shared) * (1 if better == "higher" else -1)
+
+    def joined(lines: Lines) -> float | None:
+        """Return the share that joined; a run that ended in a mandatory round does not tell."""
+        return None if lines and lines[-1].get("mandatory") else at_end(kept(clients, LATE))(lines)
+
     return (
-        Measure("kept", "clients that join at the end, %", _kept_at_end(clients, planned), percent=True, digits=0),
-        Measure("stayed", "did not leave, %", stayed(clients), percent=True, digits=0),
-        Measure("gm-appeal", "GM-Appeal", _at_end(late("gm_appeal"), planned)),
+        Measure("kept", "joined %", joined, percent=True, digits=0),
+        Measure("stayed", "did not leave %", stayed(clients), percent=True, digits=0),
         Measure("score", metric.heading, score, percent, better, digits),
-        Measure("worst", f"worst decile's {metric.heading}", worst, percent, better, digits),
-        Measure("rounds-to", f"rounds to {target:g}", rounds_to(*to_target), False, "lower", 0),
-        Measure("megabytes-to", f"MB to {target:g}", megabytes_to(*to_target), False, "lower", 1),
+        Measure("regret", "regret", regret, percent, "lower", digits),
+        Measure("worst", "worst 10 %", worst, percent, better, digits),
+        Measure("megabytes", "MB", lambda lines: sum(training_megabytes(lines)), False, "lower", 1),
     )
-
-
-def _at_end(of: Callable[[Lines], float | None], planned: int) -> Callable[[Lines], float | None]:
-    """Return a reading at the planned end: a run that ended before is as in its last round."""
-    return lambda lines: of(continued(lines, planned))
-
-
-def _kept_at_end(clients: int, planned: int) -> Callable[[Lines], float | None]:
-    """Return the same of the clients that join; a run that ended in a mandatory round does not tell."""
-    reading = _at_end(kept(clients), planned)
-    return lambda lines: None if lines and lines[-1].get("mandatory") else reading(lines)

@@ -1,17 +1,21 @@
 """The benchmark's runs: planned from the design, done where they are missing, read into results."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 
+from fedappeal.core.plugins import Provenance
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.reader import Record
 from fedappeal.runs.launch.in_process import Machine
 from fedappeal.settings.config import ConfigError
-from fedappeal.studies.bench.design import SEEDS, Cell, cells
+from fedappeal.studies.bench.design import CORE, SEEDS, Cell, cells
 from fedappeal.studies.bench.results import NAME, RESULTS, BenchResults, measures
 from fedappeal.studies.experiment import Arm, Experiment, Quick
 from fedappeal.studies.harness import carry_out
@@ -19,9 +23,10 @@ from fedappeal.studies.plan import make_plan
 from fedappeal.studies.record import versions_of
 from fedappeal.studies.results import Row
 
-QUICK: Mapping[str, Any] = {"clients": 10, "rounds": 12, "mandatory-rounds": 3, "solo.steps": 10}
-QUICK_PART: tuple[tuple[str, ...], ...] = (("digits",), ("appeal", "defect"), ("fedavg", "maxfl", "adagd"))
-QUICK_SEEDS = 2
+QUICK_PART: tuple[tuple[str, ...], ...] = (("digits",), (CORE,), ("fedavg", "maxfl", "fedadam"))
+QUICK_SEEDS = 8
+SAME = 0.01
+"""The relative difference up to which a run's number is another machine's."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,10 @@ class Selection:
         behaviours: names; empty: the design's.
         strategies: names; empty: the design's.
         seeds: their number; 0: the design's.
-        quick: the short form.
-        known: results of earlier runs, whose rows are not run again.
+        quick: a part that says something in two minutes.
+        known: results of earlier runs, which are not run again.
         known_name: name of their file.
+        rows: these alone; empty: as the names say.
     """
 
     tasks: Sequence[str] = ()
@@ -45,27 +51,25 @@ class Selection:
     quick: bool = False
     known: BenchResults | None = None
     known_name: str = RESULTS
+    rows: Sequence[Cell] = ()
 
     @property
     def cells(self) -> tuple[Cell, ...]:
         """The rows that are to be run.
 
         Raises:
-            ConfigError: an unknown name; of known results: other settings or seeds, or there is nothing left to run.
+            ConfigError: an unknown name; of known results: other settings, or there is nothing left to run.
         """
         tasks, behaviours, strategies = QUICK_PART if self.quick else ((), (), ())
-        rows = cells(self.tasks or tasks, self.behaviours or behaviours, self.strategies or strategies)
-        return rows if self.known is None else missing(rows, self.known, self.number_of_seeds, self.short)
+        rows = tuple(self.rows) or cells(
+            self.tasks or tasks, self.behaviours or behaviours, self.strategies or strategies
+        )
+        return rows if self.known is None else missing(rows, self.known, self.number_of_seeds)
 
     @property
     def number_of_seeds(self) -> int:
         """The number of seeds."""
         return self.seeds or (QUICK_SEEDS if self.quick else SEEDS)
-
-    @property
-    def short(self) -> Mapping[str, Any]:
-        """Settings that go before the design's."""
-        return QUICK if self.quick else {}
 
     @property
     def command(self) -> str:
@@ -77,26 +81,21 @@ class Selection:
         return " ".join([*words, *([f"--known {self.known_name}"] if self.known else [])])
 
 
-def missing(
-    rows: Sequence[Cell], present: BenchResults, seeds: int, short: Mapping[str, Any] | None = None
-) -> tuple[Cell, ...]:
+def missing(rows: Sequence[Cell], present: BenchResults, seeds: int) -> tuple[Cell, ...]:
     """Return those of the rows that results lack, or have not all seeds of.
 
     Args:
         rows: what is asked for.
         present: results of earlier runs.
         seeds: number of seeds that is asked for.
-        short: settings that go before the design's.
 
     Raises:
-        ConfigError: the present rows were run with other seeds or settings, or none of the rows is missing.
+        ConfigError: the present rows were run with other settings, or none of the rows is missing.
     """
-    if seeds != present.seeds:
-        raise ConfigError(f"seeds = {seeds} is not allowed: the known results have {present.seeds}")
-    for cell in present.cells():
-        if present.settings[str(cell)] != {**cell.settings, **(short or {})}:
+    for cell in map(Cell.named, present.settings):
+        if present.settings[str(cell)] != cell.settings:
             raise ConfigError(f"known: row '{cell}' was run with other settings than the design has now")
-    if not (lacking := tuple(cell for cell in rows if present.lacking(str(cell), seeds))):
+    if not (lacking := tuple(cell for cell in rows if present.lacking(str(cell), min(seeds, cell.seeds)))):
         raise ConfigError("known: these results have all rows")
     return lacking
 
@@ -115,12 +114,14 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         source="the benchmark of free participation",
         claim="",
         settings={},
-        arms=tuple(Arm(name, cell.settings, group=f"{cell.task}, {cell.behaviour}") for name, cell in rows.items()),
+        arms=tuple(Arm(name, cell.settings, group=cell.place) for name, cell in rows.items()),
         measures=(),
-        quick=Quick(QUICK, seeds=QUICK_SEEDS),
+        quick=Quick({}),
         seeds=SEEDS,
     )
-    plan = make_plan(experiment, out, selection.number_of_seeds, selection.quick, data_dir=machine.data_dir)
+    known = selection.known
+    plan = make_plan(experiment, out, selection.number_of_seeds, data_dir=machine.data_dir, present=known)
+    plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed < rows[run.arm.name].seeds))
     done, failed = carry_out(plan, machine, console, redo)
     numbers: list[Row] = []
     metrics: dict[str, dict[str, Any]] = {}
@@ -129,13 +130,14 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         cell, runs = rows[arm.name], done.of(arm.name)
         metric = Metric.of_record(Record(runs[0].path).config.get("metric"))
         metrics[cell.task] = metric.as_record()
-        columns = columns or {m.key: m.title for m in measures(cell.task, metric, selection.short)}
-        numbers.append(Row.of(arm, runs, measures(cell.task, metric, selection.short)))
+        read_off = measures(cell.task, metric, int(cell.settings["rounds"]))
+        columns = columns or {m.key: m.title for m in read_off}
+        numbers.append(Row.of(arm, runs, read_off))
     results = BenchResults(
         experiment=NAME,
         source=plan.experiment.source,
         command=selection.command,
-        quick=plan.quick,
+        quick=False,
         seeds=plan.seeds,
         measures=columns,
         rows=tuple(numbers),
@@ -143,10 +145,49 @@ def do_runs(selection: Selection, out: Path, machine: Machine, console: Console,
         diverged={},
         skipped=plan.skipped,
         failed=failed,
-        settings={
-            name: {**cell.settings, **selection.short} for name, cell in rows.items() if name not in plan.skipped
-        },
+        settings={name: cell.settings for name, cell in rows.items() if name not in plan.skipped},
         metrics=metrics,
         versions=versions_of(plan),
+        sources={name: source_of(name) for name in {cell.strategy for cell in rows.values()} if ":" in name},
     )
-    return results if selection.known is None else selection.known.with_rows(results)
+    return results if known is None else known.with_rows(results)
+
+
+def source_of(strategy: str) -> str:
+    """Return the first 16 hex digits of the SHA-256 of a strategy's file."""
+    return Provenance.of(strategy, STRATEGIES.load(strategy)).source
+
+
+def run_again(results: BenchResults, strategy: str, machine: Machine, console: Console) -> list[tuple[str, ...]]:
+    """Run the first seed of two rows of a strategy again, in a folder of their own.
+
+    Args:
+        results: of somebody else, perhaps.
+        strategy: whose first row with a mandatory round, and last row, are run.
+        machine: how.
+        console: where progress is shown.
+
+    Returns:
+        For each number of these runs: row, measure, theirs, here, and what is wrong; empty where both are the same.
+
+    Raises:
+        ConfigError: the results have no such rows, or the strategy's file is another one than theirs.
+    """
+    present = [cell for cell in results.cells() if cell.strategy == strategy and cell.goodwill]
+    if not present:
+        raise ConfigError(f"again: these results have no row of {strategy} with a mandatory round")
+    if ":" in strategy and (here := source_of(strategy)) != (theirs := results.sources.get(strategy, "")):
+        raise ConfigError(
+            f"again: the file of {strategy} has the checksum {here}, in these results {theirs or 'none'}"
+        )
+    lines: list[tuple[str, ...]] = []
+    rows = tuple(dict.fromkeys((present[0], present[-1])))
+    with TemporaryDirectory() as folder:
+        repeated = do_runs(Selection(seeds=1, rows=rows), Path(folder), machine, console)
+    for cell in rows:
+        for measure in results.measures_of(cell.task):
+            theirs_and_ours = [of.numbers(cell, measure.key).get(0) for of in (results, repeated)]
+            known, new = (math.nan if number is None else number for number in theirs_and_ours)
+            same = theirs_and_ours[0] == theirs_and_ours[1] or math.isclose(known, new, rel_tol=SAME, abs_tol=1e-6)
+            lines.append((str(cell), measure.title, f"{known:.4g}", f"{new:.4g}", "" if same else "differs"))
+    return lines

@@ -3,30 +3,29 @@
 from typing import Any
 
 from fedappeal.protocol.metric import ACCURACY
-from fedappeal.studies.bench.design import Cell
+from fedappeal.studies.bench.design import CORE, TASKS, Cell
 from fedappeal.studies.bench.results import NAME, BenchResults
 from fedappeal.studies.results import Row
 
-KEYS = ("kept", "stayed", "gm-appeal", "score", "worst", "rounds-to", "megabytes-to")
+KEYS = ("kept", "stayed", "score", "regret", "worst", "megabytes")
 
 
-def made(
-    kept: dict[str, list[float]], behaviour: str = "appeal", tasks: tuple[str, ...] = ("digits",)
-) -> BenchResults:
-    """Return results in which strategies keep these clients, in per cent by seed; all else is equal."""
-    cells = {Cell(task, behaviour, strategy): values for task in tasks for strategy, values in kept.items()}
+def made(kept: dict[str, list[list[float]]], task: str = "digits", behaviour: str = CORE) -> BenchResults:
+    """Return results in which strategies keep these clients, in per cent by level and seed; all else is equal."""
+    levels = TASKS[task].goodwill if behaviour == CORE else (TASKS[task].shown,)
+    cells = {
+        Cell(task, behaviour, level, strategy): values
+        for strategy, by_level in kept.items()
+        for level, values in zip(levels, by_level, strict=True)
+    }
     rows = [
         Row(
             name=str(cell),
-            group=f"{cell.task}, {cell.behaviour}",
+            group=cell.place,
             paper={},
             seeds=tuple(range(len(values))),
             rounds=(10,) * len(values),
-            ours={
-                **dict.fromkeys(KEYS, (1.0,) * len(values)),
-                "kept": tuple(values),
-                "rounds-to": (None,) * len(values),
-            },
+            ours={**dict.fromkeys(KEYS, (1.0,) * len(values)), "kept": tuple(values)},
         )
         for cell, values in cells.items()
     ]
@@ -35,7 +34,7 @@ def made(
         source="",
         command="fedappeal bench",
         quick=False,
-        seeds=len(next(iter(kept.values()))),
+        seeds=max(map(len, cells.values())),
         measures={key: key for key in KEYS},
         rows=tuple(rows),
         figure=True,
@@ -43,7 +42,7 @@ def made(
         skipped={},
         failed={},
         settings={str(cell): cell.settings for cell in cells},
-        metrics={task: ACCURACY.as_record() for task in tasks},
+        metrics={task: ACCURACY.as_record()},
         versions={"torch": ("2",)},
     )
 
@@ -54,7 +53,7 @@ def changed(results: BenchResults, cell: Cell, **fields: Any) -> BenchResults:
     return results.model_copy(update={"rows": tuple(rows)})
 
 
-def with_kept(results: BenchResults, cell: Cell, kept: tuple[float | None, ...]) -> BenchResults:
-    """Return results in which a strategy keeps other clients."""
+def with_ours(results: BenchResults, cell: Cell, **ours: tuple[float | None, ...]) -> BenchResults:
+    """Return results in which a strategy has other numbers."""
     (row,) = (row for row in results.rows if row.name == str(cell))
-    return changed(results, cell, ours={**row.ours, "kept": kept})
+    return changed(results, cell, ours={**row.ours, **ours})

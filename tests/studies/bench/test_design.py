@@ -1,59 +1,58 @@
 """The fixed design: which rows there are, and that each is a run's settings."""
 
+from collections import Counter
+
 import pytest
 
-from fedappeal.core.registry import STRATEGIES
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.studies.bench.design import (
-    ABOUT_AVAILABILITY,
-    AVAILABILITY,
     BASELINE,
     BEHAVIOURS,
-    CORE_BEHAVIOURS,
-    CORE_TASKS,
-    FEW,
-    MATCHED,
+    CORE,
+    DESIGNED,
+    OTHER_SEEDS,
+    RATES,
+    SEEDS,
     TASKS,
-    TRIED_BY_ALL,
-    WITH_MATCHES,
+    Cell,
     cells,
 )
 from server.build import check_settings
 
 
-def test_the_core_has_every_strategy_and_each_other_task_and_behaviour_is_varied_alone() -> None:
+def test_the_core_has_four_levels_and_each_other_behaviour_is_varied_alone() -> None:
     rows = cells()
-    core = len(CORE_TASKS) * len(CORE_BEHAVIOURS) * (len(STRATEGIES.built_in) - 1)  # all but the oracle
-    alone = (len(TASKS) - len(CORE_TASKS) + len(BEHAVIOURS) - len(CORE_BEHAVIOURS)) * len(FEW)
-    alone -= len(MATCHED) * len(FEW)
-    alone += len(AVAILABILITY) * len(ABOUT_AVAILABILITY) + len(CORE_TASKS) * len(MATCHED) * len(WITH_MATCHES)
-    alone -= len(FEW)  # the second part
-    second = len(TRIED_BY_ALL) * (len(STRATEGIES.built_in) - 1) + (len(TASKS) - len(TRIED_BY_ALL)) * len(FEW)
-    assert len(rows) == len(set(rows)) == core + alone + second
+    core = [row for row in rows if row.behaviour == CORE]
+    assert Counter((row.task, row.strategy) for row in core) == {(t, s): 4 for t in TASKS for s in DESIGNED}
+    assert all(0 in task.goodwill and len(set(task.goodwill)) == 4 for task in TASKS.values())
+    floors = [row for row in rows if row.behaviour in RATES]
+    assert Counter(row.behaviour for row in floors) == dict.fromkeys(RATES, len(TASKS))
+    others = len(BEHAVIOURS) - len(RATES) - 1
+    assert len(rows) == len(set(rows)) == len(core) + len(floors) + others * len(DESIGNED)
+    assert sum(row.seeds for row in rows) == len(core) * SEEDS + (len(rows) - len(core)) * OTHER_SEEDS
     for row in rows:
-        check_settings(RunConfig.parse(row.settings))
+        assert check_settings(RunConfig.parse(row.settings)).config.judge_on == "held-out"
+        assert Cell.named(str(row)) == row
 
 
 def test_a_part_of_the_design_has_all_its_combinations_and_fedavg() -> None:
-    rows = cells(("digits",), ("appeal", "defect"), ("maxfl",))
+    rows = cells(("digits",), ("defect", "everyone"), ("maxfl",))
     assert [(row.behaviour, row.strategy) for row in rows] == [
-        ("appeal", BASELINE),
-        ("appeal", "maxfl"),
         ("defect", BASELINE),
         ("defect", "maxfl"),
+        ("everyone", BASELINE),
     ]
 
 
 def test_a_strategy_of_another_package_enters_by_name() -> None:
     name = "tests.server.test_run:Toy"
-    found = {row.strategy for row in cells(("digits",), ("always",), (name,))}
-    assert found == {BASELINE, name}
+    assert {row.strategy for row in cells(("digits",), (CORE,), (name,))} == {BASELINE, name}
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"tasks": ("mnist",)}, "tasks = 'mnist' is not allowed: fmnist, movielens"),
+        ({"tasks": ("mnist",)}, "tasks = 'mnist' is not allowed: chem97, digits"),
         ({"behaviours": ("leave",)}, "behaviours = 'leave' is not allowed: appeal, defect"),
         ({"strategies": ("fedsgd",)}, "strategy = 'fedsgd' is not allowed"),
     ],

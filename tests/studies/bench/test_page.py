@@ -1,24 +1,27 @@
-"""The page and the pictures are made of the results alone, and are the same each time."""
+"""The page and the picture are made of the results alone, and are the same each time."""
 
-import math
 from pathlib import Path
 
 import pytest
 
-from fedappeal.studies.bench.design import Cell
-from fedappeal.studies.bench.page import PICTURES, decided, side, tables, tally, with_verdicts, write_page
+from fedappeal.studies.bench.design import CORE, RATES, Cell
+from fedappeal.studies.bench.ignition import Level, ignition
+from fedappeal.studies.bench.page import (
+    PICTURE,
+    behaviour_table,
+    ignition_table,
+    side,
+    tables,
+    task_table,
+    with_verdicts,
+    write_page,
+)
 from fedappeal.studies.bench.results import RESULTS, BenchResults
-from tests.studies.bench.made import changed, made, with_kept
+from tests.studies.bench.made import changed, made, with_ours
 
-KEPT = {"fedavg": [10.0, 50.0, 60.0], "maxfl": [61.0, 70.0, 79.0]}
-FEDAVG, MAXFL = (Cell("digits", "appeal", name) for name in KEPT)
-
-
-def with_appeal(*numbers: float) -> BenchResults:
-    """Results in which MaxFL's GM-Appeal is this, FedAvg's 1."""
-    whole = made(KEPT)
-    (row,) = (row for row in whole.rows if row.name == str(MAXFL))
-    return with_verdicts(changed(whole, MAXFL, ours={**row.ours, "gm-appeal": numbers}))
+DEAD, ALIVE = [0.0] * 10, [20.0] * 10
+"""Ten seeds, of which none lives, or all do."""
+KEPT = {"fedavg": [DEAD, DEAD, DEAD, ALIVE], "maxfl": [DEAD, ALIVE, ALIVE, ALIVE], "term": [DEAD] * 4}
 
 
 def test_the_page_of_the_same_results_is_the_same_to_the_byte(tmp_path: Path) -> None:
@@ -27,46 +30,94 @@ def test_the_page_of_the_same_results_is_the_same_to_the_byte(tmp_path: Path) ->
     (tmp_path / "again").mkdir()
     again = BenchResults.of_file(results.write(tmp_path / "again" / RESULTS))
     assert write_page(again, tmp_path / "again").read_bytes() == first
-    for name in PICTURES.values():
-        assert (tmp_path / f"{name}.svg").read_bytes() == (tmp_path / "again" / f"{name}.svg").read_bytes()
+    assert (tmp_path / f"{PICTURE}.svg").read_bytes() == (tmp_path / "again" / f"{PICTURE}.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("lived", "shown"),
+    [
+        ((0, 0, 0, 20), "8 [8, 8]"),
+        ((0, 3, 9, 20), "8 [4, 8]"),  # 9 of 20: exactly [0.23, 0.68]; 3 of 20: [0.03, 0.38]
+        ((0, 0, 0, 0), ">8 [>8, >8]"),
+        ((0, 0, 0, 8), ">8 [8, >8]"),
+        ((0, 14, 4, 20), "8 [2, 8]"),  # rising shares of 14 and 4 are 9 and 9; of 14 alone [0.46, 0.88]
+        ((20, 20, 20, 20), "0 [0, 0]"),
+    ],
+)
+def test_the_ignition_point_is_the_level_at_which_half_live(lived: tuple[int, ...], shown: str) -> None:
+    from scipy import stats
+
+    levels = []
+    for goodwill, number in zip((0, 2, 4, 8), lived, strict=True):
+        ends = stats.binomtest(number, 20).proportion_ci()
+        levels.append(Level(goodwill, number, 20, ends.low, ends.high))
+    assert ignition(tuple(levels)) == shown
 
 
 def test_strategies_are_paired_with_fedavg_by_seed() -> None:
-    """Of 0.21, 0.2, 0.19: mean 0.2, deviation 0.01, t of two degrees of freedom 4.303."""
-    kept, appeal, score = with_appeal(1.21, 1.2, 1.19).verdicts
-    assert (kept.claim, kept.here, side(kept)) == ("maxfl over fedavg: runs that live", "3:2 of 3 live", "undecided")
-    assert appeal.low == pytest.approx(0.2 - 4.3027 * 0.01 / math.sqrt(3), abs=1e-4)
-    assert (side(appeal), side(score)) == ("ahead", "level")
-    assert side(with_appeal(0.79, 0.8, 0.81).verdicts[1]) == "behind"
+    """All ten seeds live with less goodwill under MaxFL, with more under TERM: p is 2 / 2^10 in each sign test."""
+    outcomes = {(v.group, v.claim): v for v in with_verdicts(made(KEPT)).verdicts}
+    earlier = outcomes["digits, ignition", "maxfl ignites before fedavg"]
+    assert (earlier.here, side(earlier), earlier.p) == ("10:0 of 10 seeds", "ahead", pytest.approx(2 / 2**10))
+    assert side(outcomes["digits, ignition", "term ignites before fedavg"]) == "behind"
+    at_eight = outcomes[f"digits, {CORE} 8", "maxfl over fedavg: runs that live"]
+    assert (at_eight.here, side(at_eight)) == ("10:0 of 10 live", "ahead")
+    at_zero = outcomes[f"digits, {CORE} 0", "maxfl over fedavg: runs that live"]
+    assert (at_zero.here, side(at_zero)) == ("0:0 of 10 live", "undecided")
 
 
-def test_the_page_says_what_came_out_and_what_not(tmp_path: Path) -> None:
-    page = write_page(with_appeal(1.21, 1.2, 1.19), tmp_path).read_text()
-    verdict = "with 3 seeds, of 3 differences from FedAvg 1 are ahead, 0 behind, 1 level and 1 undecided"
-    assert page.startswith(f"# Who keeps its volunteers\n\n**Decided in part**: {verdict}; ")
-    assert "| maxfl | 0/1/0/0 | 1/0/0/0 | 0/0/1/0 |" in page
-    assert "| appeal, digits: maxfl over fedavg: GM-Appeal | +0.20 [+0.18, +0.22] | ahead |" in page
-    assert page.index("## What we do not conclude") < page.index("## How it was made")
-    assert "`fedappeal bench`; 6 runs ended early." in page
-
-
-def test_the_tables_have_all_numbers() -> None:
-    numbers, counts, found = tables(with_appeal(1.21, 1.2, 1.19))
-    assert [(row[0], row[numbers.header.index("clients that join at the end, %")]) for row in numbers.rows[1:]] == [
-        ("fedavg", "40 ± 26"),
-        ("maxfl", "70 ± 9"),
-    ]
-    assert (counts.rows, found.rows) == (
-        tally(with_appeal(1.21, 1.2, 1.19)).rows,
-        decided(with_appeal(1.21, 1.2, 1.19)).rows,
+def test_the_page_says_what_came_out_and_what_was_not_run(tmp_path: Path) -> None:
+    page = write_page(with_verdicts(made(KEPT)), tmp_path).read_text()
+    assert page.startswith(
+        "# Who keeps its volunteers\n\n**Less goodwill than FedAvg needs: maxfl on digits; more: term on digits.** "
     )
+    assert "| maxfl | 8 [8, 8] ahead |" in page
+    assert "| term | >14 [>14, >14] behind |" in page
+    assert "120 runs by `fedappeal bench`." in page
+    assert "- not run yet: chem97, appeal (800 runs); " in page
+    assert "digits, appeal (680 runs)" in page  # 120 of ten strategies, four levels and 20 seeds are there
 
 
-def test_a_seed_without_a_number_leaves_a_difference_undecided() -> None:
-    partly = with_verdicts(with_kept(made(KEPT), MAXFL, (None, 70.0, 79.0)))
-    assert (partly.verdicts[0].unmeasured, side(partly.verdicts[0])) == (1, "undecided")
+def test_a_row_without_all_seeds_is_not_run_yet() -> None:
+    partly = made(KEPT)
+    cell = Cell("digits", CORE, 10, "maxfl")
+    (row,) = (row for row in partly.rows if row.name == str(cell))
+    ours = {key: values[:9] for key, values in row.ours.items()}
+    partly = with_verdicts(changed(partly, cell, seeds=tuple(range(9)), rounds=(), ours=ours))
+    assert cell not in partly.cells()
+    assert [row[0] for row in ignition_table(partly).rows] == ["fedavg", "term"]
+    assert "maxfl ignites before fedavg" not in {verdict.claim for verdict in partly.verdicts}
+
+
+def test_floors_stand_beside_the_rows() -> None:
+    """A strategy with 60 % of the clients stands beside random joining at 60 %: between 40 and 50, at 0.4."""
+    results = made({"fedavg": [DEAD, DEAD, DEAD, [60.0] * 10]})
+    for behaviour, score in zip(RATES, (10.0, 20.0, 40.0, 50.0, 55.0), strict=True):
+        floor = made({"fedavg": [[100.0] * 10]}, behaviour=behaviour)
+        results = results.with_rows(with_ours(floor, Cell("digits", behaviour, 14, "fedavg"), score=(score,) * 10))
+    rows = {row[0]: row for row in task_table(results, "digits").rows}
+    assert list(rows) == ["fedavg", "(alone)", "(everyone)"]
+    assert [row[-1] for row in rows.values()] == ["44.0", "-", "-"]
+    assert rows["(everyone)"][2] == "55.0 ± 0.0"
+    assert rows["(alone)"][2:5] == ("11.0 ± 0.0", "-", "-")  # the untrained model's 10 and what they regret, 1
+    assert with_verdicts(results).verdicts == ()  # floors are no strategies
+
+
+def test_other_behaviours_are_counted() -> None:
+    results = made({"fedavg": [[10.0, 30.0, 40.0]], "maxfl": [[50.0, 60.0, 70.0]]}, behaviour="defect")
+    results = with_ours(results, Cell("digits", "defect", 14, "maxfl"), stayed=(100.0, 90.0, 80.0))
+    table = behaviour_table(results)
+    assert (table.header, table.rows) == (("", "defect"), (("fedavg", "2/3 (1 %)"), ("maxfl", "3/3 (90 %)")))
+
+
+def test_headings_fit_a_terminal_of_80_characters() -> None:
+    for table in tables(made(KEPT)):
+        for part in table.rich(80):
+            assert all(
+                len(word) <= (column.width or 0) for column in part.columns for word in str(column.header).split()
+            )
 
 
 def test_a_baseline_alone_is_compared_with_nothing(tmp_path: Path) -> None:
-    page = write_page(with_verdicts(made({"fedavg": [40.0, 50.0]})), tmp_path).read_text()
-    assert "of 0 differences" in page
+    page = write_page(with_verdicts(made({"fedavg": [DEAD, DEAD, ALIVE, ALIVE]})), tmp_path).read_text()
+    assert "of 0 curves" in page

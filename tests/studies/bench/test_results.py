@@ -1,6 +1,7 @@
 """The results' file: what is written is read, and another file is one line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,11 @@ from tests.studies.bench.made import made
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    results = made({"fedavg": [1.0, 2.0], "maxfl": [3.0, 4.0]})
+    results = made({"fedavg": [[1.0, 2.0]], "maxfl": [[3.0, 4.0]]}, behaviour="defect")
     read = BenchResults.of_file(results.write(tmp_path / "results.json"))
     assert read == results
-    assert read.numbers(Cell("digits", "appeal", "maxfl"), "kept") == {0: 3.0, 1: 4.0}
-    assert read.numbers(Cell("digits", "appeal", "maxfl"), "rounds-to") == {}
+    assert read.numbers(Cell("digits", "defect", 14, "maxfl"), "kept") == {0: 3.0, 1: 4.0}
+    assert read.numbers(Cell("digits", "defect", 14, "term"), "kept") == {}
 
 
 @pytest.mark.parametrize(
@@ -29,23 +30,28 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         (lambda whole: whole | {"surprise": 1}, "surprise"),
         (lambda whole: {}, "holds no numbers of bench"),
         (lambda whole: {"experiment": NAME, "source": "", "command": ""}, "has no quick"),
-        (lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits"}]}, "is not TASK, BEHAVIOUR, STRATEGY"),
-        (lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits, x, fedavg"}]}, "behaviour 'x' is none"),
+        (
+            lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits, defect, fedavg"}]},
+            "is not TASK, BEHAVIOUR GOODW",
+        ),
+        (
+            lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "digits, x 14, fedavg"}]},
+            "behaviour 'x' is none",
+        ),
         (lambda whole: whole | {"seeds": 0}, "seeds: Input should be greater than or equal to 1"),
         (lambda whole: whole | {"rows": whole["rows"] * 2}, "a run stands there twice"),
-        (lambda whole: whole | {"settings": {row: {} for row in whole["settings"]}}, "no number of rounds"),
         (lambda whole: whole | {"rows": [whole["rows"][0] | {"ours": {"kept": [1e101]}}]}, "rows.0.ours.kept.0"),
         (lambda whole: whole | {"metrics": {}}, "task 'digits' is none of the design's"),
         (lambda whole: whole | {"rows": [whole["rows"][0] | {"seeds": [0, 1]}]}, "not as many numbers as seeds"),
-        (lambda whole: whole | {"settings": {}}, "or 'digits, appeal, fedavg' has no settings"),
+        (lambda whole: whole | {"settings": {}}, "or 'digits, defect 14, fedavg' has no settings"),
         (
-            lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "mnist, appeal, fedavg"}]},
+            lambda whole: whole | {"rows": [whole["rows"][0] | {"name": "mnist, appeal 3, fedavg"}]},
             "task 'mnist' is none",
         ),
     ],
 )
 def test_another_form_is_one_line(tmp_path: Path, change: object, said: str) -> None:
-    path = made({"fedavg": [1.0]}).write(tmp_path / "results.json")
+    path = made({"fedavg": [[1.0]]}, behaviour="defect").write(tmp_path / "results.json")
     assert callable(change)
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(ConfigError, match=said) as caught:
@@ -54,7 +60,7 @@ def test_another_form_is_one_line(tmp_path: Path, change: object, said: str) -> 
 
 
 def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    path = made({"fedavg": [1.0]}).write(tmp_path / "results.json")
+    path = made({"fedavg": [[1.0]]}, behaviour="defect").write(tmp_path / "results.json")
     whole = json.loads(path.read_text())
     whole["rows"][0]["ours"]["kept"] = [float("nan")]
     path.write_text(json.dumps(whole))
@@ -73,18 +79,20 @@ def test_a_file_that_is_missing_or_too_large_is_one_line(tmp_path: Path) -> None
 
 
 def test_measures_are_read_off_a_history() -> None:
-    """Of 20 clients 10 join and 5 leave in the first round, 5 join in the second, which reaches 0.8.
+    """Of 20 clients 10 join and 5 leave in the first round, 5 join in the second.
 
-    The strategy ends the run there: up to round 100 it counts on as in round 2.
+    The strategy ends the run there: up to round 40 it counts on as in round 2. Clients that prefer their own models
+    come to 0.9 with them where the shared one gives 0.85.
     """
     first = {"round": 1, "asked": 20, "joined": 10, "left": 5, "bytes_up": 1e6, "bytes_down": 2e6}
     second = {"round": 2, "asked": 15, "joined": 5, "left": 0, "bytes_up": 9e6, "bytes_down": 9e6, "expected": 20}
-    second |= {"evaluated": 20, "accuracy": 0.85, "worst_decile_accuracy": 0.5, "gm_appeal": 0.25}
-    numbers = {measure.key: measure.number([first, second]) for measure in measures("digits", ACCURACY)}
-    assert numbers == {
-        **{"kept": 25.0, "stayed": 75.0, "gm-appeal": 0.25, "score": 85.0, "worst": 50.0},
-        **{"rounds-to": 2.0, "megabytes-to": 6.0},
-    }
+    second |= {"evaluated": 20, "accuracy": 0.85, "preferred_accuracy": 0.9, "worst_decile_accuracy": 0.5}
+    numbers = {measure.key: measure.number([first, second]) for measure in measures("digits", ACCURACY, 40)}
+    assert numbers == pytest.approx(
+        {"kept": 25.0, "stayed": 75.0, "score": 85.0, "regret": 5.0, "worst": 50.0, "megabytes": 6.0}
+    )
+    (regret,) = (m for m in measures("digits", replace(ACCURACY, higher_is_better=False)) if m.key == "regret")
+    assert regret.number([first, second]) == pytest.approx(-5.0)
 
 
 @pytest.mark.parametrize(("mandatory", "expected"), [(True, None), (False, 100.0)])
@@ -92,5 +100,5 @@ def test_a_run_that_ends_in_a_mandatory_round_does_not_tell_which_clients_would_
     mandatory: bool, expected: float | None
 ) -> None:
     only = {"round": 1, "asked": 20, "joined": 20, "left": 0, "bytes_up": 1.0, "bytes_down": 1.0}
-    (measure,) = (measure for measure in measures("digits", ACCURACY) if measure.key == "kept")
+    (measure,) = (measure for measure in measures("digits", ACCURACY, 40) if measure.key == "kept")
     assert measure.number([{**only, "mandatory": mandatory}]) == expected
