@@ -13,17 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedappeal.runs.launch.in_process import simulate_quietly
+from fedappeal.runs.launch.in_process import Machine, simulate_quietly
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import (
     LOST,
-    check_at_once,
     run_in_parallel,
-    threads_of_each,
 )
 from fedappeal.simulation.options import Simulation
-from fedappeal.simulation.workers.cluster import NO_CLUSTER
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,10 +97,10 @@ run_in_parallel([partial(linger, Path({str(file)!r}))], 1, print)
 
 def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert [threads_of_each(0, jobs, NO_CLUSTER) for jobs in (1, 3, 8, 9)] == [8, 2, 1, 1]
-    assert threads_of_each(5, 2, NO_CLUSTER) == 5
+    assert [Machine(jobs).for_jobs(9).threads for jobs in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    assert Machine(2, threads=5).for_jobs(9).threads == 5
     with pytest.raises(ConfigError, match="jobs = 0 is not allowed: at least 1"):
-        check_at_once(0)
+        Machine(0)
 
 
 def test_a_process_that_does_many_runs_keeps_no_memory_of_the_last(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from fedappeal.record.reader import Record
+from fedappeal.runs.launch.in_process import Machine
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
-from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_on_ray
+from fedappeal.simulation.jobs import run_on_ray
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import RayOptions, check_workers
 from tests.simulation.workers.test_workers import ALONE, assert_same, run, settings
@@ -83,7 +84,7 @@ def test_a_cluster_wants_its_token(cluster: Any, tmp_path: Path) -> None:
 def test_runs_of_a_sweep_are_done_on_a_cluster(cluster: Any, tmp_path: Path) -> None:
     ended: dict[int, str] = {}
     # Ray's processes have not the tests' modules.
-    jobs = [partial(Path.touch, tmp_path / "0"), partial(check_at_once, 0)]
+    jobs = [partial(Path.touch, tmp_path / "0"), partial(Machine, 0)]
     run_on_ray(jobs, RayOptions(cluster.address), lambda number, reason: ended.update({number: reason}))
     assert ended == {0: "", 1: "jobs = 0 is not allowed: at least 1"}
     assert (tmp_path / "0").exists()
@@ -124,4 +125,4 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="ray-gpus = -1 is not allowed"):
         RayOptions("auto", gpus=-1)
     with pytest.raises(ConfigError, match="jobs = 2 is not allowed with --ray"):
-        check_on_ray(RayOptions("auto"), 2)
+        Machine(2, ray=RayOptions("auto")).check()
