@@ -18,7 +18,7 @@ from client.data.columns import Columns, OwnDataError, Unfit, choose, is_functio
 from client.data.image_folder import class_folders, read_images
 from client.data.own_function import find_function, load_by_function
 from client.data.raw import LabelReader, Raw, any_shape, check_shape, labels_in, read_npz, scaled, with_channel
-from client.data.tables import check_csv, check_parquet_table, csv_names, parquet_names, read_csv, read_parquet
+from client.data.tables import check_table, names_of, read_table
 from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
@@ -30,11 +30,6 @@ _LONGEST = 1000
 """Characters of a message: cells and errors may be long."""
 
 log = logging.getLogger("fedappeal.client")
-
-_OF_TABLES = {
-    ".csv": (csv_names, check_csv, read_csv),
-    ".parquet": (parquet_names, check_parquet_table, read_parquet),
-}
 
 
 def check_own_data(data: str, columns: Columns | None = None) -> None:
@@ -53,10 +48,9 @@ def check_own_data(data: str, columns: Columns | None = None) -> None:
         elif _is_folder(data):
             class_folders(Path(data))
         elif is_table(data):
-            names, check, _ = _OF_TABLES[Path(data).suffix.lower()]
-            chosen = choose(names(data), columns)
+            chosen = choose(names_of(data), columns)
             # Where the owner names no features, the task may: not every column has to hold numbers.
-            check(data, chosen if columns.features else Columns((), chosen.label))
+            check_table(data, chosen if columns.features else Columns((), chosen.label))
         else:
             read_npz(data)
 
@@ -107,14 +101,13 @@ def _from_files(task: Task, data: str, columns: Columns) -> Split:
 
 def _read_table(task: Task, data: str, columns: Columns) -> tuple[Raw, Raw]:
     _check_file(Path(data))
-    names, _, read = _OF_TABLES[Path(data).suffix.lower()]
-    chosen = choose(names(data), columns, task.feature_names)
+    chosen = choose(names_of(data), columns, task.feature_names)
     count, shape = len(chosen.features), task.input_shape
     if shape and prod(shape) != count:
         reason = f"{count} columns of features, where the task's inputs have shape {shape}"
         raise Unfit(DataProblem.SHAPE, f"{reason}: {prod(shape)} are needed (features names them)")
     labels = LabelReader(task.class_names, task.num_classes)
-    raw = read(data, chosen, labels)
+    raw = read_table(data, chosen, labels)
     return raw.reshape(-1, *(shape or (count,))), labels.labels()
 
 

@@ -8,7 +8,7 @@ reads Parquet, in batches of rows.
 import csv
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,23 +24,26 @@ _DELIMITERS = ",;\t"
 _ROWS_AT_ONCE = 8_192
 
 
-def csv_names(path: str) -> list[str]:
-    """Return the columns' names, as the header has them.
+def names_of(path: str) -> list[str]:
+    """Return the names of a table's columns.
 
     Raises:
-        Unfit: no header, or a file that cannot be read as text.
+        Unfit: no header, a file that cannot be read, or no pyarrow for one that needs it.
     """
+    if _is_parquet(path):
+        with _opened_parquet(path) as file:
+            return list(file.schema_arrow.names)
     with _opened_csv(path) as (names, _):
         return names
 
 
-def check_csv(path: str, chosen: Columns) -> None:
-    """Read a table and keep nothing; raises as `read_csv`."""
-    for _ in _rows(path, chosen, LabelReader(known=False)):
+def check_table(path: str, chosen: Columns) -> None:
+    """Read a table and keep nothing; raises as `read_table`."""
+    for _ in _parts(path, chosen, LabelReader(known=False)):
         pass
 
 
-def read_csv(path: str, chosen: Columns, labels: LabelReader) -> NDArray[np.generic]:
+def read_table(path: str, chosen: Columns, labels: LabelReader) -> NDArray[np.generic]:
     """Return a table's features, shape ``(n, features)``; its labels go to ``labels``.
 
     Args:
@@ -49,18 +52,27 @@ def read_csv(path: str, chosen: Columns, labels: LabelReader) -> NDArray[np.gene
         labels: reads the labels.
 
     Returns:
-        Integers where each cell is written as a whole number, else float64.
+        Integers where each number is a whole one, as it is written or by its column's type; else float64.
 
     Raises:
         Unfit: rows of other lengths, empty cells, what is no number, labels that do not fit; says row and column.
     """
     values, whole = array("d"), True
-    for row, (cells, numbers) in enumerate(_rows(path, chosen, labels)):
-        whole = whole and _whole(cells)
+    for number, (numbers, integers) in enumerate(_parts(path, chosen, labels)):
+        whole = whole and integers
         values.extend(numbers)
-        if not row % _ROWS_AT_ONCE:
+        if not number % _ROWS_AT_ONCE:
             check_size(values.itemsize * len(values), "its numbers")
     return narrowed(np.asarray(values).reshape(-1, len(chosen.features)), whole)
+
+
+def _is_parquet(path: str) -> bool:
+    return path.lower().endswith(".parquet")
+
+
+def _parts(path: str, chosen: Columns, labels: LabelReader) -> Iterator[tuple[Iterable[float], bool]]:
+    """Yield the numbers of some rows, one after another, and whether they are whole; labels go to ``labels``."""
+    return (_batches if _is_parquet(path) else _rows)(path, chosen, labels)
 
 
 def narrowed(x: NDArray[np.float64], whole: bool) -> NDArray[np.generic]:
@@ -96,12 +108,12 @@ def _opened_csv(path: str) -> Iterator[tuple[list[str], Any]]:
         raise Unfit(DataProblem.UNREADABLE, f"it is no CSV that can be read ({error})") from None
 
 
-def _rows(path: str, chosen: Columns, labels: LabelReader) -> Iterator[tuple[list[str], list[float]]]:
-    """Yield each row's feature cells and their numbers; its label goes to ``labels``."""
+def _rows(path: str, chosen: Columns, labels: LabelReader) -> Iterator[tuple[list[float], bool]]:
+    """Yield each row's numbers, and whether all so far are whole; its label goes to ``labels``."""
     with _opened_csv(path) as (names, reader):
         places = [names.index(name) for name in chosen.features]
         label, width = names.index(chosen.label), len(names)
-        row = 0
+        row, whole = 0, True
         for cells in reader:
             if not cells:  # an empty line
                 continue
@@ -122,7 +134,8 @@ def _rows(path: str, chosen: Columns, labels: LabelReader) -> Iterator[tuple[lis
                 labels.add(cells[label])
             except Unfit as error:
                 raise _in_cell(row, reader.line_num, chosen.label, error.problem, str(error)) from None
-            yield picked, numbers
+            whole = whole and _whole(picked)
+            yield numbers, whole
 
 
 def _is_number(cell: str) -> bool:
@@ -134,48 +147,6 @@ def _is_number(cell: str) -> bool:
 
 def _in_cell(row: int, line: int, column: str, problem: DataProblem, reason: str) -> Unfit:
     return Unfit(problem, f"row {row} (line {line}), column {column}: {reason}")
-
-
-def parquet_names(path: str) -> list[str]:
-    """Return the columns' names.
-
-    Raises:
-        Unfit: no pyarrow, or no Parquet file.
-    """
-    with _opened_parquet(path) as file:
-        return list(file.schema_arrow.names)
-
-
-def check_parquet_table(path: str, chosen: Columns) -> None:
-    """Read a table and keep nothing; raises as `read_parquet`."""
-    with _opened_parquet(path, chosen) as file:
-        for _ in _batches(file, chosen, LabelReader(known=False)):
-            pass
-
-
-def read_parquet(path: str, chosen: Columns, labels: LabelReader) -> NDArray[np.generic]:
-    """Return a table's features, shape ``(n, features)``; its labels go to ``labels``.
-
-    Args:
-        path: the file.
-        chosen: the columns that are read.
-        labels: reads the labels.
-
-    Returns:
-        Integers where all columns hold integers, else float64.
-
-    Raises:
-        Unfit: no pyarrow, columns without numbers, empty cells, labels that do not fit; says row and column.
-    """
-    import pyarrow
-
-    with _opened_parquet(path, chosen) as file:
-        schema = file.schema_arrow
-        whole = all(pyarrow.types.is_integer(schema.field(name).type) for name in chosen.features)
-        x = np.empty((file.metadata.num_rows, len(chosen.features)))
-        for first, numbers in _batches(file, chosen, labels):
-            x[first : first + len(numbers)] = numbers
-    return narrowed(x, whole)
 
 
 @contextmanager
@@ -200,21 +171,24 @@ def _opened_parquet(path: str, chosen: Columns | None = None) -> Iterator[Any]:
         raise Unfit(DataProblem.UNREADABLE, f"it is no Parquet file that can be read ({error})") from None
 
 
-def _batches(file: Any, chosen: Columns, labels: LabelReader) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield features in batches, each with the number of its first row; labels go to ``labels``."""
-    first = 0
-    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(chosen.names)):
-        numbers = np.empty((batch.num_rows, len(chosen.features)))
-        for place, name in enumerate(chosen.features):
-            numbers[:, place] = _numbers(batch.column(name), name, first)
-        check_texts(batch.column(chosen.label))
-        for row, value in enumerate(batch.column(chosen.label).to_pylist(), start=first + 1):
-            try:
-                labels.add(value)
-            except Unfit as error:
-                raise Unfit(error.problem, f"row {row}, column {chosen.label}: {error}") from None
-        yield first, numbers
-        first += batch.num_rows
+def _batches(path: str, chosen: Columns, labels: LabelReader) -> "Iterator[tuple[array[float], bool]]":
+    """Yield the numbers of each batch of rows, and whether all columns hold integers; labels go to ``labels``."""
+    with _opened_parquet(path, chosen) as file:
+        from pyarrow import types
+
+        first, whole = 0, all(types.is_integer(file.schema_arrow.field(name).type) for name in chosen.features)
+        for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(chosen.names)):
+            numbers = np.empty((batch.num_rows, len(chosen.features)))
+            for place, name in enumerate(chosen.features):
+                numbers[:, place] = _numbers(batch.column(name), name, first)
+            check_texts(batch.column(chosen.label))
+            for row, value in enumerate(batch.column(chosen.label).to_pylist(), start=first + 1):
+                try:
+                    labels.add(value)
+                except Unfit as error:
+                    raise Unfit(error.problem, f"row {row}, column {chosen.label}: {error}") from None
+            yield array("d", numbers.tobytes()), whole
+            first += batch.num_rows
 
 
 def _check_kind(kind: Any, name: str) -> None:

@@ -72,8 +72,8 @@ for asked in sys.stdin:
 """
 CHECK = "client.data.own_data.check_own_data(path, Columns(label='y'))"
 LOAD = "client.data.own_data.load_own_data(task, path, 'alice')"
-CSV = "client.data.tables.read_csv(path, Columns(('x',), 'y'), LabelReader(num_classes=10))"
-PARQUET = "client.data.tables.read_parquet(path, Columns(('x',), 'y'), LabelReader(num_classes=10))"
+CSV = "client.data.tables.read_table(path, Columns(('x',), 'y'), LabelReader(num_classes=10))"
+PARQUET = "client.data.tables.read_table(path, Columns(('x',), 'y'), LabelReader(num_classes=10))"
 PREDICT = """from fedappeal.trained.card import read_card
 list(client.data.to_predict.examples_in(Path(path), read_card(Path(path).with_name('m'))).batches)"""
 TEXTS = "fedappeal.hf.texts.read_table(Path(path), 'x')"
