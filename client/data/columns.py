@@ -65,7 +65,7 @@ class Columns:
     Attributes:
         features: names of the features, in the order of the inputs; empty, as an owner's choice: those that the task
             names, else all columns but the label.
-        label: name of the column of labels.
+        label: name of the column of labels; empty: none is read.
     """
 
     features: tuple[str, ...] = ()
@@ -73,8 +73,8 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, the label last."""
-        return (*self.features, self.label)
+        """All of them, a label last."""
+        return (*self.features, *([self.label] if self.label else []))
 
     @classmethod
     def parse(cls, features: str, label: str) -> "Columns":
@@ -93,18 +93,19 @@ class Columns:
         return cls(tuple(names), label)
 
 
-def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = ()) -> Columns:
+def choose(names: Sequence[str], columns: Columns, of_task: Sequence[str] = (), needs_label: bool = True) -> Columns:
     """Return the columns of a table that are read.
 
     Args:
         names: of all columns of the table, in its order.
         columns: the owner's choice.
         of_task: the task's names of its features; empty where it names none.
+        needs_label: whether there has to be one.
 
     Raises:
         Unfit: a column that is missing, without a name, or there twice.
     """
-    if not columns.label:
+    if needs_label and not columns.label:
         raise Unfit(DataProblem.COLUMNS, f"label is missing: which column holds the labels ({shown(names)})")
     features = columns.features or tuple(of_task) or tuple(name for name in names if name != columns.label)
     chosen = Columns(features, columns.label)

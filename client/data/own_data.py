@@ -25,6 +25,7 @@ from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks.partitions.assign import check_enough, split
 from fedappeal.tasks.task import ClientData, Split, Task, only_tensor
+from fedappeal.trained.card import ModelCard
 
 _LONGEST = 1000
 """Characters of a message: cells and errors may be long."""
@@ -88,7 +89,7 @@ def load_own_data(task: Task, data: str, client_id: str, columns: Columns | None
 
 def _from_files(task: Task, data: str, columns: Columns) -> Split:
     if is_table(data) and not Path(data).is_dir():
-        raw, labels = _read_table(task, data, columns)
+        raw, labels = read_own_table(task, data, columns)
     elif _is_folder(data):
         raw, labels = read_images(Path(data), task.input_shape, task.class_names, task.num_classes)
     else:
@@ -99,9 +100,20 @@ def _from_files(task: Task, data: str, columns: Columns) -> Split:
     return Split(scaled(task, raw), torch.from_numpy(labels))
 
 
-def _read_table(task: Task, data: str, columns: Columns) -> tuple[Raw, Raw]:
+def read_own_table(task: Task | ModelCard, data: str, columns: Columns, needs_label: bool = True) -> tuple[Raw, Raw]:
+    """Return a table's raw inputs ``(n, *input_shape)`` and its labels ``(n,)``; no labels without a column of them.
+
+    Args:
+        task: says the inputs' shape and columns, and the labels.
+        data: a file ``.csv`` or ``.parquet``.
+        columns: the owner's choice.
+        needs_label: whether there has to be a column of labels.
+
+    Raises:
+        Unfit: what cannot be read, or does not fit the task.
+    """
     _check_file(Path(data))
-    chosen = choose(names_of(data), columns, task.feature_names)
+    chosen = choose(names_of(data), columns, task.feature_names, needs_label)
     count, shape = len(chosen.features), task.input_shape
     if shape and prod(shape) != count:
         reason = f"{count} columns of features, where the task's inputs have shape {shape}"

@@ -112,7 +112,7 @@ def _rows(path: str, chosen: Columns, labels: LabelReader) -> Iterator[tuple[lis
     """Yield each row's numbers, and whether all so far are whole; its label goes to ``labels``."""
     with _opened_csv(path) as (names, reader):
         places = [names.index(name) for name in chosen.features]
-        label, width = names.index(chosen.label), len(names)
+        label, width = names.index(chosen.label) if chosen.label else None, len(names)
         row, whole = 0, True
         for cells in reader:
             if not cells:  # an empty line
@@ -131,7 +131,8 @@ def _rows(path: str, chosen: Columns, labels: LabelReader) -> Iterator[tuple[lis
                 reason = "the cell is empty" if not cell.strip() else f"'{cell}' is no finite number"
                 raise _in_cell(row, reader.line_num, chosen.features[at], DataProblem.VALUES, reason) from None
             try:
-                labels.add(cells[label])
+                if label is not None:
+                    labels.add(cells[label])
             except Unfit as error:
                 raise _in_cell(row, reader.line_num, chosen.label, error.problem, str(error)) from None
             whole = whole and _whole(picked)
@@ -160,7 +161,8 @@ def _opened_parquet(path: str, chosen: Columns | None = None) -> Iterator[Any]:
             DataProblem.UNREADABLE, "a .parquet needs pyarrow: pip install 'fedappeal[tables]' (a .csv needs nothing)"
         ) from None
     try:
-        texts = [chosen.label] if chosen else []  # in the file once, and in memory too: as a dictionary
+        # A text stands in the file once, and in memory too: as a dictionary
+        texts = [chosen.label] if chosen and chosen.label else []
         with pyarrow.parquet.ParquetFile(path, pre_buffer=False, read_dictionary=texts) as file:
             if chosen:
                 for name in chosen.features:
@@ -174,15 +176,17 @@ def _opened_parquet(path: str, chosen: Columns | None = None) -> Iterator[Any]:
 def _batches(path: str, chosen: Columns, labels: LabelReader) -> "Iterator[tuple[array[float], bool]]":
     """Yield the numbers of each batch of rows, and whether all columns hold integers; labels go to ``labels``."""
     with _opened_parquet(path, chosen) as file:
-        from pyarrow import types
+        from pyarrow import array as texts
+        from pyarrow import string, types
 
         first, whole = 0, all(types.is_integer(file.schema_arrow.field(name).type) for name in chosen.features)
         for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(chosen.names)):
             numbers = np.empty((batch.num_rows, len(chosen.features)))
             for place, name in enumerate(chosen.features):
                 numbers[:, place] = _numbers(batch.column(name), name, first)
-            check_texts(batch.column(chosen.label))
-            for row, value in enumerate(batch.column(chosen.label).to_pylist(), start=first + 1):
+            given = batch.column(chosen.label) if chosen.label else texts([], string())
+            check_texts(given)
+            for row, value in enumerate(given.to_pylist(), start=first + 1):
                 try:
                     labels.add(value)
                 except Unfit as error:

@@ -1,4 +1,4 @@
-"""Raw examples for a trained model, in batches: of a folder of images, or an ``.npz``."""
+"""Examples for a trained model, in batches: of images, a table, an ``.npz``, or what its task itself reads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client.data import image_folder
-from client.data.raw import check_shape, labels_in, read_npz, with_channel
+from client.data.columns import TABLES, Columns
+from client.data.own_data import read_own_table
+from client.data.raw import Raw, check_shape, labels_in, read_npz, with_channel
 from fedappeal.settings.config import ConfigError
 from fedappeal.tasks.files.data_size import check_size
+from fedappeal.tasks.task import Structure, Task, tensors_of
 from fedappeal.trained.card import ModelCard
 
+NO_CHOICE = Columns()
+NO_LABEL = "no column of labels is named (label)"
 BATCH = 256
 """Examples that are in memory at once, as floats."""
 _FLOAT = 4
@@ -25,13 +29,14 @@ class Batch(NamedTuple):
 
     Attributes:
         names: a file's path inside the folder, or a row's number, from 0.
-        raw: shape ``(n, *input_shape)``, as `fedappeal.tasks.task.Task.inputs` takes them.
-        labels: int64 ``(n,)``; None where they are not known.
+        raw: shape ``(n, *input_shape)``, as `fedappeal.tasks.task.Task.inputs` takes them, or what the task itself
+            made of a file.
+        labels: int64 ``(n,)``, or what the task itself read; None where they are not known.
     """
 
     names: list[str]
-    raw: NDArray[np.generic]
-    labels: NDArray[np.int64] | None
+    raw: Raw | Structure
+    labels: Raw | Structure | None
 
 
 @dataclass(frozen=True)
@@ -47,32 +52,58 @@ class Examples:
     unlabelled: str
 
 
-def examples_in(path: Path, card: ModelCard) -> Examples:
-    """Return the examples in a folder of images or an ``.npz``.
+def examples_in(path: Path, card: ModelCard, task: Task | None = None, columns: Columns = NO_CHOICE) -> Examples:
+    """Return the examples in a folder of images, a table, an ``.npz``, or a file that the task itself reads.
 
     Class folders give labels where all of them are labels of the task; other folders are searched for images.
 
     Args:
         path: the folder or the file.
         card: says the inputs' shape and the labels.
+        task: the card's, which may read files of its own; None: it reads none.
+        columns: of a table.
 
     Raises:
         ConfigError: one line: the path, what is wrong and what is allowed.
     """
     try:
-        if not card.input_shape:
-            raise ValueError(f"task '{card.task}' names no input-shape: its inputs are no single tensor")
-        if path.is_dir():
-            examples = _images(path, card)
-        elif not path.is_file():
+        if not path.exists():
             raise ValueError("no such file or folder")
+        read = (
+            task.batches_in(path, columns.features, columns.label, min(BATCH, task.evaluation_batch))
+            if task
+            else None
+        )
+        if read is not None:
+            examples = Examples(_numbered(read), "" if columns.label or not card.num_classes else NO_LABEL)
+        elif path.suffix.lower() in TABLES and path.is_file():
+            x, y = read_own_table(card, str(path), columns, needs_label=False)
+            if not len(x):
+                raise ValueError("it has no rows")
+            examples = _in_memory(x, y.astype(np.int64) if columns.label else None, NO_LABEL, card)
+        elif columns != NO_CHOICE:
+            raise ValueError("features and label are of a table")
+        elif not card.input_shape:
+            raise ValueError(f"task '{card.task}' names no input-shape: its inputs are no single tensor")
+        elif path.is_dir():
+            examples = _images(path, card)
         elif path.suffix.lower() != ".npz":
-            raise ValueError("a file of data is an .npz with an array x; images are in a folder")
+            raise ValueError(
+                "a file of data is a .csv, a .parquet or an .npz with an array x; images are in a folder"
+            )
         else:
             examples = _arrays(path, card)
     except (OSError, ValueError) as error:
         raise _refused(path, error) from None
     return Examples(_named(path, examples.batches), examples.unlabelled)
+
+
+def _numbered(read: Iterator[tuple[Structure, Structure | None]]) -> Iterator[Batch]:
+    first = 0
+    for x, y in read:
+        count = len(next(tensors_of(x))[1])
+        yield Batch([str(row) for row in range(first, first + count)], x, y)
+        first += count
 
 
 def _refused(path: Path, error: Exception) -> ConfigError:
@@ -126,15 +157,19 @@ def _arrays(path: Path, card: ModelCard) -> Examples:
             raise ValueError(f"x has shape {held}: one example at least is needed")
 
     arrays = read_npz(str(path), check, needed=("x",))
-    x, y = with_channel(arrays["x"], shape), arrays.get("y")
-    labels, unlabelled = None, "it holds no array y" if y is None else "the task's labels are no classes"
-    if y is not None and card.num_classes:
-        labels, unlabelled = labels_in(y, card.num_classes).astype(np.int64), ""
+    y = arrays.get("y")
+    labels = labels_in(y, card.num_classes).astype(np.int64) if y is not None and card.num_classes else y
+    return _in_memory(with_channel(arrays["x"], shape), labels, "it holds no array y", card)
+
+
+def _in_memory(x: Raw, labels: Raw | None, unlabelled: str, card: ModelCard) -> Examples:
+    if labels is not None:
+        unlabelled = "" if card.num_classes else "the task's labels are no classes"
 
     def batches() -> Iterator[Batch]:
         for start in range(0, len(x), BATCH):
             rows = slice(start, start + BATCH)
             names = [str(row) for row in range(len(x))[rows]]
-            yield Batch(names, x[rows], None if labels is None else labels[rows])
+            yield Batch(names, x[rows], None if labels is None or unlabelled else labels[rows])
 
     return Examples(batches(), unlabelled)

@@ -135,8 +135,10 @@ class GivenTask(Task):
         return self._base.normalisation if self._base else None
 
     def inputs(self, raw: NDArray[Any]) -> Structure:
-        """Return a client's own inputs, where the known task takes them."""
-        return self._base.inputs(raw) if self._base else super().inputs(raw)
+        """Return inputs as the known task makes them; a program's own are what the model takes."""
+        if self._base:
+            return self._base.inputs(raw)
+        return torch.from_numpy(raw).to(getattr(torch, self.input_dtype))
 
     @cached_property
     def parts(self) -> dict[str, str]:

@@ -143,7 +143,9 @@ class Own:
         clients = self.data.clients
         if isinstance(clients, list):
             return given_task(settings, clients, self.model, self.measures)
-        return given_task(settings, clients.shared_out(settings), self.model, self.measures, clients.class_names)
+        task = given_task(settings, clients.shared_out(settings), self.model, self.measures, clients.class_names)
+        task.feature_names = clients.feature_names
+        return task
 
 
 NO_FOLDER = Path()

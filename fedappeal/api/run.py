@@ -6,13 +6,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from client.data.cache import pick_device
+from client.data.columns import Columns as Choice
 from client.training.models import arrays_of, load_arrays
 from fedappeal.api.client_data import central_evaluation
 from fedappeal.api.progress import Shown, shown
+from fedappeal.api.trained import check_export, export, predicted
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
@@ -31,6 +34,8 @@ from fedappeal.system.wording import natural_order
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
+from fedappeal.trained.card import read_card
+from fedappeal.trained.model import Prediction, TrainedModel, model_file
 from fedappeal.views.comparison.export import pandas
 from fedappeal.views.tracking.following import tracked
 from fedappeal.views.tracking.tracker import MakeTracker
@@ -198,6 +203,45 @@ class Run:
         model = task.initial_model(self.config.seed)
         load_arrays(model, {**arrays_of(model), **self._arrays(parts_of(model, share_of(task)).shared)})
         return model.eval()
+
+    def predict(
+        self, data: str | PathLike[str], *, features: Sequence[str] = (), label: str = "", device: str = "cpu"
+    ) -> "pd.DataFrame":
+        """Return what the finished run's model says of new data, a row an example; needs pandas.
+
+        ``example``, ``label``, its ``probability`` where labels are classes or tokens, and the example's own label as
+        ``given``; ``attrs["metrics"]`` holds the means over examples with labels.
+
+        Args:
+            data: a file or folder, as ``fedappeal predict --data`` takes it.
+            features: of a table, the columns of the inputs; empty: those of the run's own table or task, else all.
+            label: of a table, the column of the labels; empty: none is read.
+            device: where it predicts.
+
+        Raises:
+            ConfigError: one line: data that do not fit, or as `model`.
+        """
+        found, _ = predicted(self._trained(), Path(data), Choice(tuple(features), label), pick_device(device))
+        frame = pandas().DataFrame(found.lines, columns=Prediction._fields)
+        frame.attrs["metrics"] = found.metrics
+        return frame
+
+    def export(self, to: str, output: str | PathLike[str] = "") -> Path:
+        """Write the finished run's model for other programs, as ``fedappeal export``; return the file or folder.
+
+        Args:
+            to: ``onnx``, ``safetensors``, ``huggingface`` or ``adapter``.
+            output: the file or new folder; empty: in the current folder, called after the run's.
+
+        Raises:
+            ConfigError: one line: a form or output that is not allowed, or as `model`.
+        """
+        made = check_export(to, Path(output) if output else None, self.path.name, model_file(self.path))
+        export(self._trained(), to, made)
+        return made
+
+    def _trained(self) -> TrainedModel:
+        return TrainedModel(read_card(model_file(self.path)), self._task(), self.model())
 
     def resume(self, rounds: int | None = None) -> "Run":
         """Continue the run; return it.

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,11 +66,13 @@ class Rows:
         clients: inputs and labels of each client.
         names: what the table calls the clients.
         class_names: what the labels are called; empty where they have no names.
+        feature_names: the columns of numbers that are the inputs, in their order; empty: the inputs are others.
     """
 
     clients: Sequence[Split]
     names: Sequence[str]
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
 
     def shared_out(self, settings: TaskSettings) -> list[ClientData]:
         """Return each client's rows, split at random into train and test by ``train-share`` and ``seed``."""
@@ -97,7 +99,7 @@ def rows_of_frame(frame: Any, columns: Columns) -> Rows:
     x = torch.from_numpy(np.stack([_numbers(frame, name) for name in inputs], axis=1))
     y, class_names = _labels(frame, columns.labels)
     owner, names = _places(frame[columns.client])
-    return _by_client(Split(x, y), owner, names, class_names)
+    return replace(_by_client(Split(x, y), owner, names, class_names), feature_names=tuple(map(str, inputs)))
 
 
 def rows_of_dataset(dataset: Any, columns: Columns) -> Rows:

@@ -343,11 +343,13 @@ ModelPath = Annotated[
 @cli.command("export")
 def export(
     model: ModelPath,
-    to: Annotated[str, typer.Option(help="the form: onnx | safetensors")],
-    output: Annotated[Path | None, typer.Option(help="the file; if not given: RUN.onnx in this folder")] = None,
+    to: Annotated[str, typer.Option(help="the form: onnx | safetensors | huggingface (adapters merged) | adapter")],
+    output: Annotated[
+        Path | None, typer.Option(help="the file or new folder; if not given: RUN.onnx, RUN-huggingface, here")
+    ] = None,
     allow: AllowedPackages = None,
 ) -> None:
-    """Write a trained model for other programs: ONNX, or safetensors with readable metadata."""
+    """Write a trained model for other programs: ONNX, safetensors, or a folder that `from_pretrained` reads."""
     from fedappeal.cli.models import start_export
 
     start_export(model, to, output, allow or [])
@@ -356,15 +358,22 @@ def export(
 @cli.command("predict")
 def predict(
     model: ModelPath,
-    data: Annotated[Path, typer.Option(help="a folder of images, with or without class folders, or an .npz with x")],
+    data: Annotated[
+        Path, typer.Option(help="a folder of images, a table or texts (.csv, .parquet), or an .npz with x")
+    ],
     output: Annotated[Path | None, typer.Option(help="a file .csv or .jsonl; if not given: printed")] = None,
+    features: Annotated[
+        str,
+        typer.Option(help="of a table: the model's columns, by commas; if not given: the task's, else all others"),
+    ] = "",
+    label: Annotated[str, typer.Option(help="of a table: the column of labels, to measure by")] = "",
     device: Annotated[str, typer.Option(help="where it predicts: auto, cpu, cuda, cuda:N")] = "auto",
     allow: AllowedPackages = None,
 ) -> None:
     """Predict with a trained model: a label and its probability an example; with labels the accuracy too."""
     from fedappeal.cli.models import start_prediction
 
-    start_prediction(model, data, output, device, allow or [])
+    start_prediction(model, data, output, (features, label), device, allow or [])
 
 
 @cli.command("list")

@@ -1,4 +1,4 @@
-"""`fedappeal export`: a trained model for other programs."""
+"""`fedappeal export` and `fedappeal predict`: a trained model for other programs, and what it says of new data."""
 
 import csv
 import io
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import typer
 
+from fedappeal.protocol.foreign_text import printable
+from fedappeal.record.folder import GIVEN
+from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import check_file
-from fedappeal.trained.card import ModelCard, read_card
-from fedappeal.trained.model import Prediction, Predictions, model_file, open_model
-
-FORMATS = {"onnx": ".onnx", "safetensors": ".safetensors"}
+from fedappeal.trained.card import ModelCard
+from fedappeal.trained.model import CONFIG, Prediction, Predictions, TrainedModel, model_file, open_model
 
 
 def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str]) -> None:
@@ -21,27 +22,19 @@ def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str
 
     Args:
         path: a run's folder, or a file of a model.
-        form: one of `FORMATS`.
-        output: the file; None: in this folder, called after the run's folder or the file.
+        form: a form of `fedappeal.api.trained`.
+        output: the file or folder; None: in this folder, called after the run's folder or the file.
         allow: packages whose code may run because the file names it.
 
     Raises:
         ConfigError: one line: a form, model or output that is not allowed, or a missing package.
     """
-    if form not in FORMATS:
-        raise ConfigError(f"to = '{form}' is not allowed: {', '.join(FORMATS)}")
-    source = model_file(path)
-    name = path.resolve().name if path.is_dir() else path.stem
-    output = output or Path(f"{name}{FORMATS[form]}")
-    if output.exists() and output.samefile(source):
-        raise ConfigError(f"output = '{output}' is not allowed: it is the model itself; name another file (--output)")
-    check_file("output", output)
-    from fedappeal.trained.model import check_onnx, write_onnx, write_plain
+    from fedappeal.api.trained import check_export, export
 
-    if form == "onnx":
-        check_onnx()
-    trained = open_model(path, allow)
-    (write_onnx if form == "onnx" else write_plain)(trained, output)
+    name = path.resolve().name if path.is_dir() else path.stem
+    output = check_export(form, output, name, model_file(path))
+    trained = _opened(path, allow)
+    export(trained, form, output)
     card = trained.card
     scaled = card.normalisation
     typer.echo(f"{card.model} of {card.task}, {card.strategy}, round {card.round}: {output}")
@@ -55,10 +48,32 @@ def start_export(path: Path, form: str, output: Path | None, allow: Sequence[str
 
 
 WRITTEN_AS = (".csv", ".jsonl")
+LONGEST_LABEL = 200
 
 
-def start_prediction(path: Path, data: Path, output: Path | None, device: str, allow: Sequence[str]) -> None:
+def _opened(path: Path, allow: Sequence[str]) -> TrainedModel:
+    """Return the model of a run or file; errors as `open_model`, and for a run of a program's own parts."""
+    given = Record(path).config.get(GIVEN, {}).get("task") if (path / CONFIG).is_file() else None
+    if given:
+        raise ConfigError(
+            f"'{path}' holds a run of a program's own {' and '.join(given)}: that program's run.predict(...) and "
+            f"run.export(...) use its model"
+        )
+    return open_model(path, allow)
+
+
+def start_prediction(
+    path: Path, data: Path, output: Path | None, columns: tuple[str, str], device: str, allow: Sequence[str]
+) -> None:
     """Predict, and print or write a line an example; where there are labels, print the metrics.
+
+    Args:
+        path: a run's folder, or a file of a model.
+        data: as `fedappeal.api.trained.predicted` takes it.
+        output: a file of `WRITTEN_AS`; None: printed.
+        columns: of a table: its features by commas, and its label; empty: not named.
+        device: where it predicts.
+        allow: packages whose code may run because the file names it.
 
     Raises:
         ConfigError: one line: a model, data, device or output that is not allowed; nothing is printed before.
@@ -70,13 +85,14 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
     from client.settings import NodeSettings
 
     node = NodeSettings.parse({"device": device})
-    card = read_card(model_file(path))
+    model_file(path)
     from client.data.cache import pick_device
-    from client.data.to_predict import examples_in
-    from fedappeal.trained.model import predict
+    from client.data.columns import Columns
+    from fedappeal.api.trained import predicted
 
-    where, examples = pick_device(node.device), examples_in(data, card)
-    found = predict(open_model(path, allow), examples.batches, where)
+    where, chosen = pick_device(node.device), Columns.parse(*columns)
+    trained = _opened(path, allow)
+    found, unlabelled = predicted(trained, data, chosen, where)
     if output is None:
         for line in _printed(found.lines):
             typer.echo(line)
@@ -85,7 +101,7 @@ def start_prediction(path: Path, data: Path, output: Path | None, device: str, a
 
         output.parent.mkdir(parents=True, exist_ok=True)
         replace_file(output, _written(found.lines, output.suffix.lower()).encode())
-    for line in summary(found, card, examples.unlabelled):
+    for line in summary(found, trained.card, unlabelled):
         typer.echo(line)
     if output is not None:
         typer.echo(f"predictions {output}")
@@ -104,11 +120,12 @@ def summary(found: Predictions, card: ModelCard, unlabelled: str) -> list[str]:
 
 
 def _printed(lines: Sequence[Prediction]) -> Iterable[str]:
-    wide, label = max(len(line.example) for line in lines), max(len(line.label) for line in lines)
-    for line in lines:
+    names = [printable(line.label, LONGEST_LABEL) for line in lines]  # a token may be a line's end
+    wide, label = max(len(line.example) for line in lines), max(map(len, names))
+    for line, name in zip(lines, names, strict=True):
         probability = "" if line.probability is None else f"  {line.probability:.3f}"
         wrong = f"  (is {line.given})" if line.given not in ("", line.label) else ""
-        yield f"{line.example:<{wide}}  {line.label:<{label}}{probability}{wrong}"
+        yield f"{line.example:<{wide}}  {name:<{label}}{probability}{wrong}"
 
 
 def _written(lines: Sequence[Prediction], form: str) -> str:

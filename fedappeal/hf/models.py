@@ -72,6 +72,29 @@ def family(name: str, **sizes: Any) -> Any:
         raise ConfigError(f"model = 'transformers:{name}' is not allowed: transformers has no such family") from None
 
 
+def pretrained(model: nn.Module, adapter: bool) -> Any:
+    """Return the model that ``save_pretrained`` writes: with its adapters merged, or for these alone.
+
+    Args:
+        model: of transformers or PEFT, as it is or in `Logits`; it is changed.
+        adapter: whether the adapters alone are wanted.
+
+    Raises:
+        ConfigError: a model of another kind, or without adapters.
+    """
+    inner: Any = model.model if isinstance(model, Logits) else model
+    if not hasattr(inner, "save_pretrained"):
+        raise ConfigError("to = 'huggingface' is not allowed: the model is none of transformers (onnx, safetensors)")
+    if adapter:
+        if not hasattr(inner, "merge_and_unload"):
+            raise ConfigError("to = 'adapter' is not allowed: the model has no adapters (huggingface)")
+        return inner
+    if hasattr(inner, "merge_and_unload"):
+        inner = inner.merge_and_unload()
+    inner.config.use_cache = True
+    return inner
+
+
 CLASSIFIER, CAUSAL_LM = "SEQ_CLS", "CAUSAL_LM"
 """PEFT's names of the kinds of task."""
 
@@ -90,7 +113,7 @@ def build(folder: ModelFolder, own: TextSettings, kind: str, seed: int, name: st
     Raises:
         ConfigError: the folder's model cannot be loaded, or has no layer for an adapter.
     """
-    with seeded(seed), _quiet():
+    with seeded(seed), quiet():
         try:
             model, new = _load(folder, kind, config)
         except ConfigError:
@@ -168,7 +191,7 @@ def _with_adapters(model: Any, own: TextSettings, kind: str, new: list[str]) -> 
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Show neither progress bars nor reports of transformers and PEFT."""
     from transformers.utils import logging
 

@@ -80,6 +80,11 @@ class TextTask(Task):
         return found
 
     @property
+    def tokenizer(self) -> Any:
+        """The folder's tokenizer."""
+        return self.folder.tokenizer
+
+    @property
     def fingerprint(self) -> str:
         """What server and client must agree on: as for each task, and the content of the model's folder."""
         agreed = [super().fingerprint, self.folder.content_hash]
@@ -144,6 +149,22 @@ class TextTask(Task):
                 made.append(self.examples([self.table.texts[row] for row in rows], labels))
         return ClientData(*made)
 
+    def batches_in(
+        self, path: Path, features: Sequence[str], label: str, size: int
+    ) -> "Iterator[tuple[Structure, Structure | None]]":
+        """Yield texts of a table as token ids, with their labels where a column of them is named.
+
+        Raises:
+            ValueError: it cannot be read, or does not fit; says why.
+        """
+        if len(features) > 1 or (label and not self.num_classes):
+            raise ValueError("features name one column of texts" if len(features) > 1 else "its texts have no labels")
+        table = read_table(path, features[0] if features else self.own.text_column, label, self.class_names)
+        for start in range(0, len(table.texts), size):
+            rows = slice(start, start + size)
+            batch = self.examples(table.texts[rows], table.labels[rows])
+            yield batch.x, batch.y if label or not self.num_classes else None
+
     def own_examples(self, path: str | Path) -> Split:
         """Return a table of a volunteer's own as examples: for its function, ``data = package.module:load``.
 
@@ -169,7 +190,7 @@ class TextTask(Task):
         import torch
 
         length = self.own.max_length
-        encoded = self.folder.tokenizer(list(texts), truncation=True, max_length=length, padding="max_length")
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=length, padding="max_length")
         return {key: torch.tensor(encoded[key], dtype=torch.int64) for key in ("input_ids", "attention_mask")}
 
     def _read(self, path: Path, owners: bool) -> Table:
@@ -305,6 +326,13 @@ class CausalLM(TextTask):
         if len(short):
             raise ValueError(f"a text has fewer than two tokens: {texts[int(short[0])]!r}")
         return Split(x, y)
+
+    def answers(self, outputs: Any, x: Structure) -> list[tuple[str, float]]:
+        """Return the likeliest token behind each text, with its probability."""
+        last = cast("dict[str, Tensor]", x)["attention_mask"].sum(1) - 1
+        shares, tokens = outputs[range(len(last)), last].double().softmax(-1).max(-1)
+        names = [self.tokenizer.decode([token]) for token in tokens.tolist()]
+        return list(zip(names, shares.tolist(), strict=True))
 
     def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> "Tensor":
         """Return the cross-entropy in nats, each text's a mean over its tokens.

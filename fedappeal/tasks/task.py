@@ -429,6 +429,23 @@ class Task(Plugin, ABC):
             f"task {self.settings.task!r} takes no data of a client's own: it does not say how to scale them"
         )
 
+    def batches_in(
+        self, path: Path, features: Sequence[str], label: str, size: int
+    ) -> "Iterator[tuple[Structure, Structure | None]] | None":
+        """Return inputs and labels of a file to predict, where the task reads files of its own; None: it does not.
+
+        Args:
+            path: the file or folder.
+            features: columns of the inputs; empty: as the task names them.
+            label: column of the labels; empty: there are none.
+            size: most examples of a batch.
+        """
+        return None
+
+    def answers(self, outputs: Any, x: Structure) -> list[tuple[str, float]] | None:
+        """Return a name and its probability for each example; None: outputs are logits of the classes, or values."""
+        return None
+
     def forward(self, model: "nn.Module", x: Structure) -> Any:
         """Return a model's outputs: ``model(x)``; of a dict ``model(**x)``, of a tuple or list ``model(*x)``.
 

@@ -35,6 +35,7 @@ class ModelCard(Settings):
     normalisation: Normalisation | None = Field(description="(raw / scale - mean) / std; none: the task's method")
     num_classes: int = Field(description="number of labels; 0: labels are no classes")
     class_names: tuple[str, ...] = Field(description="what labels are called; empty: by their numbers")
+    feature_names: tuple[str, ...] = Field((), description="columns of a table that are the inputs; empty: not named")
     metric: Metric = Field(description="the task's primary metric")
 
     which: Literal["global", "solo"] = Field(
@@ -92,6 +93,7 @@ class ModelCard(Settings):
             normalisation=task.normalisation,
             num_classes=task.num_classes,
             class_names=task.class_names,
+            feature_names=task.feature_names,
             metric=task.metric,
             strategy=config.strategy,
             date=datetime.now().astimezone().isoformat(timespec="seconds"),

@@ -1,7 +1,7 @@
 """A trained model, rebuilt from its file (the card's task with the file's values), and its predictions."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedappeal.system.files import CARD, array_shapes, read_safetensors, read_va
 from fedappeal.tasks import load_task
 from fedappeal.tasks.files.data_files import environment_data_dir
 from fedappeal.tasks.share import tied_names
-from fedappeal.tasks.task import Structure, Task, map_tensors
+from fedappeal.tasks.task import Structure, Task, map_tensors, only_tensor
 from fedappeal.trained.card import ModelCard, card_in, read_card
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ class Prediction(NamedTuple):
 
     Attributes:
         example: its name.
-        label: the likeliest label, as the card calls it; where labels are no classes, the value.
-        probability: the label's, by a softmax of the outputs; None where labels are no classes.
+        label: the likeliest label, as the card calls it; where labels are no classes, the value or next token.
+        probability: the label's, by a softmax of the outputs; None for a value.
         given: the example's own label; empty where it is not known.
     """
 
@@ -182,14 +182,16 @@ class Predictions:
     labelled: int = 0
 
 
-def inputs_of(trained: TrainedModel, raw: NDArray[np.generic]) -> Structure:
-    """Return raw inputs as the model was trained on them.
+def inputs_of(trained: TrainedModel, raw: "NDArray[np.generic] | Structure") -> Structure:
+    """Return raw inputs as the model was trained on them; tensors are so already.
 
     The task's own method scales them; where the task here has other constants than the card, the card does.
 
     Raises:
         ValueError: values out of range, or a task that does not say how to scale.
     """
+    if not isinstance(raw, np.ndarray):
+        return raw
     of_card, task = trained.card.normalisation, trained.task
     if of_card is None or of_card == task.normalisation:
         return task.inputs(raw)
@@ -198,14 +200,14 @@ def inputs_of(trained: TrainedModel, raw: NDArray[np.generic]) -> Structure:
 
 def predict(
     trained: TrainedModel,
-    batches: "Iterable[tuple[list[str], NDArray[np.generic], NDArray[np.int64] | None]]",
+    batches: "Iterable[tuple[list[str], NDArray[np.generic] | Structure, NDArray[np.generic] | Structure | None]]",
     device: "torch.device | str" = "cpu",
 ) -> Predictions:
     """Return what a model says of examples.
 
     Args:
         trained: the model; it is moved to the device.
-        batches: names, raw inputs ``(n, *input_shape)``, and labels ``(n,)`` or None.
+        batches: names, raw inputs ``(n, *input_shape)`` or what the task made of them, and labels or None.
         device: where it predicts.
 
     Raises:
@@ -218,26 +220,27 @@ def predict(
     with torch.no_grad():
         for names, raw, labels in batches:
             try:
-                x = inputs_of(trained, raw)
+                x = map_tensors(lambda t: t.to(device), inputs_of(trained, raw))
             except ValueError as error:
                 raise ConfigError(f"the data are not allowed, {names[0]} to {names[-1]}: {error}") from None
-            outputs = trained.task.forward(model, map_tensors(lambda t: t.to(device), x))
-            said = _said(outputs, len(names), card.num_classes)
+            outputs = trained.task.forward(model, x)
+            said = trained.task.answers(outputs, x) or _said(outputs, len(names), card)
+            given = [""] * len(names)
             if labels is not None:
-                predictions.labelled += len(labels)
-                measured = trained.task.metrics(outputs, torch.from_numpy(labels).to(device))
-                for name, value in measured.items():
-                    sums[name] = sums.get(name, 0.0) + value * len(labels)
-            for row, (name, (value, probability)) in enumerate(zip(names, said, strict=True)):
-                label = f"{value:g}" if probability is None else card.label(int(value))
-                predictions.lines.append(
-                    Prediction(name, label, probability, "" if labels is None else card.label(int(labels[row])))
-                )
+                predictions.labelled += len(names)
+                y = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else labels
+                y = map_tensors(lambda t: t.to(device), y)
+                for name, value in trained.task.metrics(outputs, y).items():
+                    sums[name] = sums.get(name, 0.0) + value * len(names)
+                if card.num_classes and (classes := only_tensor(y)) is not None:
+                    given = [card.label(number) for number in classes.tolist()]
+            lines = zip(names, said, given, strict=True)
+            predictions.lines += [Prediction(name, label, p, own) for name, (label, p), own in lines]
     predictions.metrics = {name: total / predictions.labelled for name, total in sums.items()}
     return predictions
 
 
-def _said(outputs: object, examples: int, num_classes: int) -> list[tuple[float, float | None]]:
+def _said(outputs: object, examples: int, card: ModelCard) -> Sequence[tuple[str, float | None]]:
     """Return a label with its probability for each example, or a value.
 
     Raises:
@@ -245,12 +248,13 @@ def _said(outputs: object, examples: int, num_classes: int) -> list[tuple[float,
     """
     import torch
 
+    num_classes = card.num_classes
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if isinstance(outputs, torch.Tensor) and num_classes and shape == (examples, num_classes):
         probabilities, labels = outputs.double().softmax(dim=1).max(dim=1)
-        return list(zip(labels.tolist(), probabilities.tolist(), strict=True))
+        return list(zip(map(card.label, labels.tolist()), probabilities.tolist(), strict=True))
     if isinstance(outputs, torch.Tensor) and not num_classes and outputs.numel() == examples:
-        return [(value, None) for value in outputs.flatten().tolist()]
+        return [(f"{value:g}", None) for value in outputs.flatten().tolist()]
     wanted = f"({examples}, {num_classes}), one number a label" if num_classes else f"({examples},), one number"
     raise ConfigError(f"the model's outputs have shape {shape}: {wanted}, is needed to predict; load_model gives it")
 

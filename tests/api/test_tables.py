@@ -1,6 +1,7 @@
 """Tables with a client column, and Hugging Face datasets with a partitioner, made in memory."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import torch
 
 import fedappeal
 from fedappeal.api.tables import Columns, Rows, rows_of_dataset, rows_of_frame
+from fedappeal.cli.main import main
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.trained import load_model
 from tests.api.blobs import QUICK, Net, in_folder
 from tests.later import Later
 
@@ -158,6 +161,29 @@ def test_a_run_on_a_table_and_on_a_dataset() -> None:
     )
     assert (other.config.clients, other.config.unseen_clients) == (4, 2)
     assert "unseen_accuracy" in other.history
+
+
+def test_the_runs_model_predicts_a_table_by_its_columns_and_is_exported(
+    in_folder: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fedappeal.simulate("fedavg", data=frame(), client="user", label="y", model="logistic", out="run", **QUICK)
+    frame(40)[["y", "c", "user", "a", "b"]].to_csv("new.csv", index=False)
+    said = run.predict("new.csv", label="y")
+    x = torch.tensor(frame(40)[["a", "b", "c"]].to_numpy(np.float32))
+    shares = run.model()(x).softmax(1).max(1)
+    assert said["label"].tolist() == [["no", "yes"][k] for k in shares.indices.tolist()]
+    assert said["probability"].tolist() == pytest.approx(shares.values.tolist(), rel=1e-5)
+    assert said.attrs["metrics"] == {"accuracy": pytest.approx((said["label"] == said["given"]).mean())}
+    with pytest.raises(ConfigError, match=r"^data = 'new.csv' is not allowed: it has no column z"):
+        run.predict("new.csv", label="z")
+    assert run.export("safetensors") == Path("run.safetensors")
+    assert torch.equal(load_model("run.safetensors", run.model()).output.weight, run.model().output.weight)  # type: ignore[union-attr]
+    monkeypatch.setattr("sys.argv", ["fedappeal", "predict", "run", "--data", "new.csv"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
+    assert "'run' holds a run of a program's own data and model: that program's run.predict(...) and" in printed.err
 
 
 @pytest.mark.parametrize(

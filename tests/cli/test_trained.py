@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -146,13 +147,36 @@ def test_a_model_of_ones_own_is_rebuilt_where_the_call_allows_its_package(tmp_pa
     assert len(Record(tmp_path / "own").history) == 2
 
 
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_table_is_predicted_as_its_rows_in_an_npz_are(
+    ending: str, run: Path, tmp_path: Path, command: Command
+) -> None:
+    x = np.random.default_rng(1).integers(0, 17, (300, 64))
+    np.savez(tmp_path / "a.npz", x=x.reshape(-1, 8, 8).astype(np.uint8), y=np.arange(300) % 10)
+    pixels = [f"p{k}" for k in range(64)]
+    frame = pd.DataFrame(x, columns=pixels)
+    shuffled = frame[pixels[::-1]].assign(kind=np.arange(300) % 10, date="today")
+    write = {".csv": pd.DataFrame.to_csv, ".parquet": pd.DataFrame.to_parquet}[ending]
+    write(shuffled, tmp_path / f"mine{ending}", index=False)
+    write(frame, tmp_path / f"plain{ending}", index=False)
+    labelled = command("predict", run, "--data", "a.npz")
+    choice = ("--features", ",".join(pixels), "--label", "kind")
+    assert command("predict", run, "--data", f"mine{ending}", *choice) == labelled
+    plain = command("predict", run, "--data", f"plain{ending}")
+    assert plain[-1] == "accuracy    not measured: no column of labels is named (label)"
+    assert [line.split()[1] for line in plain[:300]] == [line.split()[1] for line in labelled[:300]]
+
+
 def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path: Path, command: Command) -> None:
     (tmp_path / "a.npz").write_bytes(b"")
+    header = ",".join(f"p{k}" for k in range(64))
+    (tmp_path / "b.csv").write_text(f"{header}\n")
+    (tmp_path / "a.csv").write_text(f"{header}\n{','.join('?' if k == 3 else '1' for k in range(64))}\n")
     before = sorted(tmp_path.iterdir())
     model = run / "model.safetensors"
     for arguments, line in (
         (("export", run), "missing option '--to'"),
-        (("export", run, "--to", "pt"), "to = 'pt' is not allowed: onnx, safetensors"),
+        (("export", run, "--to", "pt"), "to = 'pt' is not allowed: onnx, safetensors, huggingface, adapter"),
         (
             ("export", "nothing", "--to", "onnx"),
             "'nothing' is not there: give a run's folder, or a file .safetensors",
@@ -170,6 +194,16 @@ def test_what_is_not_allowed_is_one_line_and_writes_nothing(run: Path, tmp_path:
         (("predict", run, "--data", "a.npz"), "data = 'a.npz' is not allowed: not an .npz that can be read"),
         (("predict", run, "--data", "a.npz", "--output", "p.txt"), "output = 'p.txt' is not allowed: a file .csv or"),
         (("predict", run, "--data", "a.npz", "--device", "gpu"), "device = 'gpu' is not allowed"),
+        (("predict", run, "--data", "a.npz", "--label", "y"), "'a.npz' is not allowed: features and label are of a"),
+        (
+            ("predict", run, "--data", "a.csv", "--output", "p.csv"),
+            "row 1 (line 2), column p3: '?' is no finite number",
+        ),
+        (("predict", run, "--data", "a.csv", "--label", "q"), "it has no column q (its header: p0, p1"),
+        (("predict", run, "--data", "a.csv", "--features", "p1,p1"), "features = 'p1,p1' is not allowed: 'p1' is"),
+        (("predict", run, "--data", "b.csv"), "'b.csv' is not allowed: it has no rows"),
+        (("export", run, "--to", "huggingface"), "to = 'huggingface' is not allowed: the model is none of"),
+        (("export", run, "--to", "adapter", "--output", "a.npz"), "output = 'a.npz' is not allowed: it is there"),
     ):
         (said,) = command(*arguments, code=2)
         assert line in said.lower() if line.startswith("missing") else line in said, said

@@ -100,11 +100,13 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "a.png").write_text("no image")
     (tmp_path / "a.csv").write_text("1,2")
+    (tmp_path / "a.txt").write_text("1,2")
     np.savez(tmp_path / "a.npz", x=X)
     vectors = CARD.model_copy(update={"input_shape": (64,)})
     for name, card, line in (
         ("nothing", CARD, "no such file or folder"),
-        ("a.csv", CARD, "a file of data is an .npz with an array x"),
+        ("a.csv", CARD, r"2 columns of features, where the task.s inputs have shape \(1, 8, 8\): 64 are needed"),
+        ("a.txt", CARD, "a file of data is a .csv, a .parquet or an .npz with an array x"),
         ("empty", CARD, "it holds no images"),
         ("broken", CARD, "image .*a.png cannot be read"),
         ("broken", vectors, r"the task's inputs have shape \(64,\), which images have not"),
