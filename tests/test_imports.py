@@ -109,6 +109,19 @@ import client.process.serve, client.app, server.app, flwr.superlink.runtime
     )
 
 
+def test_a_superlink_loads_sqlalchemy_for_a_database_alone() -> None:
+    code = """
+from fedappeal.federation.own_superlink import run_own_superlink
+from fedappeal.settings.config import ConfigError
+try:
+    run_own_superlink(["--fleet-api-type", "grpc-adapter", *MORE])
+except ConfigError:
+    pass
+"""
+    assert loaded(code.replace("MORE", "[]"), "sqlalchemy", "alembic") == "[]"
+    assert loaded(code.replace("MORE", "['--datab=state.db']"), "sqlalchemy") == "['sqlalchemy']"
+
+
 def test_what_was_spared_can_be_loaded_afterwards() -> None:
     code = """
 from fedappeal.flower.processes import import_without_server

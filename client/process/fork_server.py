@@ -6,8 +6,8 @@ forks happen before any gRPC channel or thread exists, because neither survives 
     python -P -m client.process.fork_server
 
 It reads a JSON plan from standard input, one line, then the address of the SuperLink, one line. The plan:
-``clients`` (node settings), ``settings`` (the task's), ``logs`` (folder), ``initial`` (where to write w_0, unless it
-is there), ``initial-model`` (a file to take it from, or empty).
+``clients`` (node settings), ``strategy`` (its name), ``settings`` (the task's), ``logs`` (folder), ``initial`` (where
+to write w_0, unless it is there), ``initial-model`` (a file to take it from, or empty).
 """
 
 import contextlib
@@ -36,6 +36,7 @@ def main() -> int:
         from client.app import participants  # loaded here so that every fork shares it, and what its cache holds
         from client.process.serve import run_client  # noqa: F401
         from client.settings import Connection, NodeSettings
+        from fedappeal.core.registry import STRATEGIES
         from fedappeal.settings.config import ConfigError, TaskSettings
         from fedappeal.system.files import write_safetensors
         from fedappeal.tasks.share import initial_arrays
@@ -43,6 +44,7 @@ def main() -> int:
     torch.set_num_threads(1)
     nodes = [NodeSettings.parse(node) for node in plan["clients"]]
     try:
+        STRATEGIES.load(plan["strategy"], nodes[0].allowed)
         task = participants.cache.task(TaskSettings.parse(plan["settings"]), nodes[0].data_dir, nodes[0].allowed)
         initial = Path(plan["initial"])
         if not initial.exists():

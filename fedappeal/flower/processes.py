@@ -26,13 +26,27 @@ def import_without_server() -> None:
         "flwr.supercore.error.http": {"BearerAuthenticationError": Exception, "http_error_translator": None},
         "flwr.superlink.grid.inmemory_grid": {"InMemoryGrid": None},
     }
+    _import_beside(stand_ins, "flwr.supercore.error", "flwr.superlink.grid")
+
+
+def import_without_database() -> None:
+    """Import the states of a SuperLink in memory without SQLAlchemy, which one with a database alone uses."""
+    stand_ins: dict[str, dict[str, object]] = {
+        "flwr.supercore.object_store.sql_object_store": {"SqlObjectStore": None},
+        "flwr.server.superlink.linkstate.sql_linkstate": {"SqlLinkState": type("SqlLinkState", (), {})},
+    }
+    _import_beside(stand_ins, "flwr.server.superlink.linkstate")
+
+
+def _import_beside(stand_ins: Mapping[str, Mapping[str, object]], *modules: str) -> None:
+    """Import modules while others, unless they are loaded, are empty but for a few names."""
     replaced = [name for name in stand_ins if name not in sys.modules]
     for name in replaced:
         sys.modules[name] = ModuleType(name)
         sys.modules[name].__dict__.update(stand_ins[name])
     try:
-        import_module("flwr.supercore.error")
-        import_module("flwr.superlink.grid")
+        for module in modules:
+            import_module(module)
     finally:
         for name in replaced:
             del sys.modules[name]

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+from flwr.server.superlink.linkstate import SqlLinkState
 from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.superlink import config_loader

@@ -42,6 +42,8 @@ from fedappeal.system.tuning import return_freed_memory
 REFUSED = "this SuperLink serves the user who started it alone"
 """What a process of another user is told."""
 
+_RUNTIME = "/v1/runtime/"
+_OF_CONTROL = ("ControlSensitiveResponseMiddleware", "ControlAuthenticationMiddleware", "ControlLicenseMiddleware")
 
 _LOG = Seldom()
 
@@ -141,6 +143,26 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+class OfControl:
+    """A middleware of the Control API (ASGI), passed by calls of the Runtime API, which it would only hand on.
+
+    A run makes a hundred such calls a round, and Starlette runs each of these middlewares in a task of its own.
+
+    Args:
+        middleware: Flower's.
+        app: what it stands before.
+    """
+
+    def __init__(self, middleware: Callable[[ASGIApp], ASGIApp], app: ASGIApp) -> None:
+        self._behind, self._app = middleware(app), app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a call on, by the middleware where it is not of the Runtime API."""
+        of_runtime = scope["type"] == "http" and scope["path"].startswith(_RUNTIME)
+        await (self._app if of_runtime else self._behind)(scope, receive, send)
+
+
+superlink_app: Any = import_module("flwr.superlink.main")
 flower: Any = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 
 
@@ -216,6 +238,8 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
         replace_name(flower, "uvicorn", SimpleNamespace(run=partial(uvicorn.run, proxy_headers=False)))
         middleware = extensions.get_middleware
         replace_name(extensions, "get_middleware", lambda: (Middleware(OwnUserOnly), *middleware()))
+    for name in _OF_CONTROL:
+        replace_name(superlink_app, name, partial(OfControl, getattr(superlink_app, name)))
     allow_open_files()
     guard_fleet_api()
     spare_superlink()

@@ -59,6 +59,7 @@ class ClientProcesses:
                 }
                 for i in range(total)
             ],
+            "strategy": config.strategy,
             "settings": config.task_settings().as_config(),
             "initial": str(self._initial.absolute()),
             "initial-model": config.initial_model,

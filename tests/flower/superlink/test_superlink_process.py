@@ -1,8 +1,10 @@
 """What `superlink_process` relies on: the options of `flower-superlink`, and what it calls by name."""
 
+import asyncio
 import inspect
 import os
 import sys
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -10,10 +12,17 @@ import pytest
 import uvicorn
 from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API
 from flwr.superlink import extensions, main
+from flwr.superlink.routers.control import middlewares
 
 from fedappeal.flower.superlink import superlink_process
 from fedappeal.flower.superlink.superexec import SuperExec
-from fedappeal.flower.superlink.superlink_process import OwnUserInterceptor, OwnUserOnly, Ports, run_superlink
+from fedappeal.flower.superlink.superlink_process import (
+    OfControl,
+    OwnUserInterceptor,
+    OwnUserOnly,
+    Ports,
+    run_superlink,
+)
 from fedappeal.flower.versions import GRPC_FLEET
 from fedappeal.settings.config import ConfigError
 
@@ -52,6 +61,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
         (extensions, "get_middleware"),
         (flower, "subprocess"),
         (sys, "argv"),
+        *((main, name) for name in superlink_process._OF_CONTROL),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
     monkeypatch.setenv(FLWR_INTERNAL_GRPC_CONTROL_API, "1")
@@ -116,6 +126,28 @@ def test_a_host_that_cannot_be_guarded_is_refused(started: list[Started]) -> Non
     assert started == []
 
 
+def test_calls_of_the_runtime_api_pass_by_what_stands_before_the_control_api(
+    started: list[Started], fleet: list[Any]
+) -> None:
+    run_superlink(OPTIONS, guarded=False)
+    before = [layer.cls for layer in started[0].apps if isinstance(layer.cls, partial)]
+    assert [layer.args[0].__name__ for layer in before] == list(superlink_process._OF_CONTROL)
+    reached: list[str] = []
+
+    def noted(name: str) -> Any:
+        async def called(scope: Any, receive: Any, send: Any) -> None:
+            reached.append(f"{name} {scope.get('path')}")
+
+        return called
+
+    layer: Any = OfControl(lambda app: noted("middleware"), noted("app"))
+    for path in ("/v1/runtime/get-nodes", "/v1/control/start-run", "/v1/runtime", "//v1/runtime/x", "/"):
+        asyncio.run(layer({"type": "http", "path": path}, None, None))
+    asyncio.run(layer({"type": "lifespan"}, None, None))
+    assert reached[0] == "app /v1/runtime/get-nodes"
+    assert [line.split()[0] for line in reached[1:]] == 5 * ["middleware"]
+
+
 def test_what_it_replaces_is_what_flower_calls() -> None:
     """Fails where Flower names, calls or starts something in another way."""
     assert "uvicorn.run(" in inspect.getsource(flower._run_superlink_http_api)
@@ -124,6 +156,10 @@ def test_what_it_replaces_is_what_flower_calls() -> None:
     assert "*extensions.get_middleware()," in order
     assert order.index("extensions") < order.index("Control"), "ours is outermost"
     assert extensions.get_middleware() == ()
+    for middleware in (middlewares.ControlAuthenticationMiddleware, middlewares.ControlLicenseMiddleware):
+        assert "not _is_control_path(request.url.path)" in inspect.getsource(middleware.dispatch)
+    assert not middlewares._is_control_path(superlink_process._RUNTIME)
+    assert all(middlewares._is_control_path(path) for _, path in middlewares.CONTROL_SENSITIVE_ROUTE_KEYS)
     assert "interceptors" in inspect.signature(flower._run_fleet_api_grpc_rere).parameters
     starts = inspect.getsource(flower.SuperLinkLifespan)
     assert "_run_fleet_api_grpc_rere(" in starts
