@@ -100,11 +100,13 @@ class Reading:
         group: its name, above its rows.
         suffix: what its rows' names end with.
         settings: what it means.
+        against: suffix of the rows with which MaxFL's is compared, where it is of MaxFL alone; None: its own rows.
     """
 
     group: str
     suffix: str
     settings: Mapping[str, Any]
+    against: str | None = None
 
 
 READINGS = (
@@ -146,7 +148,8 @@ def over(measure: measures.Measure, reading: Reading, other: str, lives: float |
         other: the row that it is ahead of.
         lives: the number from which on a run lives, where runs that live are counted.
     """
-    sides = [(name + reading.suffix, measure.key) for name in ("MaxFL", other)]
+    others = reading.suffix if reading.against is None else reading.against
+    sides = ("MaxFL" + reading.suffix, measure.key), (other + others, measure.key)
     unit = "points" if measure.percent else ""
     name = measure.title.removesuffix(f", last {measures.LATE} rounds") if lives is None else "runs that live"
     text = f"MaxFL over {other}: {name}"
@@ -189,6 +192,7 @@ def rows(
         )
         for reading, table in readings
         for name, numbers in table.items()
+        if reading.against is None or name == "MaxFL"
     )
 
 
