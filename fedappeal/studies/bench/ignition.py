@@ -36,14 +36,14 @@ class Level:
 
 
 def survival(results: BenchResults, task: str, strategy: str) -> tuple[Level, ...]:
-    """Return the levels of a strategy on a task; empty where one was not run with all seeds."""
+    """Return the levels of a strategy on a task; empty where one was not run, or a run does not tell who joins."""
     from scipy import stats
 
-    levels = []
+    levels, rows = [], results.cells()
     for goodwill in TASKS[task].goodwill:
         cell = Cell(task, CORE, goodwill, strategy)
         numbers = results.numbers(cell, "kept").values()
-        if not results.whole(cell) or not numbers:
+        if cell not in rows or len(numbers) < len(rows[cell].seeds):
             return ()
         lived = sum(number >= LIVES for number in numbers)
         ends = stats.binomtest(lived, len(numbers)).proportion_ci()

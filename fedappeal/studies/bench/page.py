@@ -23,10 +23,9 @@ IGNITION = "ignition"
 """Group of the claims that a strategy lives with less goodwill than FedAvg."""
 
 _NOT_SAID = """\
-- Clients are simulated: their behaviours are rules that papers state, not people.
-- A seed draws people, model and rounds at once: intervals are over both, and pairs share all three.
-- Settings are the papers' or this project's defaults; none was tuned to the benchmark.
-- Judged is the global model as it is sent. Tasks are small.
+- Clients are simulated: their behaviours are rules, not people. Tasks are small.
+- A seed draws people, model and rounds at once; intervals are over all three.
+- Settings are defaults; none was tuned to the benchmark.
 """
 
 
@@ -75,21 +74,28 @@ def curves(results: BenchResults) -> dict[tuple[str, str], tuple[Level, ...]]:
     return {(task, name): levels for task, name in names if (levels := survival(results, task, name))}
 
 
-def tables(results: BenchResults) -> list[Table]:
-    """Return ignition points, what became of runs under other behaviours, and the numbers of each task."""
+def tables(results: BenchResults, spread: bool = True) -> list[Table]:
+    """Return ignition points, what became of runs under other behaviours, and the numbers of each task.
+
+    Args:
+        results: what came out.
+        spread: whether the numbers have their deviation over the seeds.
+    """
     tasks = dict.fromkeys(cell.task for cell in results.cells())
-    return [ignition_table(results), behaviour_table(results), *(task_table(results, task) for task in tasks)]
+    return [ignition_table(results), behaviour_table(results), *(task_table(results, task, spread) for task in tasks)]
 
 
 def ignition_table(results: BenchResults) -> Table:
     """Return each strategy's ignition point by task, and how its seeds stand to FedAvg's."""
-    of = curves(results)
-    tasks, names = dict.fromkeys(task for task, _ in of), dict.fromkeys(name for _, name in of)
+    of, present = curves(results), results.cells()
+    core = [cell for cell in present if cell.behaviour == CORE]
+    tasks, names = dict.fromkeys(cell.task for cell in core), dict.fromkeys(cell.strategy for cell in core)
     against = {(v.group, v.claim.partition(" ")[0]): v for v in results.verdicts if v.group.endswith(IGNITION)}
 
     def cell(task: str, name: str) -> str:
         if (task, name) not in of:
-            return "not run yet"
+            run = all(Cell(task, CORE, goodwill, name) in present for goodwill in TASKS[task].goodwill)
+            return "ended early" if run else "not run yet"
         verdict = against.get((f"{task}, {IGNITION}", name))
         marked = "" if verdict is None or side(verdict) in ("undecided", "level") else f" {side(verdict)}"
         return ignition(of[task, name]) + marked
@@ -108,15 +114,15 @@ def behaviour_table(results: BenchResults) -> Table:
         if cell is None or not (kept := results.numbers(cell, "kept").values()):
             return NONE
         stayed = fmean(results.numbers(cell, "stayed").values())
-        return f"{sum(k >= LIVES for k in kept)}/{len(kept)}" + (f" ({stayed:.0f} %)" if stayed < 99.5 else "")
+        return f"{sum(k >= LIVES for k in kept)}/{len(kept)}" + (f" ({stayed:.0f})" if stayed < 99.5 else "")
 
     names = dict.fromkeys(cell.strategy for cell in rows)
     lines = tuple((name, *(text(of.get((name, place))) for place in places)) for name in names)
-    return Table("Runs that live under other behaviours (clients that did not leave)", ("", *places), lines)
+    return Table("Runs that live under other behaviours (clients that did not leave, %)", ("", *places), lines)
 
 
-def task_table(results: BenchResults, task: str) -> Table:
-    """Return a task's numbers at its largest goodwill: strategies, and the floors."""
+def task_table(results: BenchResults, task: str, spread: bool = True) -> Table:
+    """Return a task's numbers at its largest goodwill: strategies, and the floors; arguments as `tables`."""
     import numpy as np
 
     shown = [cell for cell in results.cells() if cell.task == task and cell.goodwill == TASKS[task].shown]
@@ -131,9 +137,9 @@ def task_table(results: BenchResults, task: str) -> Table:
             own = list(map(sum, zip(numbers["score"], numbers["regret"], strict=True)))
             numbers |= {"score": own, "regret": [], "worst": []}
         texts = [Spread.shown(numbers[m.key], runs, m.digits) for m in columns]
-        texts[-1] = texts[-1].partition(" ")[0]  # megabytes hardly differ
+        texts = [text if spread and text is not texts[-1] else text.partition(" ±")[0] for text in texts]
         rate = _mean(results, cell, "kept") / 100
-        known = len(floors) == len(RATES) and cell.behaviour == CORE
+        known = len(floors) == len(RATES) and cell.behaviour == CORE and len(numbers["kept"]) == runs
         at_random = plain_number(float(np.interp(rate, list(floors), list(floors.values()))), 1) if known else NONE
         return (name, *texts, at_random)
 
@@ -156,12 +162,15 @@ def write_page(results: BenchResults, folder: Path) -> Path:
     head += [f"![share of seeds that live, by goodwill]({PICTURE}.png)"] if of else []
     head.append(
         "A run lives when at least 20 % of its clients join in the last ten of its 30 free rounds. The ignition "
-        "point is the goodwill, the number of mandatory rounds before, at which half of the seeds live; `>6`: more "
-        "than was tried. Marked are strategies that live with less goodwill than FedAvg (ahead), or more (behind): "
-        "sign tests on paired seeds, with Holm's correction over a task."
+        "point is the goodwill, the mandatory rounds before, at which half of the seeds live; `>6`: more than was "
+        "tried; `ended early`: in mandatory rounds, which do not tell who joins. Marked are strategies that need "
+        "less goodwill than FedAvg (ahead), or more (behind): sign tests on paired seeds, Holm's correction over "
+        "a task."
     )
     tail = ["## What we do not conclude", _NOT_SAID.strip(), "## How it was made", _made(results)]
-    parts = fitting(tables(results), [*head, *tail], lambda table: f"{table.title}:\n\n{table.markdown()}")
+    parts = fitting(
+        tables(results, spread=False), [*head, *tail], lambda table: f"{table.title}:\n\n{table.markdown()}"
+    )
     path = folder / PAGE
     replace_file(path, ("\n\n".join([*head, *parts, *tail]) + "\n").encode())
     return path
@@ -202,10 +211,11 @@ def _made(results: BenchResults) -> str:
         )
     if waiting := [f"{place} ({runs} runs)" for place, runs in missing.items() if runs]:
         lines.append(f"- not run yet: {'; '.join(waiting)}")
-    runs, commands = sum(len(row.seeds) for row in results.rows), "`, `".join(results.command.splitlines())
+    runs, (first, *later) = sum(len(row.seeds) for row in results.rows), results.command.splitlines()
+    commands = f"`{first}`" + (f" and {counted(len(later), 'later command')}" if later else "")
     return "\n".join(
         [
-            f"{runs} runs by `{commands}`. Every number, setting and verdict stands in [{RESULTS}]({RESULTS}); "
+            f"{runs} runs by {commands}. Every number, setting, command and verdict stands in [{RESULTS}]({RESULTS}); "
             "behaviours and their sources: [the design](../bench.md).",
             *lines,
         ]
