@@ -215,8 +215,8 @@ def _made(results: BenchResults) -> str:
     commands = f"`{first}`" + (f" and {counted(len(later), 'later command')}" if later else "")
     return "\n".join(
         [
-            f"{runs} runs by {commands}. Every number, setting, command and verdict stands in [{RESULTS}]({RESULTS}); "
-            "behaviours and their sources: [the design](../bench.md).",
+            f"{runs} runs by {commands}. Every number, setting, command and verdict stands in "
+            f"[{RESULTS}]({RESULTS}); behaviours and their sources: [the design](../bench.md).",
             *lines,
         ]
     )
