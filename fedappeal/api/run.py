@@ -15,12 +15,13 @@ from client.data.columns import Columns as Choice
 from client.training.models import arrays_of, load_arrays
 from fedappeal.api.client_data import central_evaluation
 from fedappeal.api.progress import Shown, shown
+from fedappeal.api.report import Report
 from fedappeal.api.trained import check_export, export, predicted
 from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.record.columns import CARD, HEADLINE, SUMMARY, shown_in, templates
+from fedappeal.record.columns import CARD, HEADLINE, SUMMARY, shown_in, templates, units
 from fedappeal.record.folder import GIVEN
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record, Snapshot
@@ -127,9 +128,11 @@ class Run:
 
     @property
     def history(self) -> "pd.DataFrame":
-        """A row a round; needs pandas."""
+        """A row a round, a column a number; ``attrs["units"]`` has each column's unit; needs pandas."""
         frame = pandas().DataFrame(Record(self.path).history)
-        return frame.drop(columns=[name for name in _NOT_NUMBERS if name in frame])
+        frame = frame.drop(columns=[name for name in _NOT_NUMBERS if name in frame])
+        frame.attrs["units"] = units(frame.columns, self.metric)
+        return frame
 
     @property
     def clients(self) -> "pd.DataFrame":
@@ -203,6 +206,10 @@ class Run:
         model = task.initial_model(self.config.seed)
         load_arrays(model, {**arrays_of(model), **self._arrays(parts_of(model, share_of(task)).shared)})
         return model.eval()
+
+    def report(self) -> Report:
+        """Return the run's report, which a notebook shows; needs Plotly."""
+        return Report(self.path)
 
     def predict(
         self, data: str | PathLike[str], *, features: Sequence[str] = (), label: str = "", device: str = "cpu"

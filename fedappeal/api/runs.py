@@ -136,4 +136,6 @@ class Runs(Sequence[Run]):
         for frame, varied in zip(each, self.varied, strict=True):
             for place, (name, value) in enumerate(varied.items()):
                 frame.insert(place, name if name not in frame else f"setting_{name}", value)
-        return pd.concat(each, ignore_index=True)
+        joined = pd.concat(each, ignore_index=True)
+        joined.attrs["units"] = {key: unit for frame in each for key, unit in frame.attrs.get("units", {}).items()}
+        return joined

@@ -4,7 +4,7 @@ A new number of a round is computed in one place and named here: it then stands 
 live page, in Prometheus, in comparisons and in `fedappeal list columns`. Trackers and data frames take every number.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -214,6 +214,13 @@ def templates(view: str) -> list[Column]:
     new = [column for column in COLUMNS if not column.hidden and column.key not in placed]
     by_key = {column.key: [column] for column in COLUMNS} | {_NEW: new}
     return [column.seen_in(view) for key in _ORDER[view].split() for column in by_key[key]]
+
+
+def units(keys: Iterable[str], metric: Metric) -> dict[str, str]:
+    """Return the unit of each of these columns in lines and data frames: a share lies between 0 and 1."""
+    by_key = {column.of(metric).key: column.of(metric) for column in COLUMNS}
+    columns = {key: by_key.get(key.removeprefix("unseen_")) for key in keys}
+    return {key: SHARE if c and c.is_share else c.unit if c else NUMBER for key, c in columns.items()}
 
 
 def described() -> Iterator[tuple[str, str, str, str, str]]:

@@ -67,6 +67,15 @@ def test_history_clients_and_summary() -> None:
     assert run.finished
 
 
+def test_a_history_has_units_and_a_sweeps_too() -> None:
+    units = fedappeal.simulate("fedavg", model=Net, data=pairs(), unseen_clients=1, **QUICK).history.attrs["units"]
+    expected = {"joined": "clients", "accuracy": "share", "unseen_accuracy": "share", "loss": "number"}
+    assert {key: units[key] for key in expected} == expected
+    assert (units["bytes_up"], units["seconds"]) == ("bytes", "seconds")
+    runs = fedappeal.sweep("fedavg", model=Net, data=pairs(), seed=[0, 1], **QUICK)
+    assert runs.history.attrs["units"]["accuracy"] == "share"
+
+
 def test_the_model_predicts_as_the_history_says() -> None:
     data = pairs(3)
     run = fedappeal.simulate("fedavg", model=Net, data=data, **QUICK)

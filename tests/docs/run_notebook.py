@@ -7,6 +7,8 @@ from typing import Any
 
 SECONDS = 240
 """Of one cell, on a busy machine."""
+LARGEST = 100_000
+"""Characters of an output that a copy keeps; a report holds 5 MB."""
 
 
 def executed(notebook: Path, folder: Path) -> Any:
@@ -26,6 +28,9 @@ def main() -> None:
     notebook, folder, *copies = sys.argv[1:]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     found = executed(Path(notebook), Path(folder))
+    for output in (output for cell in found.cells for output in cell.get("outputs", [])):
+        if len(output.get("data", {}).get("text/html", "")) > LARGEST:
+            output["data"]["text/html"] = "<p>The stored notebook leaves this out: run the cell to see it.</p>"
     for path in copies:
         nbformat.write(found, path)
     print(f"{sum(cell.cell_type == 'code' for cell in found.cells)} cells ran")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from fedappeal.api.report import Report
 from fedappeal.record.decisions import packed
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import MEASUREMENTS, PARTICIPATION
@@ -133,6 +134,19 @@ def test_paper_is_white_and_charts_fit_it(one: Path, opened: Callable[..., tuple
     assert 0 < max(widths) <= sheet
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 200
+
+
+def test_a_notebook_shows_it_in_a_frame_of_its_own(one: Path, tmp_path: Path, browser: Browser) -> None:
+    shown = Report(one)._repr_html_()
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<!doctype html><body style='max-width:none'><h1 id=mine>mine</h1>{shown}</body>")
+    with browser.new_page() as page:
+        page.goto(file.as_uri())
+        page.frame_locator("iframe").locator("html[data-drawn]").wait_for(state="attached")
+        assert page.frame_locator("iframe").locator(".chart .main-svg:first-child").count() == 8
+        assert page.evaluate("getComputedStyle(document.body).maxWidth") == "none"
+        assert page.evaluate("[document.querySelectorAll('.chart').length, typeof Plotly]") == [0, "undefined"]
+        assert page.evaluate("document.querySelector('iframe').contentDocument") is None, "of another origin"
 
 
 def brightness(colour: str) -> int:
