@@ -85,9 +85,8 @@ class Nodes:
 def settings(folder: Path, clients: int) -> bytes:
     """Return a bundle of two mandatory rounds for clients that are never content, and have goodwill for one."""
     unmet = {"requirement": "fixed", "fixed.loss": 0.0, "mandatory-rounds": 2, "goodwill": 1}
-    return build_fab(
-        RunConfig.parse({"clients": clients, "rounds": 2, "local-steps": 5, "out": str(folder), **unmet}).as_config()
-    )
+    size = {"clients": clients, "min-clients": clients, "rounds": 2, "local-steps": 5}
+    return build_fab(RunConfig.parse({**size, **unmet, "out": str(folder)}).as_config())
 
 
 def run_to_its_end(control_address: str, bundle: bytes, nodes: Nodes) -> None:
