@@ -23,7 +23,7 @@ from fedappeal.simulation.grid import FIRST_NODE, Contexts, VirtualClients, clie
 from fedappeal.simulation.memory import SavedMemory
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import ClientsData, Pool, clients_data
-from fedappeal.simulation.process_wide import freeze_more, torch_threads
+from fedappeal.simulation.process_wide import freeze_more, simulation_threads
 from fedappeal.simulation.workers.grid import clients_on_workers
 from fedappeal.system.process_end import terminals, write_nowhere
 from fedappeal.tasks.share import parts_of as parts_of_model
@@ -115,7 +115,7 @@ def choose_mode(
     def some_data() -> ClientsData:
         return pool or Pool(task, range(min(problem.at_once, MOST_CLIENTS)), device)
 
-    with torch_threads(simulation.threads):
+    with simulation_threads(simulation.threads):
         module = cache.scratch_model(task, config.seed, device)
         problem = Problem(config, task, module, plugins.rule, lru_cache(some_data))
         return choose(simulation.mode, problem)
@@ -162,7 +162,7 @@ def simulate(
     simulation = replace(simulation, device=str(pick_device(simulation.device)))
     flips = Flips()
     with (
-        torch_threads(simulation.threads) as threads,
+        simulation_threads(simulation.threads) as threads,
         _clients(plugins, simulation, run_task, cache, threads, folder, flips) as (grid, participants, taken),
     ):
         memory = SavedMemory(folder, grid, participants, settings.evaluate_every) if simulation.resumable else None

@@ -1,4 +1,4 @@
-"""What a process has once, put back after a simulation: PyTorch's threads, and what the garbage collector looks at.
+"""What a process has once, put back after a simulation: threads of PyTorch and BLAS, and the collector's view.
 
 Simulations may run in several threads of one process. PyTorch keeps its number of threads twice: for each thread of
 Python, and for the process, from which threads that begin later take it.
@@ -7,10 +7,11 @@ Python, and for the process, from which threads that begin later take it.
 import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Barrier, Lock, Thread
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 from fedappeal.settings.config import ConfigError
 
@@ -18,6 +19,8 @@ _CHANGING = Lock()
 """Held while one of the lists below, or a setting of the process, is changed."""
 _running: list[int] = []
 """The number of threads of each simulation that is running; all are equal."""
+_blas = ExitStack()
+"""Puts BLAS's threads back, once no simulation is running."""
 _freezing: list[int] = []
 """One entry for each simulation that is running and has frozen objects."""
 _thresholds: list[tuple[int, int, int]] = []
@@ -31,8 +34,11 @@ sixth of the start of 100,000 clients.
 
 
 @contextmanager
-def torch_threads(wanted: int) -> Iterator[int]:
-    """Run a simulation on a number of PyTorch threads, and put the number back.
+def simulation_threads(wanted: int) -> Iterator[int]:
+    """Run a simulation on a number of threads, of PyTorch and of NumPy's BLAS, and put the numbers back.
+
+    BLAS splits a dot product of 10,000 numbers over all cores by itself: its threads wait for each other, and where
+    other programs run, one product took fifty times the processor time. Sums also depend on the number of threads.
 
     Args:
         wanted: the number; 0: as PyTorch has it.
@@ -54,6 +60,8 @@ def torch_threads(wanted: int) -> Iterator[int]:
         _running.append(number)
         if wanted:
             _leave_later_threads_alone(lambda: torch.set_num_threads(number))
+            if len(_running) == 1:
+                _blas.enter_context(ThreadpoolController().select(user_api="blas").limit(limits=number))
     try:
         yield number
     finally:
@@ -61,6 +69,8 @@ def torch_threads(wanted: int) -> Iterator[int]:
             _running.remove(number)
             if wanted:
                 _leave_later_threads_alone(lambda: torch.set_num_threads(before))
+            if not _running:
+                _blas.close()
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedappeal.record.reader import Record
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.engine import simulate
 from fedappeal.simulation.options import Simulation
-from fedappeal.simulation.process_wide import freeze_more, frozen_objects
+from fedappeal.simulation.process_wide import freeze_more, frozen_objects, simulation_threads
 from tests.run_models import learned
 
 T = TypeVar("T")
@@ -204,3 +205,25 @@ def test_the_collector_looks_rarely_and_is_put_back_after_the_last(found: tuple[
         assert gc.get_threshold() == found
     finally:
         gc.set_threshold(*before)
+
+
+def blas_threads() -> set[int]:
+    """Return the numbers of threads that the BLAS libraries of this process have."""
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_blas_has_the_simulations_threads_until_the_last_one_ends() -> None:
+    with threadpool_limits(2, user_api="blas"):
+        first, second = simulation_threads(1), simulation_threads(1)
+        first.__enter__()
+        assert blas_threads() == {1}
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == {2}
+
+
+def test_blas_keeps_its_threads_where_no_number_is_wanted() -> None:
+    with threadpool_limits(2, user_api="blas"), simulation_threads(0):
+        assert blas_threads() == {2}

@@ -15,7 +15,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Form, Sums, content_size, model_of, view
 from fedappeal.simulation.grid import FIRST_NODE, Contexts, InProcessGrid, clients_here
 from fedappeal.simulation.pool import Pool
-from fedappeal.simulation.process_wide import torch_threads
+from fedappeal.simulation.process_wide import simulation_threads
 from strategies.rounds.sums.influence import zeros_like
 from strategies.rounds.sums.weighted_sum import NotFinite, Refused, WeightedSum
 
@@ -120,7 +120,7 @@ class EngineWorker:
         sys.path += [folder for folder in job.path if folder not in sys.path]
         self._job = job
         self._stack = ExitStack()
-        self._threads = self._stack.enter_context(torch_threads(job.threads))
+        self._threads = self._stack.enter_context(simulation_threads(job.threads))
         given = job.contexts.plugins.given
         self._cache = Cache(given.task, given.strategy_of)
         self._clients: dict[int, _Clients] = {}
