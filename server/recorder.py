@@ -14,6 +14,7 @@ from fedappeal.record.decisions import packed
 from fedappeal.record.folder import RunFolder, is_local
 from fedappeal.record.lines import HISTORY, MEASUREMENTS, PARTICIPATION, POLICIES
 from fedappeal.record.reader import Record
+from fedappeal.settings.config import ConfigError
 from server.build import Chosen
 from server.checkpoints import Checkpoint, write_checkpoint
 from strategies.rounds.exchange.members import Member
@@ -29,6 +30,9 @@ MOST_MEASUREMENTS = 10_000_000
 every third and so on."""
 LARGEST_SHARE = 20
 """Of such a run's time, checkpoints take one part in this many: the next one waits until the last one is paid for."""
+
+_ENOUGH = 3
+"""Real clients that have to say that own plug-ins fail: no lone one ends a run of others."""
 
 
 class ClientMemory(Protocol):
@@ -88,6 +92,7 @@ class Recorder(Hooks):
         self._unsaved: tuple[int, ArrayRecord] | None = None
         self._begun = False
         self._initial_hash = content_hash(self.initial)
+        self._foreign = bool(self.plugins.foreign())
 
     def on_enrolled(self, member: Member, enrolled: int) -> None:
         """Record an arrival, and the client's policy where the run mixes policies."""
@@ -157,6 +162,21 @@ class Recorder(Hooks):
         if self.durable or over or time.monotonic() >= self._due:
             self.save()
         self.watch.on_round_end(record, arrays)
+        if self._foreign and record.decisions and record.count("failed") == len(record.decisions):
+            self._check_failures(record.server_round, record.failures.values())
+
+    def _check_failures(self, server_round: int, reasons: Collection[str]) -> None:
+        """End a run of an author's own plug-ins where they fail for every client that was asked.
+
+        Of real clients each says that its code raised an error, and they are three or more, or all that there are.
+
+        Raises:
+            ConfigError: it ends.
+        """
+        theirs = sum(keys.LOGGED in reason for reason in reasons)
+        enough = theirs == len(reasons) and theirs >= min(_ENOUGH, len(self.strategy.members.remaining()))
+        if enough or not self.durable:  # simulated clients are this program
+            raise ConfigError(f"every client failed in round {server_round}: {min(reasons)}")
 
     def _is_written(self, record: RoundRecord) -> bool:
         """Return whether clients' measurements of a round are written: a pure function of its number."""

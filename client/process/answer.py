@@ -151,10 +151,10 @@ def reason_of(error: BaseException, folders: Iterable[str] = ()) -> str:
     """
     kind = type(error).__name__
     if isinstance(error, OwnDataError):
-        return f"{kind}: {error.problem.text} (the client's log says more)"
+        return f"{kind}: {error.problem.text} {keys.LOGGED}"
     if isinstance(error, ConfigError):
         return printable(without_paths(f"{kind}: {' '.join(str(error).split())}", folders), LONGEST)
-    return printable(f"{kind} (the client's log says more)", LONGEST)
+    return printable(f"{kind} {keys.LOGGED}", LONGEST)
 
 
 def without_paths(text: str, folders: Iterable[str] = ()) -> str:

@@ -152,3 +152,5 @@ _TEXTS = {
     DataProblem.TOO_FEW: "too few examples",
     DataProblem.NOT_TAKEN: "the task takes no data of a client's own",
 }
+LOGGED = "(the client's log says more)"
+"""End of an error of a client's code, as the server is told it."""

@@ -34,20 +34,24 @@ def check_trains_here(plan: RunPlan, device: str) -> None:
     check_learns_here(plan, device)
 
 
-def check_learns_here(plan: RunPlan, device: str) -> None:
-    """Check device, data and, of a new run, that its initial model and what it names to travel are the task's.
+def check_learns_here(plan: RunPlan, device: str, tried: bool = True) -> None:
+    """Check device, data, own plug-ins and, of a new run, that initial model and what is to travel are the task's.
+
+    Args:
+        plan: the run.
+        device: where its clients train.
+        tried: whether its own plug-ins are tried; False: they were, with another seed.
 
     Raises:
         ConfigError: for the first thing that is wrong.
     """
     check_device(device)
     plan.task.check()
-    if plan.resumes:
-        return
-    check_initial_model(plan)
-    if plan.config.share not in (AUTO, ALL):
-        parts_of(plan.task.initial_model(plan.config.seed), plan.config.share)
-    if plan.plugins.foreign() or ":" in plan.config.model:
+    if not plan.resumes:
+        check_initial_model(plan)
+        if plan.config.share not in (AUTO, ALL):
+            parts_of(plan.task.initial_model(plan.config.seed), plan.config.share)
+    if tried and (plan.plugins.foreign() or ":" in plan.config.model):
         from fedappeal.runs.dry_round import check_plugins  # the engine, and with it torch
 
         check_plugins(plan, device)

@@ -7,7 +7,7 @@ taken up again from its checkpoint, and with one array a layer, side by side whe
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ CLIENTS, ROUNDS, BREAK = 3, 3, 2
 _TINY: dict[str, Any] = {
     **{"unseen_clients": 0, "clients_per_round": 0, "min_clients": 0, "max_clients": 0, "out": ""},
     **{"rounds": ROUNDS, "evaluate_every": 1, "mandatory_rounds": 1, "lr_warmup_rounds": 0, "byzantine_share": 0.0},
+    **{"initial_model": "", "resume": False, "schedule_rounds": 0},
     **{"local_steps": 2, "local_epochs": 0, "batch_size": 4},
 }
 CONDITIONS: tuple[dict[str, Any], ...] = (
@@ -41,8 +42,9 @@ CONDITIONS: tuple[dict[str, Any], ...] = (
     {"participation": "always+once"},
     {"participation": "always+bernoulli"},
     {"unseen_clients": 1, "local_steps": 3},
+    {"influence": "bounded"},
 )
-"""What a strategy has to stand: all clients, a sample, clients that leave, that come and go, that only evaluate."""
+"""What a strategy has to stand: all clients, a sample, that some leave, come and go, only evaluate; bounds."""
 _FAULTY = ("finish", "update", "carried", "weight", "add", "report", "decide", "make", "reply", "train")
 """Methods one of which is meant where an error came through no line of the author's."""
 
@@ -61,8 +63,13 @@ def check_plugins(plan: RunPlan, device: str) -> None:
         raise ConfigError("\n".join(lines))
 
 
-def on_toy_task(plan: RunPlan) -> RunPlan:
-    """Return the same run on a task whose data every machine has."""
+def for_submission(plan: RunPlan) -> RunPlan:
+    """Return the same run on a task whose data every machine has; on its own, where that is the author's and here."""
+    if not is_ours(plan.plugins.task):
+        with suppress(Exception):  # its data may be elsewhere
+            plan.task.check()
+            plan.task.load(0)
+            return plan
     names = {"task": "synth", "model": "auto", "partition": "auto", "share": "auto", "initial_model": ""}
     return replace(plan, plugins=_trimmed(plan.config.model_copy(update=names)))
 
@@ -132,9 +139,11 @@ class DryRun:
 
         Alike to 1e-6: one array a layer, side by side, broken off and continued. Others only have to run.
         """
-        everybody = chosen(self.config).strategy.needs_everybody
+        run = chosen(self.config)
+        strategy = run.strategy
+        unbounded = strategy.unbounded or strategy.bounds_lack(self.config, run.settings_of(strategy))
         for more in CONDITIONS:
-            if everybody and "clients_per_round" in more:
+            if (strategy.needs_everybody and "clients_per_round" in more) or (unbounded and "influence" in more):
                 continue
             dry = replace(self, more=more)
             said, whole = ", ".join(f"{key} = {value}" for key, value in more.items()) or "all clients", dry.outcome()
@@ -142,6 +151,7 @@ class DryRun:
                 "one array a layer": {"pack": False},
                 "side by side": {"mode": AUTO},
                 "continued": {"broken": True},
+                "extended": {"extended": True},
             }
             yield from (f"{said}: {line}" for line in whole.lines)
             for way, how in ways.items() if not whole.lines else ():
@@ -159,10 +169,13 @@ class DryRun:
             f"to round is not in carried() and take_up(), or situation.history{self._place('')}"
         )
 
-    def outcome(self, *, pack: bool = True, broken: bool = False, mode: str = SEQUENTIAL) -> "Outcome":
-        """Run it once; ``broken``: taken up again after round `BREAK`."""
+    def outcome(
+        self, *, pack: bool = True, broken: bool = False, extended: bool = False, mode: str = SEQUENTIAL
+    ) -> "Outcome":
+        """Run it once; ``broken``: taken up again after round `BREAK`; ``extended``: begun with that many rounds."""
         values = {**_TINY, "clients": min(CLIENTS, self.config.clients), "participation": self.policy, "pack": pack}
         values |= self.more
+        values |= {"rounds": BREAK} if extended else {}
         given = Given(self.task)
         config = given.named(self.config.model_copy(update=values)).with_plugins([("solo.steps", 2)])
         simulation, records, lines = Simulation(mode, self.device), list[RoundRecord](), list[str]()
@@ -176,6 +189,10 @@ class DryRun:
             try:
                 run = _trimmed(config, given)
                 plan = RunPlan(run, Path(folder, "run"))
+                if extended:
+                    simulate_plan(plan, simulation, on_round=on_round)
+                    longer = run.config.continued(ROUNDS)
+                    plan = replace(plan, plugins=replace(run, config=longer), resumes=True)
                 try:
                     simulate_plan(plan, simulation, on_round=on_round)
                 except _BrokenOff:

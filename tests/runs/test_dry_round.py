@@ -3,19 +3,26 @@
 import itertools
 import re
 import textwrap
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flwr.app import ArrayRecord
 
 from fedappeal.cli.own import check_own
 from fedappeal.cli.start import start_simulations
 from fedappeal.core.registry import STRATEGIES
 from fedappeal.federation.remote import RemoteSuperLink
+from fedappeal.runs.checks import check_learns_here
 from fedappeal.runs.launch.in_process import InProcess
 from fedappeal.runs.launch.superlink import Submission
 from fedappeal.runs.plan import deployed_plan, swept_plans
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation.options import Simulation
+from server.recorder import Recorder
+from strategies.rounds.exchange.members import Member
+from strategies.rounds.round import Hooks, RoundRecord
 
 HEAD = """
 import copy, random
@@ -296,6 +303,38 @@ def test_a_submission_tries_it_on_a_toy_task(mine: Path) -> None:
         Submission(RemoteSuperLink("127.0.0.1:1")).check(plan)
 
 
+@pytest.mark.parametrize(
+    ("mistake", "names", "said"),
+    [
+        ("a loss an example", {"task": "{}:X"}, "loss is not allowed: it returned a tensor"),
+        ("a model that is called with more", {"model": "{}:X"}, "failed: TypeError: .*'width'"),
+        ("a model that is called with more", {"model": "torchvision:resnet1"}, "no such classifier"),
+    ],
+)
+def test_a_submission_tries_its_task_where_the_data_is_here_and_makes_its_model(
+    mistake: str, names: dict[str, str], said: str, mine: Path
+) -> None:
+    write(mine, MISTAKES[mistake][0])
+    settings = {key: name.format(mine.stem) for key, name in names.items()}
+    plan = deployed_plan({**settings, "out": "/far/away"})
+    with pytest.raises(ConfigError, match=said):
+        Submission(RemoteSuperLink("127.0.0.1:1")).check(plan)
+
+
+def test_a_resumed_run_and_not_each_seed_of_a_sweep_is_tried(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mine, "class X(FedAvg): ...")
+    tried = list[int]()
+    monkeypatch.setattr("fedappeal.runs.dry_round.check_plugins", lambda plan, _: tried.append(plan.config.seed))
+    settings = {"strategy": f"{mine.stem}:X", "clients": 2, "rounds": 2}
+    plans = swept_plans(settings, ["seed=3..5", "local-steps=2,3"], str(tmp_path / "out"))
+    InProcess(Simulation()).check(plans)
+    assert tried == [3, 3]
+    check_learns_here(replace(plans[-1], resumes=True), "cpu")
+    assert tried == [3, 3, 5]
+
+
 def test_a_plugin_that_fails_on_all_clients_later_ends_the_run(mine: Path, tmp_path: Path) -> None:
     late = """
     class X(Policy):
@@ -307,6 +346,29 @@ def test_a_plugin_that_fails_on_all_clients_later_ends_the_run(mine: Path, tmp_p
     (plan,) = swept_plans({"participation": f"{mine.stem}:X", "clients": 2, "rounds": 6}, out=str(tmp_path / "out"))
     with pytest.raises(ConfigError, match=rf"every client failed in round 5: .*late \({mine.name}:15\)"):
         start_simulations([plan], InProcess(Simulation()))
+
+
+@pytest.mark.parametrize(
+    ("asked", "of", "reason", "ends"),
+    [
+        (3, 5, "AssertionError (the client's log says more)", True),
+        (2, 2, "AssertionError (the client's log says more)", True),
+        (2, 5, "AssertionError (the client's log says more)", False),
+        (3, 3, "no answer before the deadline", False),
+    ],
+)
+def test_a_deployed_run_ends_where_its_plugin_fails_on_all_that_were_asked(
+    asked: int, of: int, reason: str, ends: bool, mine: Path, tmp_path: Path
+) -> None:
+    write(mine, "class X(FedAvg): ...")
+    plan = deployed_plan({"strategy": f"{mine.stem}:X", "clients": of, "rounds": 6, "out": str(tmp_path / "out")})
+    strategy = plan.plugins.build()
+    for k in range(of):
+        strategy.members.enrol(Member(f"c{k}", 10 + k))
+    recorder = Recorder(plan.folder({}), strategy, ArrayRecord(), 6, plan.plugins, Hooks(), durable=True)
+    record = RoundRecord(1, {f"c{k}": "failed" for k in range(asked)}, {f"c{k}": reason for k in range(asked)})
+    with pytest.raises(ConfigError, match="every client failed in round 1: Assert") if ends else nullcontext():
+        recorder.on_round_end(record, ArrayRecord())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.built_in)

@@ -13,7 +13,7 @@ from fedappeal.record.reader import Record
 from fedappeal.runs.checks import check_learns_here, check_out, resume_command
 from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
 from fedappeal.runs.plan import RunPlan, simulate_plan
-from fedappeal.settings.config import ConfigError
+from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.jobs import check_at_once, check_on_ray, run_in_parallel, run_on_ray, threads_of_each
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.workers.cluster import NO_CLUSTER, RayOptions, check_workers, ray_cluster
@@ -120,8 +120,11 @@ class InProcess:
             machine = replace(machine, threads=simulation.threads).for_jobs(len(plans))
             simulation = replace(simulation, threads=machine.threads)
         check_out(plans[0].path if len(plans) == 1 else plans[0].path.parent)
+        tried = set[RunConfig]()
         for plan in plans:
-            check_learns_here(plan, simulation.device)
+            settings = plan.config.model_copy(update={"seed": 0})
+            check_learns_here(plan, simulation.device, settings not in tried)
+            tried.add(settings)
         return replace(self, simulation=simulation, machine=machine)
 
     def launch(self, plans: Sequence[RunPlan], onlookers: Onlookers) -> None:

@@ -21,7 +21,6 @@ from fedappeal.runs.launch.onlookers import INTERRUPTED, Onlookers, RunEnded
 from fedappeal.runs.plan import RunPlan, check_bounded
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.process_end import end_as_interrupt
-from fedappeal.tasks import TASKS
 from fedappeal.tasks.files.data_files import DATA_DIR, DEFAULT_DATA_DIR
 
 _POLL = 0.1
@@ -177,17 +176,18 @@ class Submission:
         """
         if ":" not in plan.config.task:
             _ = plan.task.fingerprint
+            if ":" in plan.config.model:
+                plan.task.initial_model(plan.config.seed)
             # A path is the SuperLink's; where it leads to a file here too, it is nearly always the same one.
             initial = Path(plan.config.initial_model)
             if self.clientapp == CLIENT_APP and initial.is_absolute() and initial.is_file():
                 check_initial_model(plan)
-        if plan.resumes:
-            return
-        check_new(plan.path)
-        if self.clientapp == CLIENT_APP and any(kind != TASKS.kind for kind, _ in plan.plugins.foreign()):
-            from fedappeal.runs.dry_round import check_plugins, on_toy_task  # the engine, and with it torch
+        if not plan.resumes:
+            check_new(plan.path)
+        if self.clientapp == CLIENT_APP and plan.plugins.foreign():
+            from fedappeal.runs.dry_round import check_plugins, for_submission  # the engine, and with it torch
 
-            check_plugins(on_toy_task(plan), "cpu")
+            check_plugins(for_submission(plan), "cpu")
 
     def launch(self, plan: RunPlan, onlookers: Onlookers) -> None:
         """Submit a checked run, and show it until it has ended, unless told not to.
