@@ -119,6 +119,18 @@ def test_a_step_that_is_not_finite_leaves_fedyogis_moments_alone(mine: Any) -> N
     assert strategy.carried() == {"m": {}, "v": {}}
 
 
+def test_the_float64_reference_holds(mine: Any) -> None:
+    mine("test_fedyogi").test_five_rounds_are_the_papers()
+
+
+def test_the_last_layer_takes_half_of_each_step(mine: Any) -> None:
+    def layers(*of: float) -> ArrayRecord:
+        return ArrayRecord({n: Array(np.array([w], np.float32)) for n, w in zip("abc", of, strict=True)})
+
+    new = mine("slow_head").SlowHead().update(round_from(layers(0, 0, 0), (layers(2, 4, 6), 1)))
+    assert [float(array.numpy()[0]) for array in new.values()] == [2, 2, 3]
+
+
 # -- the policy ----------------------------------------------------------------------------------------
 
 
@@ -342,6 +354,19 @@ def test_a_client_that_does_not_allow_the_package_says_so_as_printed() -> None:
     assert f"\n{refused.value}\n" in (DOCS / PAGE).read_text()
 
 
+OBJECTS = re.compile(r"^\| of a `(\w+)` \|.*?\n\n", re.MULTILINE | re.DOTALL)
+"""A table of an object's attributes."""
+
+
+def test_the_tables_of_a_round_and_a_situation_have_all_that_an_author_sees() -> None:
+    seen = {"Round": dir(Round(model(0), Members(), RoundRecord(1))), "Situation": dir(Situation())}
+    tables = {table[1]: table[0] for table in OBJECTS.finditer((DOCS / PAGE).read_text())}
+    for kind, names in seen.items():
+        cells = re.findall(r"^\| (`.*?) \|", tables[kind], re.MULTILINE)
+        shown = {name for cell in cells for name in re.findall(r"`([a-z_]+)(?:\([a-z]*\))?`", cell)}
+        assert shown == {name for name in names if name[0] != "_"}
+
+
 def test_what_the_tables_name_is_there() -> None:
     from fedappeal.core.algorithm import ClientSide
     from fedappeal.core.local_rule import LocalRule
@@ -349,7 +374,7 @@ def test_what_the_tables_name_is_there() -> None:
     from strategies.rounds.algorithm import Algorithm
     from strategies.rounds.strategy import Strategy
 
-    text = (DOCS / PAGE).read_text()
+    text = OBJECTS.sub("", (DOCS / PAGE).read_text())
     sections = {
         Strategy: text[text.index("## A strategy") : text.index("## A policy")],
         Policy: text[text.index("## A policy") : text.index("## A local rule")],
