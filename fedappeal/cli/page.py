@@ -140,7 +140,8 @@ def watch(
         return LatestMetrics(view.latest_folder, ConnectedClients(remote).count)
 
     with metrics.served(registry), shown_page(view, place, console, None):
-        say(console, "Ctrl-C ends the page; the run continues without it")
+        if root is None:  # beside a SuperLink, Ctrl-C ends both
+            say(console, "Ctrl-C ends the page; the run continues without it")
         try:
             with end_as_interrupt():
                 threading.Event().wait()
