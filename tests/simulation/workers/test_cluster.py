@@ -125,4 +125,4 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="ray-gpus = -1 is not allowed"):
         RayOptions("auto", gpus=-1)
     with pytest.raises(ConfigError, match="jobs = 2 is not allowed with --ray"):
-        Machine(2, ray=RayOptions("auto")).check()
+        Machine(2, ray=RayOptions("auto")).for_jobs(2)
