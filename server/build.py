@@ -1,7 +1,6 @@
 """The plug-ins that a run's settings or objects choose, whether its settings go together, and its strategy."""
 
 import copy
-import difflib
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ from fedappeal.core.policy import Policy
 from fedappeal.core.registry import LOCAL_RULES, POLICIES, REGISTRIES, REQUIREMENTS, STRATEGIES
 from fedappeal.core.requirement import METRIC, RequirementKind
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.model import did_you_mean
 from fedappeal.settings.rounds import AUTO
 from fedappeal.settings.training import LearningRateSchedule
 from fedappeal.tasks import MODELS, TASKS, is_own_model, load_task
@@ -299,8 +299,7 @@ def _known(name: str, used: Iterable[str]) -> type[Plugin]:
     if name in TASKS.names() and isinstance(task := TASKS.find(name), type):
         return task
     names = [*used, *(known for registry in REGISTRIES for known in registry.names()), *TASKS.names()]
-    near = difflib.get_close_matches(name, names, n=1)
-    raise ConfigError(f"unknown plug-in '{name}' in the settings" + (f"; did you mean '{near[0]}'?" if near else ""))
+    raise ConfigError(f"unknown plug-in '{name}' in the settings{did_you_mean(name, names)}")
 
 
 def _under_name(plugin: type[Plugin], own: dict[str, Scalar], config: RunConfig) -> dict[str, Scalar]:

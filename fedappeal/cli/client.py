@@ -1,6 +1,5 @@
 """`fedappeal client`: one volunteer; its owner looks (`status`), rests (`pause`) and comes back (`reset`)."""
 
-import difflib
 import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ from fedappeal.cli.options import part, with_client_options, with_limit_options
 from fedappeal.core.plugins import parse_section
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError, Scalar, plugin_settings, section
+from fedappeal.settings.model import did_you_mean
 
 client_app = typer.Typer(help="One volunteer, on any machine.", invoke_without_command=True)
 
@@ -133,8 +133,7 @@ def _check_policy(node: NodeSettings) -> None:
         if name in kinds:
             parse_section(kinds[name], section(given, name))
         elif not node.allow:  # else it may be a policy's that the owner allows and a run names
-            near = difflib.get_close_matches(name, kinds, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
+            hint = did_you_mean(name, kinds)
             raise ConfigError(
                 f"set = '{node.set}' is not allowed: '{name}' is no policy, and a client's owner sets its policy's "
                 f"settings alone ({', '.join(kinds)}){hint}"

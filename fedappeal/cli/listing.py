@@ -3,7 +3,6 @@
 All of it is read off the classes; those that come with fedappeal load neither torch nor Flower.
 """
 
-import difflib
 import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
@@ -18,6 +17,7 @@ from fedappeal.core.requirement import RequirementKind
 from fedappeal.record.columns import described
 from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
+from fedappeal.settings.model import did_you_mean
 from fedappeal.tasks import MODELS, TASKS
 from fedappeal.tasks.task import Task
 from fedappeal.views.tracking.tracker import TRACKERS
@@ -100,8 +100,7 @@ def _found(name: str) -> list[tuple[str, Any]]:
     known = [(registry.kind, registry) for _, _, registry in KINDS if name in registry.names()]
     if not known:
         names = sorted({each for _, _, registry in KINDS for each in registry.names()})
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "`fedappeal list` shows all"
+        hint = did_you_mean(name, names, "{}") or "`fedappeal list` shows all"
         raise ConfigError(f"name = '{name}' is not allowed: no plug-in is called so; {hint}")
     return [(kind, registry.find(name)) for kind, registry in known]
 

@@ -6,7 +6,6 @@ A name is one of fedappeal's, ``package.module:Name``, or an entry point. The se
 own name: ``mine.learning-rate``.
 """
 
-import difflib
 import hashlib
 import importlib
 import inspect
@@ -28,6 +27,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import ConfigDict
 
 from fedappeal.settings.config import ConfigError, Settings
+from fedappeal.settings.model import did_you_mean
 
 PLUGIN_PATH = "FEDAPPEAL_PLUGIN_PATH"
 """Environment variable: the folder that is searched last for ``package.module:Name``; not set: the current one."""
@@ -261,10 +261,9 @@ class Registry(Generic[P]):
             if entry.name == name:
                 return entry.value, entry.dist.name if entry.dist else ""
         names = self.names()
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f" (did you mean '{near[0]}'?)" if near else ""
-        known = f"{', '.join(names)}{self.also}, or package.module:Name of your own{hint}"
-        raise ConfigError(f"{self.kind} = {name!r} is not allowed: {known}")
+        hint = did_you_mean(name, names, " ({})")
+        allowed = f"{', '.join(names)}{self.also}, or package.module:Name of your own"
+        raise ConfigError(f"{self.kind} = {name!r} is not allowed: {allowed}{hint}")
 
 
 def _built_in(path: str) -> Any:

@@ -5,11 +5,11 @@ of them is asked for, and needs neither torch nor matplotlib to be imported. `fe
 `maxfl`, `adagd` and `fedalign` hold one paper each.
 """
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import did_you_mean
 
 if TYPE_CHECKING:
     from fedappeal.studies.experiment import Experiment
@@ -59,8 +59,7 @@ def load_experiment(name: str) -> "Experiment":
         ConfigError: there is none of that name; names a near one.
     """
     if name not in _MODULES:
-        near = difflib.get_close_matches(name, _MODULES, n=1)
-        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        hint = did_you_mean(name, _MODULES, " ({})")
         raise ConfigError(f"experiment = '{name}' is not allowed: {', '.join(_MODULES)}{hint}")
     module = importlib.import_module(f"fedappeal.reproductions.{_MODULES[name]}")
     experiments: dict[str, Experiment] = {experiment.name: experiment for experiment in module.EXPERIMENTS}

@@ -1,6 +1,5 @@
 """Runs before they start, alone or swept: settings, plug-ins and task, each resolved once, checked in one place."""
 
-import difflib
 import itertools
 import re
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedappeal.core.plugins import Plugin, is_ours
 from fedappeal.record.folder import GIVEN, RunFolder, Usable, check_new, new_path, without_memory
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, scalar
+from fedappeal.settings.model import did_you_mean
 from fedappeal.tasks.task import Task
 from server.build import NOTHING_GIVEN, Chosen, Given, check_settings, chosen
 from strategies.rounds.sums.influence import FAR, FEWEST
@@ -268,8 +268,7 @@ def _swept(text: str) -> tuple[str, list[Any]]:
     general = RunConfig.keys()
     of_plugin = all(key.partition("."))
     if not equals or not values or not (of_plugin or key in general):
-        near = [] if of_plugin else difflib.get_close_matches(key, general, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near and near[0] != key else ""
+        hint = "" if of_plugin or key in general else did_you_mean(key, general)
         raise ConfigError(
             f"sweep = '{text}' is not allowed: KEY=VALUE,VALUE,... with a key of the run's settings, "
             f"or NAME.KEY of a plug-in{hint}"

@@ -23,6 +23,18 @@ class ConfigError(ValueError):
     """A setting that is not allowed; the message has one line a setting."""
 
 
+def did_you_mean(name: str, names: Iterable[str], form: str = "; {}") -> str:
+    """Return a question after the nearest of some names, for a message's end; empty: none is near.
+
+    Args:
+        name: what was written.
+        names: what is allowed.
+        form: what stands around the question.
+    """
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return form.format(f"did you mean '{near[0]}'?") if near else ""
+
+
 def kebab(name: str) -> str:
     """Return a field's name as its key: ``batch-size``."""
     return name.replace("_", "-")
@@ -74,8 +86,7 @@ class Settings(BaseModel):
         key = kebab(str(error["loc"][0])) if error["loc"] else ""
         value = error.get("input")
         if error["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(key, cls.keys(), n=1)
-            return f"unknown setting '{key}'" + (f"; did you mean '{near[0]}'?" if near else "")
+            return f"unknown setting '{key}'{did_you_mean(key, cls.keys())}"
         if error["type"] == "missing":
             return f"{key} is missing"
         reason = error["msg"].removeprefix("Value error, ")

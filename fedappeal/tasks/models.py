@@ -1,6 +1,5 @@
 """The models: the papers' multi-layer perceptron, logistic regression, a small CNN; a library's, and an author's."""
 
-import difflib
 import inspect
 import math
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from torch import nn
 from fedappeal.core.faults import reason
 from fedappeal.protocol.draws import TORCH_GENERATOR, draw_seed
 from fedappeal.settings.config import ConfigError
+from fedappeal.settings.model import did_you_mean
 from fedappeal.tasks import LIBRARIES, MODELS
 
 DROPOUT = 0.2
@@ -52,9 +52,9 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Modul
         return logistic(math.prod(input_shape), num_classes)
     if name == "cnn":
         return cnn(input_shape, num_classes)
-    library, _, known = name.partition(":")
+    library, _, of_library = name.partition(":")
     if library in LIBRARIES.built_in:
-        module: nn.Module = LIBRARIES.find(library)(known, input_shape, num_classes)
+        module: nn.Module = LIBRARIES.find(library)(of_library, input_shape, num_classes)
         return module
     return made(MODELS.find(name), repr(name), input_shape, num_classes)
 
@@ -69,8 +69,8 @@ def made(make: Any, name: str, input_shape: tuple[int, ...], num_classes: int) -
         raise ConfigError(f"model = {name} is not allowed: {type(make).__name__}; a class or a function is")
     try:
         taken = inspect.signature(make).parameters
-        given = {"input_shape": input_shape, "num_classes": num_classes}
-        module = make(**{key: value for key, value in given.items() if key in taken})
+        sizes = {"input_shape": input_shape, "num_classes": num_classes}
+        module = make(**{key: value for key, value in sizes.items() if key in taken})
     except Exception as error:
         raise ConfigError(
             f"model = {name} failed: {reason(error)}; it is called with input_shape and num_classes, where it takes "
@@ -91,8 +91,7 @@ def of_torchvision(name: str, input_shape: tuple[int, ...], num_classes: int) ->
 
     names = models.list_models(module=models)
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = did_you_mean(name, names)
         raise ConfigError(f"model = 'torchvision:{name}' is not allowed: torchvision has no such classifier{hint}")
     check_images(f"torchvision:{name}", input_shape)
     model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes)
