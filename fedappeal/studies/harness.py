@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from threadpoolctl import ThreadpoolController
 
 from fedappeal.runs.launch.in_process import Machine, simulate_quietly
 from fedappeal.runs.plan import RunPlan
@@ -143,7 +144,9 @@ def _computed(compute: Compute, settings: Mapping[str, Any], seed: int, path: Pa
     if "torch" in sys.modules:  # a computation may do without, and to import it takes seconds
         sys.modules["torch"].set_num_threads(threads)
     started = time.monotonic()
-    result = compute(settings, seed)
+    # NumPy is loaded by now, and its BLAS reads no variable any more.
+    with ThreadpoolController().select(user_api="blas").limit(limits=threads):
+        result = compute(settings, seed)
     record = {
         "settings": dict(settings),
         "seed": seed,
