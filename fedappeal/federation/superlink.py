@@ -19,7 +19,7 @@ from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.flower.processes import PROMPT, QUIET, port_is_taken
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP, SUPPORTED
 from fedappeal.system.files import private_folder, private_log
-from fedappeal.system.process_end import end_with_parent
+from fedappeal.system.process_end import end_child, end_with_parent
 from fedappeal.system.socket_owner import NotTold, is_told, listener_of
 
 _LOOPBACK = "127.0.0.1"
@@ -131,12 +131,7 @@ class SuperLink:
         # Flower gives its executor a session of its own: the process group does not reach the ServerApp.
         family = _family(process.pid)
         if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_child(process, timeout)
         # What is left ends itself when its parent is gone (Flower polls for that every 0.2 s).
         _kill(psutil.wait_procs(family, timeout=1.0)[1])
 

@@ -42,7 +42,7 @@ def kept_running(
                 pass
             wait = SHORTEST if time.monotonic() - began > LONGEST else wait
             if ended.wait(wait):
-                return _end(process)
+                return process_end.end_child(process, _END)
             say(f"it ended by itself (exit code {process.returncode}) and is started again")
             wait = min(LONGEST, 2 * wait)
 
@@ -53,12 +53,3 @@ def kept_running(
     finally:
         ended.set()
         keeper.join()
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(_END)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -12,6 +12,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -30,6 +34,18 @@ def end_with_parent(parent: int) -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+
+
+def end_child(process: "Popen[Any]", seconds: float) -> None:
+    """End a process that this one started: by SIGTERM, or by SIGKILL where it is still there after some seconds."""
+    from subprocess import TimeoutExpired
+
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def terminals() -> list[int]:
