@@ -228,9 +228,9 @@ class Run:
         Raises:
             ConfigError: one line: data that do not fit, or as `model`.
         """
-        found, _ = predicted(self._trained(), Path(data), Choice(tuple(features), label), pick_device(device))
-        frame = pandas().DataFrame(found.lines, columns=Prediction._fields)
-        frame.attrs["metrics"] = found.metrics
+        predictions, _ = predicted(self._trained(), Path(data), Choice(tuple(features), label), pick_device(device))
+        frame = pandas().DataFrame(predictions.lines, columns=Prediction._fields)
+        frame.attrs["metrics"] = predictions.metrics
         return frame
 
     def export(self, to: str, output: str | PathLike[str] = "") -> Path:

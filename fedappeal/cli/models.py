@@ -53,10 +53,10 @@ LONGEST_LABEL = 200
 
 def _opened(path: Path, allow: Sequence[str]) -> TrainedModel:
     """Return the model of a run or file; errors as `open_model`, and for a run of a program's own parts."""
-    given = Record(path).config.get(GIVEN, {}).get("task") if (path / CONFIG).is_file() else None
-    if given:
+    parts = Record(path).config.get(GIVEN, {}).get("task") if (path / CONFIG).is_file() else None
+    if parts:
         raise ConfigError(
-            f"'{path}' holds a run of a program's own {' and '.join(given)}: that program's run.predict(...) and "
+            f"'{path}' holds a run of a program's own {' and '.join(parts)}: that program's run.predict(...) and "
             f"run.export(...) use its model"
         )
     return open_model(path, allow)
@@ -92,16 +92,16 @@ def start_prediction(
 
     where, chosen = pick_device(node.device), Columns.parse(*columns)
     trained = _opened(path, allow)
-    found, unlabelled = predicted(trained, data, chosen, where)
+    predictions, unlabelled = predicted(trained, data, chosen, where)
     if output is None:
-        for line in _printed(found.lines):
+        for line in _printed(predictions.lines):
             typer.echo(line)
     else:
         from fedappeal.system.files import replace_file
 
         output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(output, _written(found.lines, output.suffix.lower()).encode())
-    for line in summary(found, trained.card, unlabelled):
+        replace_file(output, _written(predictions.lines, output.suffix.lower()).encode())
+    for line in summary(predictions, trained.card, unlabelled):
         typer.echo(line)
     if output is not None:
         typer.echo(f"predictions {output}")

@@ -125,7 +125,7 @@ BEHAVIOURS: Mapping[str, BenchBehaviour] = {
         "clients leave for good when they are better off alone in two rounds in a row",
         "appeal+inertia",
         {"inertia.rounds": 2, "inertia.then": "leave"},
-        "Donahue and Kleinberg, Model-sharing games, AAAI 2021: a coalition is stable while nobody gains by leaving",
+        "Donahue and Kleinberg, Model-sharing games, AAAI 2021: a coalition is stable if no member gains by leaving",
     ),
     "flexible": BenchBehaviour(
         "clients are away for a while and come back",
@@ -137,7 +137,7 @@ BEHAVIOURS: Mapping[str, BenchBehaviour] = {
         "appeal+diurnal",
         source="Bonawitz et al., Towards federated learning at scale, MLSys 2019",
     ),
-    "alone": BenchBehaviour("nobody ever joins, everyone has a model of their own", "always+bernoulli", {}),
+    "alone": BenchBehaviour("no client ever joins; each has a model of its own", "always+bernoulli", {}),
     "random-25": BenchBehaviour("each client joins a quarter of the rounds at random", "always+bernoulli", {}),
     "random-50": BenchBehaviour("half of them", "always+bernoulli", {}),
     "random-75": BenchBehaviour("three quarters of them", "always+bernoulli", {}),

@@ -162,7 +162,7 @@ def run_again(results: BenchResults, strategy: str, machine: Machine, console: C
     """Run the first seed of two rows of a strategy again, in a folder of their own.
 
     Args:
-        results: of somebody else, perhaps.
+        results: this machine's, or another's.
         strategy: whose first row with a mandatory round, and last row, are run.
         machine: how.
         console: where progress is shown.

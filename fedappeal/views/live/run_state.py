@@ -69,9 +69,8 @@ class RunState:
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
         """Read what is new; return the new rounds, and whether everything was read anew."""
-        self._abandoned = (
-            RunFolder.is_held(self.path) is False
-        )  # before the events: its last word has been written then
+        # Asked before the events are read: a process that ended by then has written its last word.
+        self._abandoned = RunFolder.is_held(self.path) is False
         news = self._follower.read()
         if news.anew:
             nodes = self.clients.nodes
