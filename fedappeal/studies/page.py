@@ -108,7 +108,7 @@ def page_of(record: Record) -> str:
     head = [f"# {experiment.title}", *([summary(outcomes)] if outcomes else [])]
     if numbers.quick:
         head.append(SHORT_FORM.format("experiment"))
-    head += [f"{experiment.source}. {experiment.claim}", *_pictures(record, name)]
+    head += [f"{experiment.source[0].upper()}{experiment.source[1:]}. {experiment.claim}", *_pictures(record, name)]
     tail = [f"## Notes\n\n{experiment.notes.strip()}"] if experiment.notes else []
     tail.append(_made(record, name))
     tables = [numbers_table(record.results(), record.arms()).first_group()]
@@ -151,9 +151,9 @@ def _made(record: Record, name: str) -> str:
     missing += [f"not run yet: {', '.join(waiting)}"] if (waiting := record.waiting()) else []
     missing += [f"failed: {run}: {reason}" for run, reason in numbers.failed.items()]
     missing += [f"diverged: {', '.join(numbers.diverged)}"] if numbers.diverged else []
-    seeds = ", ".join(map(str, range(numbers.seeds)))
+    seeds = f"seeds 0 to {numbers.seeds - 1}" if numbers.seeds > 1 else "seed 0"
     text = (
-        f"`{numbers.command}` did these runs, with seeds {seeds}; intervals are over them. Every number, setting, "
+        f"`{numbers.command}` did these runs, with {seeds}; intervals are over them. Every number, setting, "
         f"version and verdict stands in [{name}.json]({name}.json)."
     )
     return "\n".join(["## How it was made\n", text, *(f"- {line}" for line in missing)])

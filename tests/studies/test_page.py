@@ -45,11 +45,11 @@ def test_a_page_has_it_all(tmp_path: Path) -> None:
     assert "| twenty is more than ten | reproduced | +10.0 | +8.0 |\n" in page
     assert "| twenty is more than twenty | undecided (needs about 18 seeds) | +0.50 [-5.85, +6.85] | 0.00 |\n" in page
     verdict = "**Mixed**: of the paper's 2 claims 1 reproduced, 1 undecided."
-    assert page.startswith(f"# A computed experiment\n\n{verdict}\n\nnowhere, table 0. Twenty is more than ten.\n")
+    assert page.startswith(f"# A computed experiment\n\n{verdict}\n\nNowhere, table 0. Twenty is more than ten.\n")
     assert "![A computed experiment](computed.png)" in page
     assert (tmp_path / "pages" / "computed.png").read_text() == "ten twenty"
     assert "## Notes\n\n- A note." in page
-    assert "`fedappeal reproduce computed --seeds 3` did these runs, with seeds 0, 1, 2; " in page
+    assert "`fedappeal reproduce computed --seeds 3` did these runs, with seeds 0 to 2; " in page
     assert "- failed: ten, seed 2: ArithmeticError: no value for seed 2" in page
     assert numbers["settings"]["ten"]["base"] == "10"
     assert numbers["versions"]["python"] == [recorded_versions()["python"]]
