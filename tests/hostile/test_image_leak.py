@@ -8,14 +8,13 @@ import pytest
 
 from fedappeal.protocol import keys
 from fedappeal.settings.config import ConfigError, RunConfig
-from tests.hostile.attacks.figures import NOISY, SILENT, check, images_figure
+from tests.hostile.attacks.figures import CLIPPED, NOISY, SILENT, check_column, images_figure
 from tests.hostile.attacks.images import by_differences, by_initial_model, by_rare_units, by_single_batches
 from tests.hostile.attacks.victim import Found, Vector, Victim, write_images
 from tests.node import changed, run_config
 
 LOGISTIC = run_config(model="logistic", strategy="fedavg")
 MLP = run_config(model="mlp", strategy="fedavg")
-CLIPPED = "--clipping-norm 1"
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def test_what_an_attack_finds_is_what_the_page_says(
 ) -> None:
     victim = Victim(config, images, options)
     found = attack(victim)
-    check(name, options, found.models, images_figure(found, victim))
+    check_column(name, options, found.models, images_figure(found, victim))
 
 
 LIMITS = "--limits min-batch=8"
@@ -87,9 +86,9 @@ def test_a_smallest_batch_counts_the_examples_that_a_run_leaves_to_train_on(imag
 
 def test_it_stops_no_attack_but_that_one(images: Path) -> None:
     victim = Victim(MLP, images, f"{SILENT} {LIMITS}")
-    assert images_figure(by_rare_units(victim, models=1), victim).startswith("17 of 36 images")
+    assert images_figure(by_rare_units(victim, models=1), victim) == "17 of 36"
     victim = Victim(MLP, images, f"{SILENT} {LIMITS}")
-    assert images_figure(by_initial_model(victim, models=1, batch_size=8), victim).startswith("6 of 36 images")
+    assert images_figure(by_initial_model(victim, models=1, batch_size=8), victim) == "6 of 36"
     victim = Victim(LOGISTIC, images, f"{SILENT} {LIMITS}")
     assert len(by_differences(victim, models=2).value) == 2
 
