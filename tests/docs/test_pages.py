@@ -202,7 +202,7 @@ def settings() -> set[str]:
 
 
 ON_THE_WIRE = {"fedalign.epsilon-now", "fedalign.global-loss-now", "fedalign.priority", "scaffold.control-round"}
-OF_THE_EXAMPLES = ("fedyogi.", "stubborn.", "sam.", "ambitious.", "moons.", "two-lines.")
+OF_THE_EXAMPLES = ("fedyogi.", "stubborn.", "sam.", "ambitious.", "moons.", "slope.")
 
 
 @each_page

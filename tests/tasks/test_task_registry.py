@@ -188,12 +188,14 @@ def test_an_installed_task_is_found_by_its_entry_point(own: str, monkeypatch: py
 def test_the_task_in_the_docs_runs_as_printed(own: str) -> None:
     printed = (ROOT / "docs" / "tasks.md").read_text().partition("```python\n")[2].partition("```")[0]
     Path(f"{own}.py").write_text(printed)
-    chosen = TaskSettings.parse({"task": f"{own}:TwoLines", "set": "two-lines.shift=0.2"})
+    chosen = TaskSettings.parse({"task": f"{own}:Slope", "set": "slope.step=0.2"})
     load_task(chosen).check()
     task = load_task(chosen)
-    near, far = (task.load(k).train for k in (0, 3))
-    torch.testing.assert_close(far.x[:, 1] - near.x[:, 1], torch.full((30,), 0.6))
-    assert task.initial_model(0)(near.x).shape == (30, 2)
+    x, y = task.load(3).train.x, task.load(3).train.y
+    torch.testing.assert_close(y, 0.6 * x)
+    assert task.metrics(0 * y, y) == {"abs-error": pytest.approx(y.abs().mean().item())}
+    assert task.loss(0 * y, y, "sum").item() == pytest.approx(len(y) * task.loss(0 * y, y).item())
+    assert task.initial_model(0)(x).shape == (20, 1)
 
 
 def test_settings_stand_under_the_names_that_runs_use() -> None:
