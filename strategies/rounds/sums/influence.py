@@ -19,8 +19,10 @@ where no weight overflows; the median of an even number is the lower one.
 
 The common direction is the mean of the updates that counted, a client one, over the rounds: each round halves the
 share of those before. The rule is of the family of FLTrust (Cao et al., NDSS 2021), whose server takes the direction
-from data of its own, and of centred clipping (Karimireddy et al., ICML 2021), whose history it uses; both were tried
-(docs/influence.md). Where more than a third of a round's updates point against it, it is not common, and forgotten.
+from data of its own, and of centred clipping (Karimireddy et al., ICML 2021), whose history it uses. Clipping about a
+centre was no better than by length: on skewed data an honest update is as far from the centre as an attack. Where
+more than a third of a round's updates point against the common direction, it is forgotten. docs/influence.json has
+figures of other rules.
 """
 
 import copy
