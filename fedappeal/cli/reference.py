@@ -17,6 +17,7 @@ from client.limits.limits import Limits
 from client.settings import Connection, NodeSettings, ProcessSettings
 from fedappeal.cli.listing import KINDS, choices, default_of, plugins_with_settings, summary, with_tables
 from fedappeal.core.plugins import Registry
+from fedappeal.hf import TextClassification
 from fedappeal.record.columns import described
 from fedappeal.settings.config import RunConfig
 from fedappeal.settings.model import fact
@@ -30,7 +31,7 @@ def tables() -> dict[str, Iterator[str]]:
     """Return the rows of each table in Markdown, by the table's name."""
     plugins = {
         f"{name}.{key}": field
-        for name, plugin in plugins_with_settings().items()
+        for name, plugin in (plugins_with_settings() | {"hf-text": TextClassification}).items()
         for key, field in plugin.Settings.by_key().items()
     }
     owners = Connection.by_key() | NodeSettings.by_key() | ProcessSettings.by_key()

@@ -1,4 +1,4 @@
-"""docs/hf.md: its table is the settings, and its commands and files are those of the code."""
+"""docs/hf.md: its settings, commands and files are those of the code."""
 
 import re
 import shlex
@@ -16,13 +16,11 @@ from tests.docs.pages import DOCS
 PAGE = (DOCS / "hf.md").read_text()
 
 
-def test_the_table_is_the_settings() -> None:
-    rows = re.findall(r"^\| `hf-text\.([a-z-]+)` \| `?([^|`]*?)`? \|", PAGE, re.MULTILINE)
-    defaults = {key: str(value) for key, value in TextClassification.Settings.parse({}).as_config().items()}
-    assert dict(rows) == {
-        key: value.lower() if value in ("True", "False") else value or "empty" for key, value in defaults.items()
-    }
-    assert set(CausalLM.Settings.keys()) == set(defaults) - {"labels", "label-column"}
+def test_the_settings_of_both_tasks_are_those_of_the_reference() -> None:
+    text, reference = set(TextClassification.Settings.keys()), (DOCS / "reference.md").read_text()
+    assert set(re.findall(r"^\| `hf-text\.([a-z-]+)` \|", reference, re.MULTILINE)) == text
+    assert set(re.findall(r"`hf-text\.([a-z-]+)`", PAGE)) <= text
+    assert set(CausalLM.Settings.keys()) == text - {"labels", "label-column"}
 
 
 def test_the_commands_settings_are_there() -> None:
