@@ -22,7 +22,7 @@ def page_list(folder: Path) -> str:
     for name in experiment_names():
         experiment = load_experiment(name)
         title = experiment.title.partition(": ")[2] or experiment.title
-        outcome = summary(read_record(experiment, folder).numbers.verdicts)
+        outcome = summary(read_record(experiment, folder).numbers.verdicts).partition("; of all ")[0]
         lines.append(f"| [{name}]({name}.md) | {experiment.source}: {title} | {outcome} |")
     return "\n".join(lines)
 
