@@ -1,7 +1,6 @@
 """A report of runs, written into a file: of one run in detail, of several by their groups."""
 
 import html
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,7 @@ from fedappeal.views.report import charts
 from fedappeal.views.report.charts import Chart
 from fedappeal.views.report.recorded import MOST_CLIENTS, ReportedRun, reported
 
-_FIGURES = "figures"
-"""Id of the element that holds the charts' data."""
+_PAGE = files("fedappeal.views.report").joinpath("page.html").read_text()
 DRAWING = files("fedappeal.views.report").joinpath("drawing.js").read_text()
 """The script that draws one of them."""
 
@@ -70,61 +68,14 @@ def page(title: str, sections: Sequence[Section], script: str) -> str:
 
     All texts of others (ids, reasons, settings) are escaped; charts travel as JSON that no text can leave.
     """
-    charts = [chart for section in sections for chart in section.charts]
-    numbers = iter(range(len(charts)))
-    body = "".join(_section(section, numbers) for section in sections)
-    template = files("fedappeal.views.report").joinpath("page.html").read_text()
-    parts = {
-        "TITLE": html.escape(title),
-        "BODY": body,
-        "FIGURES": _data(charts),
-        "SCRIPT": script,
-        "DRAWING": DRAWING,
-    }
-    before, *others = template.split("{{")
-    return before + "".join(parts[name] + rest for name, rest in (each.split("}}", 1) for each in others))
-
-
-def _section(section: Section, numbers: Iterable[int]) -> str:
-    said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in section.sentences)
-    charts = "".join(_chart(chart, number) for chart, number in zip(section.charts, numbers, strict=False))
-    tables = "".join(map(_table, section.tables))
-    folded = "".join(
-        f"<details><summary>{html.escape(table.title)}</summary>{_table(table, False)}</details>"
-        for table in section.folded
-    )
-    shown = f'<div class="charts">{charts}</div>' if charts else ""
-    return f"<section><h2>{html.escape(section.title)}</h2>{said}{shown}{tables}{folded}</section>"
-
-
-def _chart(chart: Chart, number: int) -> str:
-    kind = "chart tall" if chart.tall else "chart"
-    alt = html.escape(chart.alt)
-    return (
-        f'<figure><h3>{html.escape(chart.title)}</h3><div class="{kind}" id="chart-{number}" role="img" '
-        f'aria-label="{alt}"></div><figcaption>{alt}</figcaption></figure>'
-    )
-
-
-def _table(table: Table, titled: bool = True) -> str:
-    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in table.header)
-    rows = "".join(f"<tr>{_row(row)}</tr>" for row in table.rows)
-    title = f"<h3>{html.escape(table.title)}</h3>" if titled else ""
-    return f'{title}<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def _row(row: Sequence[str]) -> str:
-    first, *others = row
-    return f'<th scope="row">{html.escape(first)}</th>' + "".join(f"<td>{html.escape(cell)}</td>" for cell in others)
-
-
-def _data(charts: Sequence[Chart]) -> str:
-    """Return the charts' data as the text of a script element that is not run: no ``<`` is in it."""
+    from jinja2 import Environment
+    from jinja2.utils import htmlsafe_json_dumps
     from plotly.utils import PlotlyJSONEncoder
 
-    text = json.dumps([chart.figure for chart in charts], cls=PlotlyJSONEncoder)
-    text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    return f'<script type="application/json" id="{_FIGURES}">{text}</script>'
+    figures = [chart.figure for section in sections for chart in section.charts]
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_PAGE)
+    data = htmlsafe_json_dumps(figures, cls=PlotlyJSONEncoder)
+    return template.render(title=title, sections=sections, figures=data, script=script, drawing=DRAWING)
 
 
 REPORT = "report.html"
