@@ -11,16 +11,17 @@ import fcntl
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 
 from fedappeal.containers.told import tell
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.locks import InUse, is_held, only_process
 
 _CLAIM = "claim"
 _SEARCH = "search"
-_MODE = 0o644
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class ReplicaSlot:
         return self.folder / "state"
 
 
-def _slot(folder: Path, number: int) -> ReplicaSlot:
-    return ReplicaSlot(number, folder / f"{number:02d}")
+def _slots(folder: Path) -> Iterator[ReplicaSlot]:
+    return (ReplicaSlot(number, folder / f"{number:02d}") for number in count())
 
 
 @contextmanager
@@ -63,51 +64,29 @@ def claimed(folder: Path) -> Iterator[ReplicaSlot]:
         folder: the folder of all clients, shared by all replicas.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    number = 0
-    with _searching(folder):
-        while True:
-            slot = _slot(folder, number)
-            slot.folder.mkdir(exist_ok=True)
-            claim = os.open(slot.folder / _CLAIM, os.O_RDWR | os.O_CREAT, _MODE)
-            try:
-                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                os.close(claim)
-                number += 1
-    try:
+    with ExitStack() as claim:
+        with _searching(folder):
+            for slot in _slots(folder):
+                with suppress(InUse):
+                    claim.enter_context(only_process(slot.folder, _CLAIM))
+                    break
         yield slot
-    finally:
-        os.close(claim)
 
 
 def held(folder: Path) -> list[ReplicaSlot]:
     """Return the slots that replicas hold now, in order; reading the folder is enough for it."""
     if not (folder / _SEARCH).exists():
         return []
-    slots: list[ReplicaSlot] = []
-    number = 0
     with _searching(folder):
-        while (slot := _slot(folder, number)).folder.is_dir():
-            number += 1
-            try:
-                claim = os.open(slot.folder / _CLAIM, os.O_RDONLY)
-            except FileNotFoundError:  # a replica ended between making the folder and claiming it
-                continue
-            try:
-                fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                slots.append(slot)
-            finally:
-                os.close(claim)
-    return slots
+        there = takewhile(lambda slot: slot.folder.is_dir(), _slots(folder))
+        return [slot for slot in there if is_held(slot.folder, _CLAIM)]
 
 
 @contextmanager
 def _searching(folder: Path) -> Iterator[None]:
     """Hold the lock of the search: a look takes the lock of a free slot for a moment."""
     path = folder / _SEARCH
-    search = os.open(path, os.O_RDONLY) if path.exists() else os.open(path, os.O_RDWR | os.O_CREAT, _MODE)
+    search = os.open(path, os.O_RDONLY) if path.exists() else os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(search, fcntl.LOCK_EX)
         yield
