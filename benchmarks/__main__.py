@@ -12,11 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import commands, connections, deployment, influence, pages, simulation, staying
+from benchmarks import commands, deployment, influence, pages, simulation, staying
 from benchmarks.run import ROOT, SMALL, Row, described, measure, table
 
 ROWS: dict[str, Row] = {}
-for module in (commands, simulation, deployment, connections, pages, staying, influence):
+for module in (commands, simulation, deployment, pages, staying, influence):
     ROWS |= module.ROWS
 
 

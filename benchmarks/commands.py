@@ -52,12 +52,12 @@ def cpu(pids: Sequence[int], children: bool = True) -> float:
     return total
 
 
-def command(words: str, rounds: int = 0, folder: Path | None = None) -> Figures:
+def command(words: str, rounds: int = 0) -> Figures:
     """Run a command of the program; return seconds, CPU seconds, bytes of its run's folder, and the last loss."""
     options = [*words.split(), *(["--rounds", str(rounds)] if rounds else [])]
     options += ["--threads", "1"] if options[0] == "simulate" else []
     with TemporaryDirectory(prefix="fedappeal-benchmark-") as scratch:
-        folder, used, started = folder or Path(scratch) / "run", children_cpu(), time.perf_counter()
+        folder, used, started = Path(scratch) / "run", children_cpu(), time.perf_counter()
         subprocess.run([*FEDAPPEAL, *options, "--out", str(folder)], check=True, stdout=sys.stderr)
         whole, used = time.perf_counter() - started, children_cpu() - used
         lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]

@@ -73,9 +73,9 @@ def scaled(size: int) -> int:
     return min(size, max(10, size // 50)) if small() else size
 
 
-def peak_mib(process: int | str = "self") -> float:
-    """Return the most memory that a process has had resident."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+def peak_mib() -> float:
+    """Return the most memory that this process has had resident."""
+    lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
