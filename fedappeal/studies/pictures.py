@@ -3,7 +3,7 @@
 Forests and runs by seed are drawn from a page's numbers alone, curves from the runs' histories.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import fill
@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 from fedappeal.studies.experiment import Contrast, Drawing, Results, RunResult
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.views.comparison.curves import by_round
-from fedappeal.views.comparison.measures import COLOURS, DASHES, new_figure, save
+from fedappeal.views.comparison.measures import COLOURS, DASHES, Line, Lines, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Panel = tuple[str, str, bool]
-"""One panel of curves: key of the history, label of the axis, whether in per cent."""
+Reading = str | Callable[[Line], float | None]
+"""A key of the history's lines, or a function that reads a value off a line."""
+Panel = tuple[Reading, str, bool]
+"""One panel of curves: what is drawn, label of the axis, whether in per cent."""
 
 
 def forest(results: Results, stem: Path) -> None:
@@ -142,24 +144,31 @@ def by_seed(key: str, across: int = 4, at_least: float | None = None) -> Drawing
     return draw
 
 
-def series(run: RunResult, key: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _value(line: Line, reading: Reading) -> float | None:
+    return reading(line) if callable(reading) else line.get(reading)
+
+
+def series(run: RunResult, reading: Reading) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the rounds of a run in which a value was recorded, and the values."""
-    pairs = [(int(line["round"]), float(line[key])) for line in run.lines if line.get(key) is not None]
+    pairs = [(int(line["round"]), value) for line in run.lines if (value := _value(line, reading)) is not None]
     return np.array([r for r, _ in pairs], dtype=np.int64), np.array([v for _, v in pairs], dtype=np.float64)
 
 
-def curve(runs: Sequence[RunResult], key: str) -> tuple[list[int], list[float]]:
+def curve(runs: Sequence[RunResult], reading: Reading) -> tuple[list[int], list[float]]:
     """Return rounds and means over runs, up to where a run's model diverged."""
-    by_number = by_round([(run.seed, run.lines) for run in runs], lambda line: line.get(key))
+    by_number = by_round([(run.seed, run.lines) for run in runs], lambda line: _value(line, reading))
     return list(by_number), [fmean(values) for values in by_number.values()]
 
 
-def curves(panels: Sequence[Panel], order: Sequence[str] = ()) -> Drawing:
+def curves(
+    panels: Sequence[Panel], order: Sequence[str] = (), marks: Callable[[Lines], Sequence[int]] = lambda lines: ()
+) -> Drawing:
     """Return a figure over the rounds: a row of panels a group, a thick line a row's mean, a thin one each seed.
 
     Args:
         panels: of each row.
         order: labels of the arms, in the order of their colours, which are the same in all groups.
+        marks: rounds of a run that get a thin vertical line.
     """
 
     def figure(results: Results, stem: Path) -> None:
@@ -168,15 +177,17 @@ def curves(panels: Sequence[Panel], order: Sequence[str] = ()) -> Drawing:
         picture = new_figure(4.2 * len(panels), 3.0 * len(groups) + 0.3)
         grid = picture.subplots(len(groups), len(panels), squeeze=False)
         for row, (group, arms) in zip(grid, groups.items(), strict=True):
-            for axes, (key, label, percent) in zip(row, panels, strict=True):
+            for axes, (reading, label, percent) in zip(row, panels, strict=True):
                 scale = 100.0 if percent else 1.0
                 for arm in arms:
                     place, runs = places[arm.shown], results.of(arm.name)
                     style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
                     for run in runs:
-                        rounds, values = series(run, key)
+                        rounds, values = series(run, reading)
                         axes.plot(rounds, scale * values, linewidth=0.5, alpha=0.35, **style)
-                    rounds_of_all, means = curve(runs, key)
+                        for marked in marks(run.lines):
+                            axes.axvline(marked, linewidth=0.5, alpha=0.2, color=style["color"])
+                    rounds_of_all, means = curve(runs, reading)
                     axes.plot(rounds_of_all, scale * np.array(means), label=arm.shown, linewidth=1.8, **style)
                 axes.set(xlabel="round", ylabel=label)
                 axes.grid(alpha=0.3)

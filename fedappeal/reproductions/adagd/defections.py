@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedappeal.reproductions.adagd import settings as agents
-from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, RunResult
+from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.studies.pictures import curves
 from fedappeal.views.comparison.measures import COLOURS, Lines, Measure, new_figure, save
 from fedappeal.views.comparison.statistics import Interval
 
@@ -17,36 +18,6 @@ if TYPE_CHECKING:
 
 ByPrecision = Mapping[float, str]
 """Names of rows by epsilon."""
-
-
-def figure_2(results: Results, stem: Path) -> None:
-    """Draw average and population accuracy of the first seed, a row for each group of arms; write .png and .svg."""
-    groups = list(dict.fromkeys(arm.group for arm in results.arms))
-    figure = new_figure(11, 2.9 * len(groups) + 0.5)
-    grid = figure.subplots(len(groups), 2, squeeze=False, sharex=True)
-    for panels, group in zip(grid, groups, strict=True):
-        arms = [arm for arm in results.arms if arm.group == group]
-        for axes, reading, label in zip(
-            panels, (agents.average, agents.population), ("average", "population"), strict=True
-        ):
-            for arm in reversed(arms):
-                colour = COLOURS[0] if arm.name.startswith("rational") else "#aaaaaa"
-                _over_rounds(axes, results.of(arm.name)[0], reading, colour, arm.shown)
-            axes.set_ylabel(f"{label} accuracy %")
-            axes.grid(alpha=0.3)
-        panels[0].set_title(f"{group} (seed 0; dashed: an agent leaves)", loc="left", fontsize=10)
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    for axes in grid[-1]:
-        axes.set_xlabel("round")
-    save(figure, stem)
-
-
-def _over_rounds(axes: "Axes", run: RunResult, reading: agents.Reading, colour: str, label: str) -> None:
-    shown = agents.recorded(run.lines, reading)
-    axes.plot([r for r, _ in shown], [100 * v for _, v in shown], color=colour, linewidth=1.5, label=label)
-    for left in agents.defections(run.lines):
-        axes.axvline(left, color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
 
 
 def figure_3(results: Results, stem: Path, columns: Mapping[str, Mapping[int, ByPrecision]]) -> None:
@@ -252,7 +223,11 @@ EXPERIMENTS = (
         ),
         quick=Quick({"rounds": 60}, ("rational agents", "no agent leaves")),
         claims=_claims(),
-        figure=figure_2,
+        figure=curves(
+            ((agents.average, "average accuracy %", True), (agents.population, "population accuracy %", True)),
+            ("rational agents", "no agent leaves"),
+            agents.defections,
+        ),
         notes=NOTES
         + f"""\
 - An agent leaves when it receives a model, so "before the first leaves" is the model of the round before: the
