@@ -208,3 +208,9 @@ class ProcessSettings(Settings):
     metrics_address: str = setting("127.0.0.1", "address of this machine to serve metrics at")
     heartbeat: str = setting("", "a file that says until when this process counts as alive, for health checks")
     log_format: str = setting("text", "how it logs: text | json (an event a line)")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.page_port and not self.page:
+            raise ValueError(f"page-port = {self.page_port} is not allowed without --page")
+        return self

@@ -133,6 +133,24 @@ assert FastAPI and flwr.supercore.error.http.http_exception_handler and database
     assert loaded(code, *SPARED) == str(list(SPARED))
 
 
+def test_torch_without_its_compiler_trains_and_loads_the_rest_afterwards() -> None:
+    code = """
+import sys
+from fedappeal.system.tuning import import_torch_without_compiler
+import_torch_without_compiler()
+import torch
+model = torch.nn.Linear(3, 1)
+model(torch.ones(2, 3)).sum().backward()
+assert model.weight.grad.tolist() == [[2.0, 2.0, 2.0]]
+assert "torch._decomp" not in sys.modules
+import torch._meta_registrations
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    assert torch.nn.functional.cross_entropy(torch.empty(4, 3), torch.zeros(4, dtype=torch.long)).shape == ()
+"""
+    assert loaded(code, "torch._decomp") == "['torch._decomp']"
+
+
 def test_the_settings_of_every_plugin_load_neither_torch_nor_flower() -> None:
     code = """
 from fedappeal.tasks import TASKS

@@ -16,13 +16,21 @@ import os
 import signal
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedappeal.flower.processes import import_without_server
 from fedappeal.system.files import private_log
 from fedappeal.system.process_end import end_with_parent
-from fedappeal.system.tuning import quick_imports
+from fedappeal.system.tuning import import_torch_without_compiler, quick_imports
+
+_AT_FIRST_USE = (
+    "cryptography.hazmat.backends.openssl.backend",
+    "grpc._channel",
+    "torch.nested._internal.nested_tensor",
+)
+"""Modules that every client would load by itself, at its first connection and its first gradient."""
 
 
 def main() -> int:
@@ -31,8 +39,12 @@ def main() -> int:
 
     with quick_imports():
         import_without_server()
+        if all(":" not in name for name in (plan["strategy"], *map(str, plan["settings"].values()))):
+            import_torch_without_compiler()  # fedappeal's own tasks and models do not use it
         import torch
 
+        for name in _AT_FIRST_USE:
+            import_module(name)
         from client.app import participants  # loaded here so that every fork shares it, and what its cache holds
         from client.process.serve import run_client  # noqa: F401
         from client.settings import Connection, NodeSettings

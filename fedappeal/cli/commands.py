@@ -77,10 +77,15 @@ def local(
     against: Against = "",
 ) -> None:
     """Run a federation on this machine: a SuperLink and one real process per client, over gRPC."""
-    from fedappeal.cli.onlookers import onlookers_of
-    from fedappeal.cli.results import report_run
-    from fedappeal.cli.start import start_local
-    from fedappeal.runs.launch.superlink import LocalProcesses
+    from fedappeal.flower.processes import import_without_server
+    from fedappeal.system.tuning import quick_imports
+
+    with quick_imports():
+        import_without_server()
+        from fedappeal.cli.onlookers import onlookers_of
+        from fedappeal.cli.results import report_run
+        from fedappeal.cli.start import start_local
+        from fedappeal.runs.launch.superlink import LocalProcesses
 
     onlookers, settings = onlookers_of(watching, settings)
     path = start_local(settings, LocalProcesses(port, device), data_dir, onlookers, against)

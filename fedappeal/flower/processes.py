@@ -1,10 +1,9 @@
 """What starting Flower's processes needs: environment variables, lean imports, and whether a port is taken."""
 
-import sys
 from collections.abc import Mapping
-from importlib import import_module
-from types import ModuleType
 from typing import Any
+
+from fedappeal.system.tuning import import_beside
 
 QUIET: Mapping[str, str] = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Environment in which Flower sends nothing out."""
@@ -17,7 +16,8 @@ def import_without_server() -> None:
     """Import what every process of Flower's loads, without FastAPI and SQLAlchemy, which only a SuperLink uses.
 
     Half of what importing Flower costs is these two. Flower takes the numbers of HTTP's answers from the one, and
-    loads the other for a grid that lives in a SuperLink's process.
+    loads the other for a grid that lives in a SuperLink's process. Requests speaks to Flower's hub, and httpx's
+    command draws by Rich: no process here does either.
     """
     from starlette import status
 
@@ -25,8 +25,10 @@ def import_without_server() -> None:
         "fastapi": {"status": status},
         "flwr.supercore.error.http": {"BearerAuthenticationError": Exception, "http_error_translator": None},
         "flwr.superlink.grid.inmemory_grid": {"InMemoryGrid": None},
+        "requests": {"RequestException": OSError},
+        "httpx._main": {"main": lambda: None},
     }
-    _import_beside(stand_ins, "flwr.supercore.error", "flwr.superlink.grid")
+    import_beside(stand_ins, "flwr.supercore.error", "flwr.superlink.grid")
 
 
 def import_without_database() -> None:
@@ -35,21 +37,7 @@ def import_without_database() -> None:
         "flwr.supercore.object_store.sql_object_store": {"SqlObjectStore": None},
         "flwr.server.superlink.linkstate.sql_linkstate": {"SqlLinkState": type("SqlLinkState", (), {})},
     }
-    _import_beside(stand_ins, "flwr.server.superlink.linkstate")
-
-
-def _import_beside(stand_ins: Mapping[str, Mapping[str, object]], *modules: str) -> None:
-    """Import modules while others, unless they are loaded, are empty but for a few names."""
-    replaced = [name for name in stand_ins if name not in sys.modules]
-    for name in replaced:
-        sys.modules[name] = ModuleType(name)
-        sys.modules[name].__dict__.update(stand_ins[name])
-    try:
-        for module in modules:
-            import_module(module)
-    finally:
-        for name in replaced:
-            del sys.modules[name]
+    import_beside(stand_ins, "flwr.server.superlink.linkstate")
 
 
 def replace_name(module: Any, name: str, value: object) -> None:

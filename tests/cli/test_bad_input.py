@@ -269,6 +269,7 @@ def test_without_its_clients_memory_a_simulated_run_does_not_continue(refused: R
         (f"{JOINING} --data mine:load", "data = 'mine:load' is not allowed: cannot be imported: ModuleNotFoundError"),
         (f"{CONNECTED} --label y", "label = 'y' is not allowed without data: it names columns of a table"),
         (f"{CONNECTED} --allow mine:X", "allow = 'mine:X' is not allowed: the name of a package"),
+        (f"{CONNECTED} --page-port 8080", "page-port = 8080 is not allowed without --page"),
         (f"{CONNECTED} --limits max-stps=3", "unknown setting 'max-stps'; did you mean 'max-steps'?"),
         (f"{CONNECTED} --limits few", "limits = 'few' is not allowed: KEY=VALUE separated by spaces, or 'off'"),
     ],
