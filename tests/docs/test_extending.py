@@ -41,6 +41,7 @@ from tests.docs.pages import DOCS, files, write_files
 from tests.problems import local_problem
 
 PAGE = "extending.md"
+REFERENCE = (DOCS / "reference.md").read_text().partition("## What an author of a plug-in sees")[2]
 PLUGINS = ("fedyogi:FedYogi", "stubborn:Stubborn", "sam:SAM", "ambitious:Ambitious", "moons:Moons")
 
 
@@ -360,7 +361,7 @@ OBJECTS = re.compile(r"^\| of a `(\w+)` \|.*?\n\n", re.MULTILINE | re.DOTALL)
 
 def test_the_tables_of_a_round_and_a_situation_have_all_that_an_author_sees() -> None:
     seen = {"Round": dir(Round(model(0), Members(), RoundRecord(1))), "Situation": dir(Situation())}
-    tables = {table[1]: table[0] for table in OBJECTS.finditer((DOCS / PAGE).read_text())}
+    tables = {table[1]: table[0] for table in OBJECTS.finditer(REFERENCE)}
     for kind, names in seen.items():
         cells = re.findall(r"^\| (`.*?) \|", tables[kind], re.MULTILINE)
         shown = {name for cell in cells for name in re.findall(r"`([a-z_]+)(?:\([a-z]*\))?`", cell)}
@@ -374,20 +375,15 @@ def test_what_the_tables_name_is_there() -> None:
     from strategies.rounds.algorithm import Algorithm
     from strategies.rounds.strategy import Strategy
 
-    text = OBJECTS.sub("", (DOCS / PAGE).read_text())
-    sections = {
-        Strategy: text[text.index("## A strategy") : text.index("## A policy")],
-        Policy: text[text.index("## A policy") : text.index("## A local rule")],
-        LocalRule: text[text.index("## A local rule") : text.index("## A kind of requirement")],
-    }
-    for base, section in sections.items():
+    _, *sections = re.split("^### ", OBJECTS.sub("", REFERENCE), flags=re.MULTILINE)
+    for base, section in zip((Strategy, Policy, LocalRule), sections, strict=True):
         rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
         names = [name for row in rows for name in re.findall(r"`([A-Za-z_]+)(?:\(.*?\))?`", row)]
         assert names
         assert [name for name in names if not hasattr(base, name)] == []
-    told = set(re.findall(r"([a-z_]+)\(", "".join(re.findall(r"^\| (`.*?) \|", sections[Strategy], re.MULTILINE))))
+    told = set(re.findall(r"([a-z_]+)\(", "".join(re.findall(r"^\| (`.*?) \|", sections[0], re.MULTILINE))))
     contract = {name for part in (Algorithm, ClientSide) for name, value in vars(part).items() if is_method(value)}
-    assert contract - told == set(), "the page has the whole contract of a strategy"
+    assert contract - told == set(), "the reference has the whole contract of a strategy"
 
 
 def is_method(value: object) -> bool:
