@@ -9,7 +9,7 @@ from pathlib import Path
 from fedappeal.reproductions import experiment_names, load_experiment
 from fedappeal.studies.page import rewrite_page
 from fedappeal.studies.record import read_record
-from fedappeal.studies.verdict import summary
+from fedappeal.studies.verdict import leading, summary
 from fedappeal.system.files import replace_file
 
 BEGIN, END = "<!-- pages -->", "<!-- /pages -->"
@@ -22,7 +22,7 @@ def page_list(folder: Path) -> str:
     for name in experiment_names():
         experiment = load_experiment(name)
         title = experiment.title.partition(": ")[2] or experiment.title
-        outcome = summary(read_record(experiment, folder).numbers.verdicts).partition("; of all ")[0]
+        outcome = summary(leading(read_record(experiment, folder).numbers.verdicts))
         lines.append(f"| [{name}]({name}.md) | {experiment.source}: {title} | {outcome} |")
     return "\n".join(lines)
 
