@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +12,9 @@ import typer
 
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.terminal.shown import complain, line_of
+from fedappeal.views.terminal.shown import Part, complain, line_of
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from server.identities import IdentityFile
 
 
@@ -68,61 +66,42 @@ def list_nodes(
     as_json: AsJson = False,
 ) -> None:
     """List the clients that the SuperLink knows."""
-    from rich.text import Text
-
     from fedappeal.federation import nodes
 
     held = _examples(Path(run)) if run else {}
     with _control(superlink, root_certificates) as ca:
         known = nodes.list_nodes(superlink, ca)
-    if as_json:
-        counts = [{"examples": held[node.client_id]} if node.client_id in held else {} for node in known]
-        typer.echo(json.dumps([node.as_dict() | count for node, count in zip(known, counts, strict=True)], indent=2))
-        return
     # Where the line is short, the names and the node ids are: the commands take client-ids.
     columns = [("name", 4), ("client-id", 20), ("status", 12), ("since (UTC)", 16), ("last seen (UTC)", 16)]
     columns += [("examples", 8)] if run else []
     colours = {"online": "green", nodes.UNREGISTERED: "red"}
-    rows: list[list[str | Text]] = [
-        [
-            printable(node.name, _SHOWN),
-            node.client_id,
-            Text(printable(node.status, _SHOWN), colours.get(node.status, "")),
-            _minute(node.since),
-            _minute(node.last_seen),
-            *([str(held.get(node.client_id, "-"))] if run else []),
-            str(node.node_id),
-        ]
-        for node in known
-    ]
-    _print_table([*columns, ("node id", 4)], rows)
+    described: list[Mapping[str, object]] = []
+    rows: list[list[Part]] = []
+    for node in known:
+        examples = held.get(node.client_id)
+        described.append(node.as_dict() | ({} if examples is None else {"examples": examples}))
+        status = printable(node.status, _SHOWN), colours.get(node.status, "")
+        moments = _minute(node.since), _minute(node.last_seen)
+        counted = ["-" if examples is None else str(examples)] if run else []
+        rows.append([printable(node.name, _SHOWN), node.client_id, status, *moments, *counted, str(node.node_id)])
+    _print(as_json, described, [*columns, ("node id", 4)], rows)
 
 
 @federation_app.command("runs")
 def list_runs(superlink: SuperLinkAddress, root_certificates: RootCertificates = "", as_json: AsJson = False) -> None:
     """List the runs that the SuperLink knows: `federation stop` takes a run's id."""
-    from rich.text import Text
-
     from fedappeal.federation import remote
 
     with _control(superlink, root_certificates) as ca:
         known = remote.list_runs(superlink, ca)
-    if as_json:
-        typer.echo(json.dumps([run.as_dict() for run in known], indent=2))
-        return
     columns = [("run id", 20), ("status", 9), ("strategy", 8), ("task", 4), ("started (UTC)", 16), ("folder", 4)]
     colours = {"running": "green", "failed": "red"}
-    rows: list[list[str | Text]] = [
-        [
-            str(run.run_id),
-            Text(printable(run.status, _SHOWN), colours.get(run.status, "")),
-            *(printable(value, _SHOWN) or "-" for value in (run.strategy, run.task)),
-            _minute(run.started),
-            run.folder or "-",
-        ]
-        for run in known
-    ]
-    _print_table(columns, rows)
+    rows: list[list[Part]] = []
+    for run in known:
+        status = printable(run.status, _SHOWN), colours.get(run.status, "")
+        words = [printable(value, _SHOWN) or "-" for value in (run.strategy, run.task)]
+        rows.append([str(run.run_id), status, *words, _minute(run.started), run.folder or "-"])
+    _print(as_json, [run.as_dict() for run in known], columns, rows)
 
 
 def _examples(folder: Path) -> dict[str, int]:
@@ -144,11 +123,26 @@ def _minute(moment: str) -> str:
     return moment[:16].replace("T", " ") or "-"
 
 
-def _print_table(columns: Sequence[tuple[str, int]], rows: "Sequence[Sequence[str | Text]]") -> None:
-    """Print a table, cut to a terminal's width; uncut into a file or a pipe."""
+def _print(
+    as_json: bool,
+    described: Sequence[Mapping[str, object]],
+    columns: Sequence[tuple[str, int]],
+    rows: Sequence[Sequence[Part]],
+) -> None:
+    """Print a list as JSON, or as a table.
+
+    Args:
+        as_json: which of the two.
+        described: the list for machines.
+        columns: headings, and the fewest characters that the column takes.
+        rows: the table's cells.
+    """
     from rich.console import Console
     from rich.table import Table
 
+    if as_json:
+        typer.echo(json.dumps(described, indent=2))
+        return
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _UNCUT
@@ -156,7 +150,7 @@ def _print_table(columns: Sequence[tuple[str, int]], rows: "Sequence[Sequence[st
     for column, least in columns:
         table.add_column(column, min_width=least, no_wrap=True)
     for row in rows:
-        table.add_row(*(line_of(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*map(line_of, row))
     console.print(table)
 
 
@@ -209,7 +203,7 @@ Runs = Annotated[Path, typer.Option(help="folder in which the federation's runs 
 @federation_app.command("ids")
 def ids(
     runs: Runs,
-    as_json: Annotated[bool, typer.Option("--json", help="for machines: a JSON list")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List which key each client-id belongs to."""
     from fedappeal.protocol.proof import key_id
@@ -218,14 +212,9 @@ def ids(
     owned = [(client, owner, "") for client, owner in book.clients.items()]
     owned += [(client, owner, run) for run, held in book.runs.items() for client, owner in held.items()]
     named = sorted((client, key_id(owner) if owner else "", run) for client, owner, run in owned)
-    if as_json:
-        lines = [{"client-id": client, "key": key, "run-key": run} for client, key, run in named]
-        typer.echo(json.dumps(lines, indent=2))
-        return
-    width = max([len("client-id"), *(len(client) for client, _, _ in named)])
-    typer.echo(f"{'client-id':{width}}  {'key':20}  run-key")
-    for client, key, run in named:
-        typer.echo(f"{client:{width}}  {key or '(the next to use it)':20}  {run or '(all runs)'}")
+    described = [{"client-id": client, "key": key, "run-key": run} for client, key, run in named]
+    rows = [(client, key or "(the next to use it)", run or "(all runs)") for client, key, run in named]
+    _print(as_json, described, [("client-id", 9), ("key", 20), ("run-key", 7)], rows)
 
 
 @federation_app.command("release")
