@@ -1,7 +1,6 @@
 """An experiment's results as tables: ours as mean and spread over seeds beside the paper's, and its verdicts."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from fedappeal.record.reader import Record
@@ -12,34 +11,16 @@ from fedappeal.views.comparison.table import NONE, Table, plain_number
 from strategies.rounds.sums.last_good import DIVERGED
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Numbers of several seeds.
+def with_spread(values: Sequence[float], runs: int, digits: int) -> str:
+    """Return numbers of several seeds as ``mean ± deviation``, and of how many of the runs, where not of all.
 
-    Attributes:
-        mean: their mean.
-        deviation: their sample standard deviation (over n - 1); None for a single one.
+    The deviation is the sample's (over n - 1); a single number has none.
     """
-
-    mean: float
-    deviation: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Return mean and deviation of at least one number."""
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None)
-
-    @classmethod
-    def shown(cls, values: Sequence[float], runs: int, digits: int) -> str:
-        """Return numbers as ``mean ± deviation``, and of how many of the runs they are where not of all."""
-        if not values:
-            return NONE
-        return cls.of(values).show(digits) + (f" ({len(values)} of {runs})" if len(values) < runs else "")
-
-    def show(self, digits: int) -> str:
-        """Return it as ``mean ± deviation``."""
-        tail = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
-        return f"{plain_number(self.mean, digits)}{tail}"
+    if not values:
+        return NONE
+    deviation = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    some = f" ({len(values)} of {runs})" if len(values) < runs else ""
+    return f"{plain_number(fmean(values), digits)}{deviation}{some}"
 
 
 def numbers_table(results: Results, arms: Sequence[Arm]) -> Table:
@@ -59,7 +40,7 @@ def numbers_table(results: Results, arms: Sequence[Arm]) -> Table:
 
 
 def _cell(results: Results, arm: Arm, measure: Measure) -> str:
-    ours = Spread.shown(results.numbers(arm.name, measure), len(results.of(arm.name)), measure.digits)
+    ours = with_spread(results.numbers(arm.name, measure), len(results.of(arm.name)), measure.digits)
     printed = arm.paper.get(measure.beside or measure.key)
     if printed is None:
         return ours

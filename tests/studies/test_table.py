@@ -8,7 +8,7 @@ import pytest
 
 from fedappeal.record.lines import EVENTS
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results, RunResult, at_least
-from fedappeal.studies.table import Spread, diverged_runs, numbers_table, verdict_table
+from fedappeal.studies.table import diverged_runs, numbers_table, verdict_table, with_spread
 from fedappeal.studies.verdict import verdicts
 from fedappeal.views.comparison.measures import Measure, best, both, joined_share, last, late, total
 from strategies.rounds.sums.last_good import DIVERGED
@@ -70,7 +70,7 @@ def test_a_share_is_shown_in_per_cent() -> None:
     ],
 )
 def test_mean_and_spread(values: list[float], shown: str) -> None:
-    assert Spread.of(values).show(2) == shown
+    assert with_spread(values, len(values), 2) == shown
 
 
 @pytest.mark.parametrize(("paper", "shown"), [((0.004, 0.0), "0.004"), ((43.7, 0.02), "43.70"), (22, "22.00")])

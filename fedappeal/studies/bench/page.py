@@ -10,7 +10,7 @@ from fedappeal.studies.bench.results import RESULTS, BenchResults
 from fedappeal.studies.experiment import OWN, Arm, Claim, Contrast, Experiment, Numbers, Quick, Results
 from fedappeal.studies.page import fitting
 from fedappeal.studies.record import recorded_runs
-from fedappeal.studies.table import Spread
+from fedappeal.studies.table import with_spread
 from fedappeal.studies.verdict import Verdict, verdicts
 from fedappeal.system.files import replace_file
 from fedappeal.system.wording import counted
@@ -136,7 +136,7 @@ def task_table(results: BenchResults, task: str, spread: bool = True) -> Table:
         if cell.behaviour == "alone":  # what the shared model lacks, and regret says, their own ones have
             own = list(map(sum, zip(numbers["score"], numbers["regret"], strict=True)))
             numbers |= {"score": own, "regret": [], "worst": []}
-        texts = [Spread.shown(numbers[m.key], runs, m.digits) for m in columns]
+        texts = [with_spread(numbers[m.key], runs, m.digits) for m in columns]
         texts = [text if spread and text is not texts[-1] else text.partition(" ±")[0] for text in texts]
         rate = _mean(results, cell, "kept") / 100
         known = len(floors) == len(RATES) and cell.behaviour == CORE and len(numbers["kept"]) == runs
