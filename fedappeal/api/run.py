@@ -1,9 +1,6 @@
 """A simulated run as an object: its settings, its history, its model; it can continue."""
 
 import html
-import itertools
-import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from client.data.cache import pick_device
 from client.data.columns import Columns as Choice
 from client.training.models import arrays_of, load_arrays
-from fedappeal.api.client_data import central_evaluation
+from fedappeal.api.execution import Watching, carried_out
 from fedappeal.api.progress import Shown, shown
 from fedappeal.api.report import Report
 from fedappeal.api.trained import check_export, export, predicted
@@ -21,25 +18,22 @@ from fedappeal.core.plugins import ALL, Allowed
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.metric import Metric
 from fedappeal.protocol.packing import Arrays, Layout
-from fedappeal.record.columns import CARD, HEADLINE, SUMMARY, shown_in, templates, units
+from fedappeal.record.columns import CARD, SUMMARY, shown_in, templates, units
 from fedappeal.record.folder import GIVEN
 from fedappeal.record.lines import CHECKPOINT, MODEL
 from fedappeal.record.reader import Record, Snapshot
-from fedappeal.runs.checks import check_allowed, check_learns_here
-from fedappeal.runs.plan import RunPlan, simulate_plan
+from fedappeal.runs.checks import check_allowed
+from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation import engine
-from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
+from fedappeal.simulation.options import Simulation
 from fedappeal.system.files import read_safetensors
-from fedappeal.system.wording import natural_order
+from fedappeal.system.wording import natural_order, near
 from fedappeal.tasks import load_task
 from fedappeal.tasks.share import parts_of, share_of
 from fedappeal.tasks.task import Task
 from fedappeal.trained.card import read_card
 from fedappeal.trained.model import Prediction, TrainedModel, model_file
 from fedappeal.views.comparison.export import pandas
-from fedappeal.views.tracking.following import tracked
-from fedappeal.views.tracking.tracker import MakeTracker
 from server.build import Given, chosen
 from server.checkpoints import Checkpoint, settings_to_resume
 from strategies.rounds.round import RoundRecord
@@ -53,23 +47,6 @@ FIGURES = {column.key for column in templates(CARD)}
 """Columns that a line about a run holds, besides the primary metric."""
 _NOT_NUMBERS = ("failures", "decisions")
 """Columns of a history that a data frame leaves out."""
-
-
-@dataclass(frozen=True)
-class Watching:
-    """What a program wants to see of a run.
-
-    Attributes:
-        evaluate: a central test set, or a function; None: none.
-        on_round: called with each round; None: nothing is.
-        quiet: show no progress.
-        trackers: make what records the run.
-    """
-
-    evaluate: Any = None
-    on_round: Callable[["FinishedRound"], Any] | None = None
-    quiet: bool = False
-    trackers: tuple[MakeTracker, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -274,7 +251,7 @@ class Run:
     def _repr_html_(self) -> str:
         cells = [(key.replace("_", " "), shown_value(value)) for key, value in self.summary().items()]
         rows = "".join(f"<tr><th>{html.escape(key)}</th><td>{html.escape(value)}</td></tr>" for key, value in cells)
-        return f"<table>{rows}<tr><th>path</th><td>{html.escape(_near(self.path))}</td></tr></table>"
+        return f"<table>{rows}<tr><th>path</th><td>{html.escape(near(self.path))}</td></tr></table>"
 
     def _line(self) -> str:
         summary = self.summary()
@@ -282,7 +259,7 @@ class Run:
         parts.append(f"{summary['rounds']} of {summary['of']} rounds")
         named = [key for key in summary if key in FIGURES or key == self.metric.column]
         parts += [f"{key.replace('_', ' ')} {shown_value(summary[key])}" for key in named]
-        return printable(", ".join([*parts, _near(self.path)]))
+        return printable(", ".join([*parts, near(self.path)]))
 
     def _arrays(self, names: Sequence[str]) -> Arrays:
         """Return the latest global model, of arrays of these names."""
@@ -329,29 +306,14 @@ class Run:
 
     def _go(self, plan: RunPlan, show: Shown) -> None:
         """Run, or continue, the run; Ctrl-C leaves it to be continued."""
+
+        def told(record: RoundRecord) -> FinishedRound:
+            return FinishedRound(record.server_round, dict(record.as_line()), dict(record.decisions), self)
+
         how = self._how or Simulation.of_runtime(Record(self.path).config["runtime"])
-        evaluate = None
-        if self._watching.evaluate is not None:
-            device = pick_device(how.device)
-            evaluate = central_evaluation(self._watching.evaluate, plan.task, plan.config.seed, device)
-        self.interrupted = False
-        columns = [column.key for column in shown_in(HEADLINE, plan.task.metric)]
-
-        def on_round(record: RoundRecord) -> None:
-            row = dict(record.as_line())
-            figures = (f"{column.replace('_', ' ')} {row[column]:.3f}" for column in columns if column in row)
-            show(" ".join([plan.name, *figures]), record.server_round, plan.config.rounds)
-            if self._watching.on_round is not None:
-                self._watching.on_round(FinishedRound(record.server_round, row, dict(record.decisions), self))
-
-        folder = plan.folder(how.runtime())
-        try:
-            with tracked(self.path, self._watching.trackers, warnings.warn):
-                simulate_plan(plan, how, folder, on_round=on_round, evaluate=evaluate)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        self.interrupted = carried_out(plan, how, self._watching, show, told)
         if self.interrupted:
-            print(f"interrupted after round {self.rounds}; run.resume() continues it ({_near(self.path)})")
+            print(f"interrupted after round {self.rounds}; run.resume() continues it ({near(self.path)})")
 
 
 def started(plan: RunPlan, how: Simulation, watching: Watching, show: Shown) -> Run:
@@ -369,46 +331,6 @@ def started(plan: RunPlan, how: Simulation, watching: Watching, show: Shown) -> 
     run = Run(plan.path, lambda: plan.plugins.given, how, watching)
     run._go(plan, show)
     return run
-
-
-def checked(plan: RunPlan, how: Simulation, watching: Watching) -> None:
-    """Check a planned run as far as it can be checked without starting it.
-
-    Raises:
-        ConfigError: for what is not allowed.
-    """
-    check_learns_here(plan, how.device)
-    if how.mode not in (AUTO, SEQUENTIAL):
-        engine.choose_mode(plan.plugins, how, plan.task)
-    if watching.evaluate is not None:
-        central_evaluation(watching.evaluate, plan.task, plan.config.seed, pick_device(how.device))
-    if watching.on_round is not None and not callable(watching.on_round):
-        raise ConfigError(f"on_round = {watching.on_round!r} is not allowed: a callable is")
-
-
-def new_folder(name: str) -> Path:
-    """Make a folder ``runs/DATE-TIME-NAME``, with a number behind where there is one; return it.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
-    first = Path("runs", f"{time.strftime('%Y%m%d-%H%M%S')}-{name}".replace(":", ".")).absolute()
-    for number in itertools.count(1):
-        path = first if number == 1 else first.with_name(f"{first.name}-{number}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue  # runs in threads, and short ones, begin in the same second
-        except OSError as error:
-            raise ConfigError(f"out = '{path}' is not allowed: {error.strerror}") from None
-        return path
-    raise AssertionError
-
-
-def _near(path: Path) -> str:
-    """Return a path as short as it can be: from the current folder, where it is below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def shown_value(value: Any) -> str:

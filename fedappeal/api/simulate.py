@@ -7,11 +7,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from fedappeal.api.execution import Watching, checked, new_folder
 from fedappeal.api.given import MEASURES
 from fedappeal.api.measures import TASKS_OWN
 from fedappeal.api.plan import Own, facts_of, given_again, planned
 from fedappeal.api.progress import shown
-from fedappeal.api.run import Run, Watching, checked, new_folder, started
+from fedappeal.api.run import Run, started
 from fedappeal.record.folder import GIVEN, KIND, SIMULATION, check_new
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import ConfigError, Scalar

@@ -13,9 +13,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
+from fedappeal.api.execution import Watching, checked, new_folder
 from fedappeal.api.plan import Own, chosen_of, planned
 from fedappeal.api.progress import shown
-from fedappeal.api.run import Run, Watching, checked, new_folder, started
+from fedappeal.api.run import Run, started
 from fedappeal.api.runs import Runs
 from fedappeal.api.simulate import warn_of
 from fedappeal.record.folder import check_new

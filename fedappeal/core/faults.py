@@ -3,12 +3,12 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from traceback import walk_tb
 from typing import Any, TypeVar
 
 from fedappeal.core.plugins import Plugin, PluginSettings, is_ours
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.wording import near
 
 T = TypeVar("T")
 _NOT_THE_AUTHORS = frozenset(
@@ -35,7 +35,7 @@ def place(error: BaseException) -> str:
     ]
     installed = f"{os.sep}site-packages{os.sep}"
     theirs = [frame for frame in frames if installed not in frame[0]] or frames
-    return f" ({_near(theirs[-1][0])}:{theirs[-1][1]})" if theirs else ""
+    return f" ({near(theirs[-1][0])}:{theirs[-1][1]})" if theirs else ""
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -53,13 +53,8 @@ def place_of(plugin: Any, *methods: str) -> str:
         for method in methods:
             code = getattr(kind.__dict__.get(method), "__code__", None)
             if code is not None and kind.__module__.partition(".")[0] not in _NOT_THE_AUTHORS:
-                return f" ({_near(code.co_filename)}:{code.co_firstlineno})"
-    return f" ({_near(getattr(sys.modules.get(plugin.__module__), '__file__', None) or plugin.__module__)})"
-
-
-def _near(file: str) -> str:
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+                return f" ({near(code.co_filename)}:{code.co_firstlineno})"
+    return f" ({near(getattr(sys.modules.get(plugin.__module__), '__file__', None) or plugin.__module__)})"
 
 
 def check_class(plugin: type[Plugin]) -> None:

@@ -1,6 +1,7 @@
-"""Words for readers: the order in which they expect names with numbers, and a number with its noun."""
+"""Words for readers: names with numbers in their order, a number with its noun, a path from here."""
 
 import re
+from pathlib import Path
 
 _NUMBER = re.compile(r"([0-9]{1,18})")
 """Longer ones are several: a name may be made up to be costly."""
@@ -14,3 +15,9 @@ def natural_order(name: str) -> list[tuple[int, str]]:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun; the plural has an s."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def near(file: Path | str) -> str:
+    """Return a path as short as it can be: from the current folder, where it is below it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
