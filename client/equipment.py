@@ -27,7 +27,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.packing import Arrays, Layout, content_hash
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar, section
 from fedappeal.system import versions
-from fedappeal.tasks.task import OneClientsData
+from fedappeal.tasks.examples import OneClientsData
 
 _LOSSES = frozenset({keys.LOSS, keys.TRAIN_LOSS, keys.ADAPTED_LOSS})
 _APPEALS = frozenset({keys.APPEALED, keys.APPEALED_TRAIN, keys.APPEALED_HELD_OUT, keys.SERVED})

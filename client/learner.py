@@ -22,7 +22,7 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
-from fedappeal.tasks.task import OneClientsData
+from fedappeal.tasks.examples import OneClientsData
 
 
 class Adaptation(NamedTuple):

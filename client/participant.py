@@ -22,8 +22,8 @@ from fedappeal.protocol import keys
 from fedappeal.protocol.keys import Decision
 from fedappeal.protocol.packing import Arrays, content_hash
 from fedappeal.settings.config import ConfigError, Scalar
+from fedappeal.tasks.examples import FEWEST
 from fedappeal.tasks.share import ALL
-from fedappeal.tasks.task import FEWEST
 from fedappeal.trained.card import ModelCard
 
 log = logging.getLogger("fedappeal.client")

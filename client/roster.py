@@ -18,7 +18,7 @@ from client.state.store import ContextStore, DiskStore
 from client.training.requests import Arithmetic
 from fedappeal.core.local_rule import Store
 from fedappeal.settings.config import RunConfig, Scalar
-from fedappeal.tasks.task import OneClientsData
+from fedappeal.tasks.examples import OneClientsData
 
 log = logging.getLogger("fedappeal.client")
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __version__ = FEDAPPEAL
 
 _NAMES = {
-    "ClientData": "fedappeal.tasks.task",
+    "ClientData": "fedappeal.tasks.examples",
     "ConfigError": "fedappeal.settings.config",
     "FinishedRound": "fedappeal.api.run",
     "Metric": "fedappeal.protocol.metric",
     "Run": "fedappeal.api.run",
     "Runs": "fedappeal.api.runs",
-    "Split": "fedappeal.tasks.task",
+    "Split": "fedappeal.tasks.examples",
     "Task": "fedappeal.tasks.task",
     "compare": "fedappeal.views.comparison.export",
     "load": "fedappeal.api.simulate",

@@ -13,7 +13,7 @@ from fedappeal.core.policy import Policy
 from fedappeal.core.requirement import Requirement, RequirementKind
 from client.training.sgd import SGD
 from fedappeal.protocol.keys import Decision
-from fedappeal.tasks.task import ClientData, Split
+from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
 from strategies import FedAvg
 

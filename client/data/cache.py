@@ -15,8 +15,9 @@ from fedappeal.core.algorithm import ClientSide
 from fedappeal.core.plugins import Allowed
 from fedappeal.settings.config import ConfigError, RunConfig, TaskSettings
 from fedappeal.tasks import load_task
+from fedappeal.tasks.examples import ClientData, with_held_out
 from fedappeal.tasks.share import Parts, parts_of, share_of
-from fedappeal.tasks.task import ClientData, Task, with_held_out
+from fedappeal.tasks.task import Task
 
 log = logging.getLogger("fedappeal.client")
 

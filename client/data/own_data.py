@@ -23,8 +23,9 @@ from fedappeal.protocol.draws import generator
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.examples import ClientData, Split, only_tensor
 from fedappeal.tasks.partitions.assign import check_enough, split
-from fedappeal.tasks.task import ClientData, Split, Task, only_tensor
+from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
 
 _LONGEST = 1000

@@ -17,7 +17,8 @@ from client.data.raw import check_classes, scaled
 from fedappeal.core.plugins import Registry
 from fedappeal.protocol.keys import DataProblem
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.task import ClientData, Split, Structure, Task, map_tensors, only_tensor, tensors_of
+from fedappeal.tasks.examples import ClientData, Split, Structure, map_tensors, only_tensor, tensors_of
+from fedappeal.tasks.task import Task
 
 _FUNCTIONS: Registry[object] = Registry(kind="data", group="fedappeal.data", base=object, built_in={})
 _IGNORED = -100

@@ -13,8 +13,9 @@ from client.data.columns import TABLES, Columns
 from client.data.own_data import read_own_table
 from client.data.raw import Raw, check_shape, labels_in, read_npz, with_channel
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks.examples import Structure, tensors_of
 from fedappeal.tasks.files.data_size import check_size
-from fedappeal.tasks.task import Structure, Task, tensors_of
+from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard
 
 NO_CHOICE = Columns()

@@ -63,10 +63,7 @@ def _windows(text: str) -> list[tuple[int, int]]:
     for part in parts:
         match = _WINDOW.fullmatch(part)
         start, end = (60 * int(match[n]) + int(match[n + 1] or 0) for n in (1, 3)) if match else (-1, -1)
-        if (
-            not ((0 <= start < _DAY_MINUTES and 0 < end <= _DAY_MINUTES) or (0 <= start < _DAY_MINUTES and end == 0))
-            or start == end
-        ):
+        if not (0 <= start < _DAY_MINUTES and end <= _DAY_MINUTES) or start == end:
             raise ValueError("windows of hours by commas, such as 22-6 or 12:30-13,18-8; two ends that differ")
         windows.append((start, end))
     return windows

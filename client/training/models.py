@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fedappeal.core.requirement import Evaluation
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks.examples import Split, Structure, map_tensors
 from fedappeal.tasks.share import names_of, tied_names
-from fedappeal.tasks.task import Split, Structure, Task, map_tensors
+from fedappeal.tasks.task import Task
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 

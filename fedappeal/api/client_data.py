@@ -11,7 +11,8 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from client.training.models import arrays_of, evaluate, load_arrays
 from fedappeal.protocol.packing import Arrays
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.task import ClientData, Split, Structure, Task, described, map_tensors, tensors_of
+from fedappeal.tasks.examples import ClientData, Split, Structure, described, map_tensors, tensors_of
+from fedappeal.tasks.task import Task
 
 _SIDES = ("train", "test")
 PAIRS = "a list of (train, test) pairs, each side (x, y), a torch Dataset or a Split"

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -18,13 +18,10 @@ from torch import Tensor, nn
 from fedappeal.api.measures import Measures
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import MODELS, is_own_model
+from fedappeal.tasks.examples import ClientData, Structure, only_tensor
 from fedappeal.tasks.fit import check_fit
 from fedappeal.tasks.models import build, made, seeded
-from fedappeal.tasks.task import ClientData, Normalisation, Structure, Task, only_tensor
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
+from fedappeal.tasks.task import Normalisation, Task
 
 MEASURES = "loss and metrics"
 """What a task's parts call them."""
@@ -110,7 +107,7 @@ class GivenTask(Task):
             self._base.check()
         check_fit(self, self.settings.seed)
 
-    def initial_model(self, seed: int) -> "nn.Module":
+    def initial_model(self, seed: int) -> nn.Module:
         """Return w_0 on the CPU."""
         if self._model is not None:
             return self._model.initial(seed)
@@ -175,11 +172,11 @@ class MeasuredTask(GivenTask):
     # A class apart: evaluation takes a faster path where loss and metrics are a classifier's.
     name = "measured"
 
-    def forward(self, model: "nn.Module", x: Structure) -> Any:
+    def forward(self, model: nn.Module, x: Structure) -> Any:
         """Return the model's outputs, as the known task has them."""
         return self._base.forward(model, x) if self._base else super().forward(model, x)
 
-    def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> "Tensor":
+    def loss(self, outputs: Any, y: Structure, reduction: str = "mean") -> Tensor:
         """Return the program's loss, else the known task's, else cross-entropy."""
         if self.measures.loss is not None:
             return self.measures.mean_loss(outputs, y, reduction)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedappeal.protocol.metric import ACCURACY, Metric
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.task import Structure, only_tensor, tensors_of
+from fedappeal.tasks.examples import Structure, only_tensor, tensors_of
 
 Measure = Callable[[Any, Any], Any]
 """Given a model's outputs and the labels, returns a number: a mean over the examples."""

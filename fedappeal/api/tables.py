@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedappeal.api.client_data import check_clients, single
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.partitions.assign import split
-from fedappeal.tasks.task import ClientData, Split, Structure
 
 
 @dataclass(frozen=True)

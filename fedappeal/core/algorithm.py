@@ -5,17 +5,15 @@ loads torch or Flower.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
+
+from numpy.typing import NDArray
 
 from fedappeal.core.local_rule import LocalRule, Store
 from fedappeal.core.local_rule import LocalRule as Rule
 from fedappeal.core.plugins import Plugin, PluginSettings, parse_section
 from fedappeal.core.requirement import Measured
 from fedappeal.settings.config import RunConfig, Scalar
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 Claims = Mapping[str, float]
 """What a joined client tells the server about itself, by key."""
@@ -52,7 +50,7 @@ class PersonalModels:
         """
         return self.adaptation()
 
-    def own_model(self, store: Store, run_key: str, before: int) -> "Mapping[str, NDArray[Any]]":
+    def own_model(self, store: Store, run_key: str, before: int) -> Mapping[str, NDArray[Any]]:
         """Return a client's own model, by which it is evaluated a second time; empty: none.
 
         Args:

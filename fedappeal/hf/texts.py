@@ -13,8 +13,8 @@ from pydantic import Field
 
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.settings.config import ConfigError, Count, CountOrZero
+from fedappeal.tasks.examples import Labels
 from fedappeal.tasks.files.data_size import bounded_lines, check_parquet, check_texts
-from fedappeal.tasks.task import Labels
 
 
 class TextSettings(PluginSettings):

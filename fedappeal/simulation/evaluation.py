@@ -21,7 +21,7 @@ from fedappeal.core.requirement import Evaluation, Requirement
 from fedappeal.protocol.keys import TRAIN_SPLIT, Decision
 from fedappeal.protocol.packing import Arrays
 from fedappeal.simulation.forms.batched import Examples
-from fedappeal.tasks.task import only_tensor
+from fedappeal.tasks.examples import only_tensor
 
 COMPARED_EVERY = 10
 """Decisions of one round in this many, the first among them, are made again from an evaluation in float32."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from fedappeal.protocol.keys import HELD_OUT_SPLIT, TRAIN_SPLIT
 from fedappeal.settings.config import ConfigError, RunConfig
 from fedappeal.simulation.forms.batched import Examples
-from fedappeal.tasks.task import ClientData, OneClientsData, Split, Task, map_parts, tensors_of, with_held_out
+from fedappeal.tasks.examples import ClientData, OneClientsData, Split, map_parts, tensors_of, with_held_out
+from fedappeal.tasks.task import Task
 
 KEPT = 4096
 """Clients whose data are kept, at most, where each is loaded when it is needed."""

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from fedappeal.core.faults import reason
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks.examples import Split, described
 from fedappeal.tasks.models import seeded
-from fedappeal.tasks.task import Split, Task, described
+from fedappeal.tasks.task import Task
 
 EXAMPLES = 8
 

@@ -14,8 +14,6 @@ from fedappeal.tasks.task import Task
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedappeal.tasks.task import Task
-
 
 AUTO, ALL, TRAINABLE = "auto", "all", "trainable"
 _SHOWN = 6

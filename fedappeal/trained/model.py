@@ -14,9 +14,10 @@ from fedappeal.core.plugins import Allowed
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import CARD, array_shapes, read_safetensors, read_values, replace_file, write_safetensors
 from fedappeal.tasks import load_task
+from fedappeal.tasks.examples import Structure, map_tensors, only_tensor
 from fedappeal.tasks.files.data_files import environment_data_dir
 from fedappeal.tasks.share import tied_names
-from fedappeal.tasks.task import Structure, Task, map_tensors, only_tensor
+from fedappeal.tasks.task import Task
 from fedappeal.trained.card import ModelCard, card_in, read_card
 
 if TYPE_CHECKING:
@@ -258,9 +259,6 @@ def _said(outputs: object, examples: int, card: ModelCard) -> Sequence[tuple[str
     wanted = f"({examples}, {num_classes}), one number a label" if num_classes else f"({examples},), one number"
     raise ConfigError(f"the model's outputs have shape {shape}: {wanted}, is needed to predict; load_model gives it")
 
-
-if TYPE_CHECKING:
-    from torch import nn
 
 INPUT, OUTPUT, BATCH = "input", "output", "batch"
 """Names in an ONNX model: its input, its output, and the axis that counts the examples."""

@@ -12,7 +12,7 @@ descent is that of the bounded sum. The bounds say nothing of D: a client that c
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,13 @@ from fedappeal.core.requirement import Measured
 from fedappeal.protocol import keys
 from fedappeal.protocol.draws import Minibatches
 from fedappeal.protocol.keys import Decision
-from fedappeal.protocol.packing import array_record, view
+from fedappeal.protocol.packing import Arrays, array_record, view
 from fedappeal.settings.config import ConfigError, Count, CountOrZero, Positive
 from strategies.adagd.algorithm import Gathered
 from strategies.projection import Vector, norm
 from strategies.rounds.exchange.members import Member, Members
 from strategies.rounds.round import KEEP_MODEL, Kept, Model, Reply, Round
 from strategies.rounds.strategy import Claims, Strategy, StrategySettings
-
-if TYPE_CHECKING:
-    from fedappeal.protocol.packing import Arrays
 
 
 class Gradient(LocalRule):

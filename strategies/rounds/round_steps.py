@@ -14,7 +14,7 @@ from fedappeal.settings.rounds import AUTO, default_mandatory_rounds
 from strategies.rounds.algorithm import Algorithm, refuse_batch_norm
 from strategies.rounds.asking import Asking
 from strategies.rounds.exchange.members import Member, Members, sampling_order
-from strategies.rounds.round import KEEP_MODEL, Round, RoundRecord, check_faults, log, unexpected
+from strategies.rounds.round import KEEP_MODEL, Reply, Round, RoundRecord, check_faults, log, unexpected
 from strategies.rounds.shared import learning_rate_share
 from strategies.rounds.sums.influence import FEWEST, Bounds, Direction, Medians, Sent
 from strategies.rounds.sums.last_good import DIVERGED, Divergence
@@ -22,8 +22,6 @@ from strategies.rounds.sums.weighted_sum import HeldModels, NotFinite, Refused, 
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message, MetricRecord
-
-    from strategies.rounds.round import Reply
 
 logger = logging.getLogger("fedappeal")
 
@@ -158,7 +156,7 @@ class RoundSteps(Algorithm):
         except Exception as error:  # whatever one client sent, it must not end the run
             self._leave_out(round, member, error)
 
-    def _accept(self, round: Round, reply: "Reply") -> None:
+    def _accept(self, round: Round, reply: Reply) -> None:
         """Add a joined reply, or the replies that need not wait any more where influence is bounded."""
         if round.bounds is None:
             self.add(round, reply)

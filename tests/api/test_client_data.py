@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from fedappeal.api.client_data import clients_of, split_of
 from fedappeal.settings.config import ConfigError
-from fedappeal.tasks.task import ClientData, Split
+from fedappeal.tasks.examples import ClientData, Split
 from tests.api.blobs import pairs, side
 
 

@@ -19,7 +19,7 @@ from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Layout
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.tasks import load_task
-from fedappeal.tasks.task import Split, with_held_out
+from fedappeal.tasks.examples import Split, with_held_out
 from fedappeal.trained.card import card_in
 from strategies.maxfl import APPEAL_WEIGHT, appeal_weight
 from tests.node import RUN_KEY, Node, metrics_of

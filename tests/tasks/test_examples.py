@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedappeal.tasks.task import ClientData, Split, map_parts, only_tensor, take, tensors_of
+from fedappeal.tasks.examples import ClientData, Split, map_parts, only_tensor, take, tensors_of
 
 WORDS = {"input_ids": torch.arange(12).view(4, 3), "mask": torch.ones(4, 3, dtype=torch.bool)}
 

@@ -4,7 +4,7 @@ import torch
 
 from fedappeal.settings.config import RunConfig
 from fedappeal.tasks import load_task
-from fedappeal.tasks.task import FEWEST, ClientData, Split, held_out_rows, with_held_out
+from fedappeal.tasks.examples import FEWEST, ClientData, Split, held_out_rows, with_held_out
 
 
 def split_of(values: list[float], labels: list[int] | None = None) -> Split:

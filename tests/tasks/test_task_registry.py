@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 OWN = """
 import torch
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.tasks.task import ClientData, Split
+from fedappeal.tasks.examples import ClientData, Split
 from fedappeal.tasks.task import Task
 
 class Line(Task):

@@ -13,7 +13,7 @@ from fedappeal.trained.card import ModelCard
 
 MINE = """
 import torch
-from fedappeal.tasks.task import ClientData
+from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.models import seeded
 from fedappeal.tasks.task import Task
 

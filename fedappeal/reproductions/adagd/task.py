@@ -27,8 +27,8 @@ from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError, Share, TaskSettings
 from fedappeal.tasks.datasets.cifar10 import CIFAR10
 from fedappeal.tasks.datasets.idx_images import FashionMNIST
+from fedappeal.tasks.examples import Labels, Pixels, Rows
 from fedappeal.tasks.labelled import PartitionedTask
-from fedappeal.tasks.task import Labels, Pixels, Rows
 
 SOURCES: dict[str, type[PartitionedTask]] = {"fmnist": FashionMNIST, "cifar10": CIFAR10}
 """Data sets of ten classes with equally many examples of each."""

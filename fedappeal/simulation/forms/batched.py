@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from fedappeal.core.local_rule import BatchedTerms, LocalTrainingSettings
 from fedappeal.protocol.packing import Arrays
+from fedappeal.tasks.examples import Split, Structure, tensors_of
 from fedappeal.tasks.share import names_of
-from fedappeal.tasks.task import Split, Structure, tensors_of
 
 Parameters = Mapping[str, Tensor]
 """All clients' parameters by name, each of shape ``(clients, *shape)``."""

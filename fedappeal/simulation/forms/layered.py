@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from fedappeal.simulation.forms.batched import Clients, NotBatchable, Parameters
 from fedappeal.simulation.forms.layers import EACH_EXAMPLE, Dropout, Layer, MaxPool2d, ReLU, Reshape, batched_layer
-from fedappeal.tasks.task import Split, Task, only_tensor
+from fedappeal.tasks.examples import Split, only_tensor
+from fedappeal.tasks.task import Task
 
 _TRACING = threading.Lock()
 """Held while a forward pass is traced: torch.fx then replaces the call of all modules of the process."""

@@ -177,7 +177,8 @@ class MaxPool2d:
         if not first.numel():
             raise ValueError(f"windows of {self._size} do not fit into inputs of {tuple(x.shape[-2:])}")
         self._indices: Tensor | None = None
-        if _channels_last(x):
+        # The channels of (clients, batch, channels, height, width) may be last in memory.
+        if x.device.type == "cpu" and x.ndim == 5 and x.stride(2) == 1 and x.shape[2] > 1:
             pooled, self._indices = torch.ops.aten.max_pool2d_with_indices(x.flatten(0, 1), self._size)
             maxima: Tensor = pooled.view(*x.shape[:2], *pooled.shape[1:])
             return maxima
@@ -204,11 +205,6 @@ class MaxPool2d:
             rest -= target
         del self._y
         return below
-
-
-def _channels_last(x: Tensor) -> bool:
-    """Return whether ``(clients, batch, channels, height, width)`` on a CPU has its channels last in memory."""
-    return x.device.type == "cpu" and x.ndim == 5 and x.stride(2) == 1 and x.shape[2] > 1
 
 
 def max_pool2d(

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks.examples import Labels, Pixels
 from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
 from fedappeal.tasks.labelled import PartitionedTask
-from fedappeal.tasks.task import Labels, Pixels
 
 SHAPE = (3, 32, 32)
 NUM_CLASSES = 10

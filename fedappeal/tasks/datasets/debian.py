@@ -25,8 +25,8 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks.examples import Features, Labels
 from fedappeal.tasks.labelled import ByPerson
-from fedappeal.tasks.task import Features, Labels
 
 MAX_BYTES = 2**30
 """Longest list that is read; Debian 12's is 50 MB."""

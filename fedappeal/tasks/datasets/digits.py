@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks.examples import Labels, Pixels
 from fedappeal.tasks.labelled import PartitionedTask
-from fedappeal.tasks.task import Labels, Pixels
 
 _MISSING = "task = 'digits' needs scikit-learn: pip install 'fedappeal[data]'"
 _FILE = Path("datasets", "data", "digits.csv.gz")

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks.examples import Labels, Pixels
 from fedappeal.tasks.files.data_files import DataFiles, by_torchvision
 from fedappeal.tasks.labelled import PartitionedTask
-from fedappeal.tasks.task import Labels, Pixels
 
 _UNSIGNED_BYTE = 8
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.tasks.examples import Features, Labels
 from fedappeal.tasks.labelled import ByPerson
-from fedappeal.tasks.task import Features, Labels
 
 
 def columns(task: str, name: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, NDArray[Any]]:

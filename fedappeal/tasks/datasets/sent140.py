@@ -21,10 +21,10 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.tasks.examples import Features, Labels
 from fedappeal.tasks.files.data_files import DataFiles
 from fedappeal.tasks.labelled import NaturalTask
 from fedappeal.tasks.partitions.assign import draw_users
-from fedappeal.tasks.task import Features, Labels
 
 _NEGATIVE, _POSITIVE = "0", "4"
 _COLUMNS = 6

@@ -28,9 +28,9 @@ from pydantic import Field
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import ConfigError, CountOrZero, NonNegative
+from fedappeal.tasks.examples import Features, Labels
 from fedappeal.tasks.labelled import NaturalTask
 from fedappeal.tasks.partitions.assign import fewest_examples, total_clients
-from fedappeal.tasks.task import Features, Labels
 
 FEATURES = 60
 CLASSES = 10

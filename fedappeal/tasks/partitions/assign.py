@@ -33,7 +33,7 @@ from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.system.files import read_safetensors, write_safetensors
 from fedappeal.system.versions import FEDAPPEAL, version_of
-from fedappeal.tasks.task import Labels, Rows
+from fedappeal.tasks.examples import Labels, Rows
 
 DIRICHLET_ATTEMPTS = 4
 """Starts of Flower's partitioner, which draws up to 11 times until every client holds `min-examples`."""

@@ -11,7 +11,7 @@ from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets.cifar10 import CIFAR10
 from fedappeal.tasks.datasets.idx_images import FashionMNIST
-from fedappeal.tasks.task import Labels, Pixels
+from fedappeal.tasks.examples import Labels, Pixels
 
 A_CLASS = 40
 

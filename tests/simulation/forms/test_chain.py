@@ -14,7 +14,7 @@ from fedappeal.simulation.forms.batched import NotBatchable
 from fedappeal.simulation.forms.dry_run import check_form
 from fedappeal.simulation.forms.layered import BatchedModel, LayeredForm
 from fedappeal.simulation.forms.layers import MaxPool2d, ReLU
-from fedappeal.tasks.task import Split
+from fedappeal.tasks.examples import Split
 from tests.problems import Classification
 
 

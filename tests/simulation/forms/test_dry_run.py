@@ -13,7 +13,7 @@ from fedappeal.simulation.forms.batched import NotBatchable
 from fedappeal.simulation.forms.dry_run import LONGEST, check_form, short_reason
 from fedappeal.simulation.forms.layered import LayeredForm
 from fedappeal.simulation.forms.vectorised import VmapForm
-from fedappeal.tasks.task import Split
+from fedappeal.tasks.examples import Split
 from tests.problems import Classification, GivenLoss
 
 

@@ -25,7 +25,7 @@ from fedappeal.simulation.forms.vectorised import VmapForm
 from fedappeal.simulation.options import Simulation
 from fedappeal.simulation.pool import Pool
 from fedappeal.system.files import read_safetensors
-from fedappeal.tasks.task import Split
+from fedappeal.tasks.examples import Split
 from strategies.fedprox import FedProx
 from strategies.scaffold import Scaffold
 from tests.problems import Classification

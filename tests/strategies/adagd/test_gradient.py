@@ -22,8 +22,8 @@ from fedappeal.protocol.draws import batch_indices
 from fedappeal.protocol.packing import Arrays, Layout
 from fedappeal.settings.config import ConfigError, Scalar
 from fedappeal.tasks import load_task
+from fedappeal.tasks.examples import Split
 from fedappeal.tasks.share import parts_of
-from fedappeal.tasks.task import Split
 from strategies import AdaGD
 from tests import node as one_client
 from tests.node import changed, metrics_of, run_config

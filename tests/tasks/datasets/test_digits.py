@@ -8,8 +8,8 @@ import torch
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.tasks import load_task
 from fedappeal.tasks.datasets import digits
+from fedappeal.tasks.examples import ClientData
 from fedappeal.tasks.labelled import PartitionedTask
-from fedappeal.tasks.task import ClientData
 
 
 def digits_task(**values: object) -> PartitionedTask:

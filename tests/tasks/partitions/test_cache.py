@@ -19,8 +19,8 @@ from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.system.files import write_safetensors
 from fedappeal.tasks import labelled, load_task
 from fedappeal.tasks.datasets.digits import Digits
+from fedappeal.tasks.examples import Rows
 from fedappeal.tasks.partitions.assign import assign, kept_rows
-from fedappeal.tasks.task import Rows
 
 ROOT = Path(__file__).parents[3]
 LABELS = np.arange(20, dtype=np.int64) % 4
