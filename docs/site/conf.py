@@ -36,7 +36,7 @@ SECTIONS = {
     "Look up": "reference tasks hf glossary site/reference",
     "Strategies": "maxfl fedalign adagd baselines personalised",
     "Results": "reproductions/README bench bench-results/README benchmarks",
-    "Inside": "architecture protocol",
+    "Inside": "architecture protocol flower",
 }
 """The navigation: by heading, all pages of docs in order. The first three are a reader's path each."""
 
