@@ -22,7 +22,7 @@ from fedappeal.record.lines import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.actions import NotDone
 from fedappeal.views.live.view import SHARE, View
-from fedappeal.views.report.charts import check_plotly
+from fedappeal.views.report.charts import PLOTLY, check_plotly
 from fedappeal.views.report.report import DRAWING, report_text, run_charts
 from fedappeal.web.access import CHART_POLICY
 from fedappeal.web.buttons import Act, button
@@ -106,14 +106,12 @@ def _note(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def plotly_script() -> str:
-    """Return Plotly's script, from its package; empty where that is not installed."""
+    """Return Plotly's script; empty where its package is not installed, which makes the charts."""
     try:
         check_plotly()
     except ConfigError:
         return ""
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
+    return PLOTLY.read_text(encoding="utf-8")
 
 
 log = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape  # Plotly reads its texts as a small HTML, links included
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,10 @@ class Chart:
     alt: str
     figure: Mapping[str, Any]
     tall: bool = False
+
+
+PLOTLY = Path(__file__).with_name("plotly-cartesian.min.js")
+"""Plotly's script without maps and three dimensions, a third of the one in its package: browsers start it sooner."""
 
 
 def check_plotly() -> None:

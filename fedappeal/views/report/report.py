@@ -139,22 +139,19 @@ def write_report(
 def report_text(path: Path) -> str:
     """Return one run's report with Plotly's script in it; errors as `write_report`."""
     charts.check_plotly()
-    from plotly.offline import get_plotlyjs
-
     runs, _ = read_runs([path])
     title, sections = _of_one(reported(path, runs[0]), compare_runs(runs, ""))
-    return page(title, sections, inline_script(get_plotlyjs()))
+    return page(title, sections, inline_script(charts.PLOTLY.read_text(encoding="utf-8")))
 
 
 def _script(folder: Path, output: Path, inside: bool) -> str:
     """Return the element with Plotly's script: its code, or a file beside the runs, written where it is missing."""
     import plotly
-    from plotly.offline import get_plotlyjs
 
     if inside:
-        return inline_script(get_plotlyjs())
+        return inline_script(charts.PLOTLY.read_text(encoding="utf-8"))
     file = folder / f"plotly-{plotly.__version__}.min.js"
-    code = get_plotlyjs().encode()
+    code = charts.PLOTLY.read_bytes()
     if not file.is_file() or file.stat().st_size != len(code):
         replace_file(file, code, durable=False)
     return linked_script(Path(os.path.relpath(file, output.absolute().parent)).as_posix())

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plotly.offline import get_plotlyjs
 
 from fedappeal.record.decisions import packed
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import CONFIG, EVENTS, MEASUREMENTS, PARTICIPATION, REQUIREMENTS
 from fedappeal.settings.config import ConfigError
-from fedappeal.views.report.charts import NOT_TOLD, Chart
+from fedappeal.views.report.charts import NOT_TOLD, PLOTLY, Chart
 from fedappeal.views.report.report import ReportOptions, Section, linked_script, page, write_report
 from tests.views.comparison.recorded import a_run, a_sweep
 
@@ -173,6 +174,14 @@ def test_the_script_lies_once_beside_the_runs(a_finished_run: Path) -> None:
     script.write_text("damaged")
     write_report([a_finished_run])
     assert script.stat().st_size > 1_000_000
+
+
+def test_the_script_is_of_the_release_for_which_the_charts_are_made() -> None:
+    release = re.compile(r"plotly\.js (?:\(cartesian - minified\) )?(v[0-9.]+)")
+    ours, theirs = release.search(PLOTLY.read_text(encoding="utf-8")), release.search(get_plotlyjs())
+    assert ours is not None
+    assert theirs is not None
+    assert ours[1] == theirs[1]
 
 
 def test_a_single_file_loads_nothing(a_finished_run: Path, tmp_path: Path) -> None:
