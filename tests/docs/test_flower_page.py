@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from types import ModuleType
 
 from tests.docs.pages import DOCS
 from tests.flower.test_door import DOOR, PUBLISHED
@@ -29,12 +28,19 @@ def uses() -> Iterator[tuple[str, str]]:
         match node:
             case ast.ImportFrom(module=str(module)) if module.startswith("flwr.") and module not in PUBLISHED:
                 for name in (alias.name for alias in node.names):
-                    is_module = isinstance(getattr(import_module(module), name, None), ModuleType)
-                    yield (f"{module}.{name}", "") if is_module else (module, name)
+                    yield (f"{module}.{name}", "") if is_module(f"{module}.{name}") else (module, name)
             case ast.Constant(value=str(text)) if _MODULE.fullmatch(text):
                 yield text, ""
             case ast.Call(func=ast.Name(id="replace_name"), args=[_, ast.Constant(value=str(name)), _]):
                 yield "", name
+
+
+def is_module(path: str) -> bool:
+    try:
+        import_module(path)
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def modules_used() -> set[str]:
