@@ -47,7 +47,8 @@ def attacked() -> Iterator[tuple[Federation, dict[str, str], Path]]:
         mark = folder / "mark"
         (folder / "harmful_app.py").write_text(HARMFUL.format(mark=str(mark)))
         patch.setenv("PYTHONPATH", os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", ""))))
-        with federation(folder, attackers=0, clients=2, rounds=40, local_steps=20) as run:
+        # More rounds than it can finish: the last test stops it.
+        with federation(folder, attackers=0, clients=2, rounds=10_000, local_steps=20) as run:
             run.submit()
             wait_for_a_round(run)
             yield run, attack(run, NOBODY), mark
