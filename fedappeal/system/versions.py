@@ -1,6 +1,7 @@
 """This package's version, and those of installed packages, as every result records them."""
 
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 FEDAPPEAL = "0.1.0"
@@ -8,6 +9,7 @@ FEDAPPEAL = "0.1.0"
 _RECORDED = ("fedappeal", "flwr", "torch", "torchvision", "numpy", "grpcio", "protobuf")
 
 
+@cache
 def version_of(package: str) -> str:
     """Return an installed package's version, or ``not installed``."""
     try:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.warm import WarmPopen, warm_superlinks
+
 HERE = Path(__file__).parent
 MODEL = np.arange(1000, dtype=np.float32)
 
@@ -62,7 +64,9 @@ def superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from fedappeal.federation.superlink import SuperLink
 
     path = os.pathsep.join((str(HERE), str(HERE.parents[1])))
-    with SuperLink(tmp_path_factory.mktemp("superlink"), environment={"PYTHONPATH": path}) as running:
+    with warm_superlinks():
+        running = SuperLink(tmp_path_factory.mktemp("superlink"), environment={"PYTHONPATH": path}).start()
+    with running:
         yield running
 
 
@@ -90,7 +94,7 @@ class Process:
     def __init__(self, superlink: str, state_dir: Path, connect_timeout: float = 0.0) -> None:
         command = [sys.executable, str(HERE / "echo_client.py"), superlink, str(state_dir), str(connect_timeout)]
         path = os.pathsep.join((str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")))
-        self._process = subprocess.Popen(
+        self._process = WarmPopen(
             command,
             env={**os.environ, "PYTHONPATH": path},
             stdout=subprocess.PIPE,

@@ -12,6 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.warm import WarmPopen
+from tests.warm import run as warm_run
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 
@@ -25,7 +28,7 @@ def each(processes: Iterable[psutil.Process], act: Callable[[psutil.Process], No
 
 @dataclass
 class Marked:
-    """Starts commands whose processes, and those they start, carry a mark."""
+    """Starts commands whose processes, and those they start, carry a mark; a warm process itself does not."""
 
     home: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -43,16 +46,17 @@ class Marked:
             "COLUMNS": "200",
         }
 
-    def run(self, *command: str, timeout: float = 200, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
-        )
+    def run(
+        self, *command: str, timeout: float = 200, cwd: Path = ROOT, warm: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        run = warm_run if warm else subprocess.run
+        return run(command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
 
     def start(
-        self, *command: str, log: Path, env: dict[str, str] | None = None, cwd: Path = ROOT
+        self, *command: str, log: Path, env: dict[str, str] | None = None, cwd: Path = ROOT, warm: bool = False
     ) -> "subprocess.Popen[bytes]":
         with log.open("wb") as out:
-            return subprocess.Popen(
+            return (WarmPopen if warm else subprocess.Popen)(
                 command,
                 env={**self.env, **(env or {})},
                 cwd=cwd,

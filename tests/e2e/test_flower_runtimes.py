@@ -19,6 +19,7 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.docs.pages import write_files
 from tests.e2e.conftest import BIN, ROOT, Marked, each
+from tests.warm import warm_superlinks
 
 pytestmark = pytest.mark.e2e
 
@@ -50,7 +51,7 @@ class Nodes:
         name = f"node{len(self.all)}"
         env = {"PATH": f"{programs}:{self._marked.env['PATH']}", "FLWR_HOME": str(self._folder / name)}
         words = (str(programs / command[0]), *command[1:])
-        return self._marked.start(*words, log=self._folder / f"{name}.log", env=env)
+        return self._marked.start(*words, log=self._folder / f"{name}.log", env=env, warm=True)
 
     @property
     def all(self) -> "list[subprocess.Popen[bytes]]":
@@ -115,7 +116,8 @@ def test_stock_supernodes_and_long_lived_clients_in_one_run(
     marked: Marked, tmp_path: Path, programs: list[Path]
 ) -> None:
     """A stock SuperNode that speaks HTTP alone needs a SuperLink that does: one of 1.42 cannot join one of 1.39."""
-    with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
+    environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment) as superlink:
         stock = [BIN, *(programs[1:] if SUPERNODE_SPEAKS_HTTP else [])]
         number = len(programs) + len(stock)
         nodes = Nodes(marked, tmp_path, number)

@@ -13,6 +13,7 @@ from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors, write_safetensors
 from tests.e2e.conftest import BIN, Marked, each
 from tests.e2e.test_flower_runtimes import free_port
+from tests.warm import warm_superlinks
 
 pytestmark = pytest.mark.e2e
 
@@ -52,7 +53,8 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
     initial = tmp_path / "initial.safetensors"
     arrays = {"layer.weight": np.zeros((2, 3), np.float32), "layer.bias": np.ones(2, np.float32)}
     write_safetensors(initial, arrays, {})
-    with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
+    environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment) as superlink:
         env = {"PYTHONPATH": f"{marked.env['PYTHONPATH']}:{package.parent}"}
         nodes = [
             marked.start(
@@ -69,6 +71,7 @@ def test_a_clientapp_for_flowers_fedavg_takes_part(marked: Marked, tmp_path: Pat
             *("submit", "--superlink", superlink.control_address, "--clientapp", "foreignapp.app:app"),
             *("--strategy", "fedavg", "--participation", "always", "--clients", "2", "--rounds", "1", "--no-pack"),
             *("--initial-model", str(initial), "--out", str(folder)),
+            warm=True,
         )
         executors = [child for node in nodes for child in psutil.Process(node.pid).children(recursive=True)]
         for node in nodes:

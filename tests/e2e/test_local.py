@@ -37,7 +37,7 @@ def end_all(marked: Marked) -> None:
 def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = "--clients 3 --unseen-clients 1 --rounds 3 --mandatory-rounds 1 --on-empty-round keep"
-    done = marked.run(FEDAPPEAL, "local", *options.split(), "--out", str(folder))
+    done = marked.run(FEDAPPEAL, "local", *options.split(), "--out", str(folder), warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
     rounds = Record(folder).history
@@ -74,14 +74,14 @@ def test_a_run_killed_in_round_7_is_resumed_as_if_nothing_had_happened(marked: M
     given = "--model logistic --clients 5 --clients-per-round 3 --mandatory-rounds 6 --local-steps 20"
     options = [*given.split(), "--seed", "3"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    done = marked.run(FEDAPPEAL, "local", *options, "--rounds", "12", "--out", str(whole))
+    done = marked.run(FEDAPPEAL, "local", *options, "--rounds", "12", "--out", str(whole), warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
     marked.start(FEDAPPEAL, "local", *options, "--rounds", "10", "--out", str(killed), log=tmp_path / "killed.log")
     wait_for_rounds(killed, 6)
     end_all(marked)
     assert 6 <= len(Record(killed).history) < 10
-    done = marked.run(FEDAPPEAL, "resume", str(killed), "--rounds", "12")
+    done = marked.run(FEDAPPEAL, "resume", str(killed), "--rounds", "12", warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
     assert Record(killed).decisions == Record(whole).decisions
@@ -121,7 +121,7 @@ def test_a_killed_serverapp_ends_the_command_with_the_command_that_continues(mar
     assert line.endswith(f"; continue with: fedappeal resume {folder} --allow mine --allow .")
     done = len(Record(folder).history)
     command = line.partition("continue with: ")[2].split()[1:]
-    again = marked.run(FEDAPPEAL, *command, "--rounds", str(done + 1), cwd=code)
+    again = marked.run(FEDAPPEAL, *command, "--rounds", str(done + 1), cwd=code, warm=True)
     assert again.returncode == 0, again.stdout + again.stderr
 
 

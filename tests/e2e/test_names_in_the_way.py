@@ -61,11 +61,6 @@ def test_a_federation_of_real_processes_runs(marked: Marked, folder: Path) -> No
     assert rounds(folder / "run") == 2
 
 
-def test_an_experiment_in_processes_of_their_own_runs(marked: Marked, folder: Path) -> None:
-    done = run(marked, folder, FEDAPPEAL, "reproduce", "maxfl-figure4", "--quick", "--jobs", "2", "--out", "all")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_where_python_looks_in_the_current_folder_first_one_line_names_the_file(marked: Marked, folder: Path) -> None:
     done = run(marked, folder, sys.executable, "-m", "fedappeal.cli.main", "list")
     assert done.returncode == 2

@@ -13,6 +13,7 @@ from fedappeal.flower.bundle import build_fab
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.e2e.conftest import BIN, Marked
+from tests.warm import warm_superlinks
 
 pytestmark = pytest.mark.e2e
 
@@ -71,7 +72,8 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
         "wrong.npz": (),
         "wrong.csv": ("--client-id", "anna", *table),
     }
-    with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}) as superlink:
+    environment = {"FEDAPPEAL_TEST_MARK": marked.mark}
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", environment=environment) as superlink:
         ours = {
             name: marked.start(
                 str(BIN / "fedappeal"),
@@ -80,6 +82,7 @@ def test_clients_with_their_own_data_make_a_federation(marked: Marked, tmp_path:
                 *("--state-dir", str(tmp_path / f"state-{name}"), *more),
                 log=tmp_path / f"{name}.log",
                 env={"FEDAPPEAL_PLUGIN_PATH": str(tmp_path)},
+                warm=True,
             )
             for name, more in given.items()
         }

@@ -39,7 +39,9 @@ def check(folder: Path) -> list[tuple[int, int]]:
 def test_real_processes_and_the_simulation_agree(marked: Marked, tmp_path: Path) -> None:
     code = write_files("extending.md", tmp_path / "code")
     for command, extra in (("local", ()), ("simulate", ("--threads", "1"))):
-        done = marked.run(str(BIN / "fedappeal"), command, *OWN, "--out", str(tmp_path / command), *extra, cwd=code)
+        done = marked.run(
+            str(BIN / "fedappeal"), command, *OWN, "--out", str(tmp_path / command), *extra, cwd=code, warm=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert check(tmp_path / "local") == check(tmp_path / "simulate")
 
@@ -47,7 +49,9 @@ def test_real_processes_and_the_simulation_agree(marked: Marked, tmp_path: Path)
 def test_a_name_that_is_not_there_is_one_line(marked: Marked, tmp_path: Path) -> None:
     code = write_files("extending.md", tmp_path / "code")
     name = "mine.fedyogi:FedYogo"
-    done = marked.run(str(BIN / "fedappeal"), "local", "--strategy", name, "--out", str(tmp_path / "x"), cwd=code)
+    done = marked.run(
+        str(BIN / "fedappeal"), "local", "--strategy", name, "--out", str(tmp_path / "x"), cwd=code, warm=True
+    )
     assert done.returncode == 2
     assert f"strategy = '{name}' cannot be imported" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

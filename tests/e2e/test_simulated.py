@@ -17,7 +17,9 @@ def test_a_deployed_run_and_a_simulated_one_agree(marked: Marked, tmp_path: Path
     options = "--model logistic --clients 4 --clients-per-round 3 --rounds 5 --mandatory-rounds 2 --set solo.steps=20"
     options += " --influence bounded"
     for command in ("local", "simulate"):
-        done = marked.run(str(BIN / "fedappeal"), command, *options.split(), "--out", str(tmp_path / command))
+        done = marked.run(
+            str(BIN / "fedappeal"), command, *options.split(), "--out", str(tmp_path / command), warm=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     local, simulated = tmp_path / "local", tmp_path / "simulate"
     assert len(Record(local).history) == 5

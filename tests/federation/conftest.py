@@ -20,6 +20,7 @@ from fedappeal.cli.main import main
 from fedappeal.federation.certificates import write_certificates
 from fedappeal.federation.superlink import SuperLink
 from tests.client.certificates import TLS
+from tests.warm import WarmPopen, warm_superlinks
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
@@ -42,9 +43,7 @@ class Client:
         self.log = log
         self._start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as out:
-            self.process = subprocess.Popen(
-                command, env=dict(environment), cwd=ROOT, stdout=out, stderr=subprocess.STDOUT
-            )
+            self.process = WarmPopen(command, env=dict(environment), cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
 
     def said(self) -> str:
         return self.log.read_text()[self._start :]
@@ -136,6 +135,13 @@ class Federation:
             if client.process.poll() is None:
                 client.end(signal.SIGKILL)
         self.superlink.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> Iterator[None]:
+    """SuperLinks are forked from a warm process."""
+    with warm_superlinks():
+        yield
 
 
 @pytest.fixture(scope="module")

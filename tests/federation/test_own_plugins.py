@@ -1,6 +1,5 @@
 """A TLS federation run by code of one's own: clients that allow it take part, one that does not declines."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.record.reader import Record
 from tests.docs.pages import write_files
 from tests.federation.conftest import Federation
+from tests.warm import run
 
 pytestmark = pytest.mark.e2e
 
@@ -42,7 +42,7 @@ def test_clients_run_code_that_their_owners_allow(own: Federation, tmp_path: Pat
         "submit", *OWN, "--clients", "3", "--min-clients", "2", "--rounds", "3", "--mandatory-rounds", "1",
         "--round-timeout", "20", "--out", str(folder),
     )  # fmt: skip
-    done = subprocess.run(submit, env=own.environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = run(submit, env=own.environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     rounds = Record(folder).history
     assert [line["round"] for line in rounds] == [1, 2, 3]

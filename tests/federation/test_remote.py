@@ -18,6 +18,7 @@ from fedappeal.federation.nodes import PublicKey
 from fedappeal.record.reader import Record
 from fedappeal.system.files import read_safetensors
 from tests.federation.conftest import ENVIRONMENT, Client, Federation
+from tests.warm import WarmPopen
 
 pytestmark = pytest.mark.e2e
 SHORT = ["--clients", "2", "--local-steps", "5", "--set", "solo.steps=5", "--round-timeout", "30"]
@@ -51,7 +52,7 @@ def wait_until(true: Callable[[], object], timeout: float = 60) -> None:
 def waiting(federation: Federation, log: Path, *options: str) -> "subprocess.Popen[bytes]":
     """Start a `fedappeal submit` that waits, and do not wait for it."""
     with log.open("wb") as out:
-        return subprocess.Popen(
+        return WarmPopen(
             federation.command("submit", *SHORT, *options),
             env=ENVIRONMENT,
             cwd=federation.folder,

@@ -26,6 +26,7 @@ from fedappeal.flower.node.fleet_grpc import GrpcFleet
 from fedappeal.flower.node.signing import public_key_bytes
 from fedappeal.protocol.proof import client_id_of
 from tests.client import certificates
+from tests.warm import warm_superlinks
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
     )
     tls = certificates.make(folder / "tls")
     path = {"PYTHONPATH": str(folder / "apps")}
-    with SuperLink(folder / "superlink", tls.options, environment=path) as running:
+    with warm_superlinks(), SuperLink(folder / "superlink", tls.options, environment=path) as running:
         yield running
 
 

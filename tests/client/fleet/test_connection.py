@@ -27,6 +27,7 @@ from fedappeal.flower.control import ControlError
 from fedappeal.flower.node import signing
 from fedappeal.flower.node.fleet import LONGEST_HOLD, Announcement, MessageDropped, NotConnected
 from tests.client import certificates
+from tests.warm import warm_superlinks
 
 pytestmark = pytest.mark.e2e
 
@@ -241,7 +242,7 @@ def test_a_bundle_holds_settings_and_no_code() -> None:
 def test_over_tls_only_a_registered_key_is_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tls, key, store = certificates.make(tmp_path / "tls"), tmp_path / "client.key", DiskStore(tmp_path / "state")
     make_key(key)
-    with SuperLink(tmp_path / "superlink", tls.options) as superlink:
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", tls.options) as superlink:
         ca = tls.ca.read_bytes()
         options = {"superlink": superlink.fleet_address, "root_certificates": str(tls.ca)}
         with pytest.raises(NotConnected, match="admits registered keys only, and this node has none"):

@@ -15,6 +15,7 @@ import pytest
 
 from client.process.heartbeat import heartbeat_problem
 from fedappeal.system.json_log import FIELDS
+from tests.warm import WarmPopen
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra metrics is not installed")
 
@@ -37,7 +38,7 @@ def test_a_client_shows_that_it_lives_and_logs_events(superlink: Any, tmp_path: 
     command = [sys.executable, "-m", "fedappeal.cli.main", "client", "--superlink", superlink.fleet_address]
     command += ["--partition-id", "0", "--insecure", "--state-dir", str(tmp_path / "state"), "--device", "cpu"]
     command += ["--heartbeat", str(heartbeat), "--metrics-port", str(port), "--log-format", "json"]
-    with subprocess.Popen(command, env=os.environ, stdout=subprocess.PIPE, text=True) as client:
+    with WarmPopen(command, env=os.environ, stdout=subprocess.PIPE, text=True) as client:
         try:
             assert client.stdout is not None
             connected = json.loads(client.stdout.readline())

@@ -20,6 +20,7 @@ from client.state.activity import Activity
 from fedappeal.federation.remote import stop_run
 from fedappeal.federation.superlink import SuperLink
 from fedappeal.flower.node.fleet import MessageDropped
+from tests.warm import warm_superlinks
 
 pytestmark = pytest.mark.e2e
 
@@ -177,12 +178,12 @@ def test_a_run_of_another_package_version_is_served_and_a_stopped_one_dropped(
 
 
 def test_it_outlasts_the_loss_of_the_superlink(start_client: Start, tmp_path: Path) -> None:
-    with SuperLink(tmp_path / "superlink") as first:
+    with warm_superlinks(), SuperLink(tmp_path / "superlink") as first:
         address = first.fleet_address
         client = start_client(address, tmp_path / "state")
         node = client.connected()
     client.wait_for(f"{address} does not answer any more (trying again)")
-    with SuperLink(tmp_path / "superlink", fleet_port=int(address.rsplit(":", 1)[1])):
+    with warm_superlinks(), SuperLink(tmp_path / "superlink", fleet_port=int(address.rsplit(":", 1)[1])):
         client.wait_for("does not know this node any more")
         assert client.connected() != node
         client.signal(signal.SIGTERM)

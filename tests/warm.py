@@ -1,0 +1,280 @@
+"""Programs of Python, forked from a process that has imported PyTorch, Flower and fedappeal: they begin at once.
+
+A fresh process takes 1 to 4 s of processor time for its imports. A forked one has its own arguments, environment,
+working folder, import path, standard files, session and default signals; what imports read from the environment it
+has from the warm process. Tests about start-up, imports, installed scripts, memory, processes left behind, signals
+during the start, or other users start fresh processes instead. All workers of pytest share one warm process.
+
+    python -m tests.warm LISTENER OWNER    be it: listen at an open socket as long as a process lives
+"""
+
+import atexit
+import contextlib
+import errno
+import functools
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import pytest
+
+from fedappeal.flower.processes import QUIET
+from fedappeal.system.process_end import end_with_parent
+
+ROOT = Path(__file__).resolve().parents[1]
+_IMPORTED = (
+    *("torch", "torchvision", "sklearn.datasets", "flwr.app", "flwr.serverapp", "flwr.clientapp", "httpx"),
+    *(
+        "fedappeal.flower.superlink.superlink_process",
+        "fedappeal.flower.superlink.serverapp",
+        "fedappeal.cli.commands",
+    ),
+    *("fedappeal.federation.own_superlink", "fedappeal.simulation.engine", "fedappeal.views.live.page", "server.app"),
+    *("client.app", "client.process.serve", "client.process.fork_server"),
+)
+"""What programs need. None of it starts a thread or opens a connection when it is imported."""
+_STARTING = ("fedappeal.federation.superlink", "fedappeal.runs.launch.clients")
+"""Modules whose processes are forked from the warm one, where a forked program starts them."""
+_ADDRESS = "FEDAPPEAL_TESTS_WARM"
+"""Variable by which a forked program finds the warm process."""
+_DEFAULT = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+_EXECUTE = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+class WarmPopen(subprocess.Popen[Any]):
+    """A `subprocess.Popen` that forks its program from the warm process, where it is this Python's or `fedappeal`."""
+
+    _connection: socket.socket | None = None
+    _status: int | None = None
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        options = dict(zip(_EXECUTE, rest, strict=True))
+        program = None if isinstance(args, str) or options["pass_fds"] else _program([str(word) for word in args])
+        if program is None:
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        files = [options[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        request = {
+            "program": program,
+            "cwd": str(options["cwd"] or os.getcwd()),
+            "env": dict(os.environ if options["env"] is None else options["env"]),
+        }
+        self._connection = _ask(request, [number if file == -1 else file for number, file in enumerate(files)])
+        [self.pid] = struct.unpack("i", self._connection.recv(4))
+        self._child_created = True
+        self._close_pipe_fds(*(options[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._connection is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
+        if self._status is None:
+            if wait_flags & os.WNOHANG and not select.select([self._connection], [], [], 0)[0]:
+                return 0, 0
+            status = self._connection.recv(4)
+            # Without an answer the warm process has ended, and all that it forked with it.
+            self._status = struct.unpack("i", status)[0] if status else signal.SIGKILL.value
+            self._connection.close()
+        return self.pid, self._status
+
+    def _internal_poll(self, *state: Any, **named: Any) -> int | None:
+        if self._connection is None:
+            return super()._internal_poll(*state, **named)  # type: ignore[misc, no-any-return]
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            if self.returncode is None and (ended := self._try_wait(os.WNOHANG))[0]:
+                self._handle_exitstatus(ended[1])  # type: ignore[attr-defined]
+        return self.returncode
+
+
+WARM = ModuleType("subprocess")
+"""The module `subprocess`, but for its programs of Python, which are forked from the warm process."""
+WARM.__dict__.update({**vars(subprocess), "Popen": WarmPopen})
+
+
+def run(command: Sequence[str | Path], **options: Any) -> "subprocess.CompletedProcess[Any]":
+    """Do what `subprocess.run` does, with a forked program."""
+    captured = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if options.pop("capture_output", False) else {}
+    timeout, check = options.pop("timeout", None), options.pop("check", False)
+    with WarmPopen(command, **captured, **options) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+@contextlib.contextmanager
+def warm_superlinks() -> Iterator[None]:
+    """Fork SuperLinks, which are started in this block, from the warm process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{_STARTING[0]}.subprocess", WARM)
+        yield
+
+
+def _program(words: list[str]) -> list[str] | None:
+    """Return the options of Python that a command stands for; None: it is another program."""
+    python = Path(sys.executable)
+    if words[0] == str(python.with_name("fedappeal")):
+        return ["-P", "-m", "fedappeal.cli.main", *words[1:]]
+    return words[1:] if words[0] == str(python) else None
+
+
+def _ask(request: dict[str, Any], files: list[int]) -> socket.socket:
+    """Send a request to the warm process; return the connection by which it answers: a process id, then a status."""
+    body = json.dumps(request).encode()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(_address())
+    socket.send_fds(connection, [struct.pack("i", len(body))], files)
+    connection.sendall(body)
+    return connection
+
+
+@functools.cache
+def _address() -> bytes:
+    """Start the warm process, unless another worker of this pytest has; return its address."""
+    if name := os.environ.get(_ADDRESS):
+        return f"\0{name}".encode()
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    owner = os.getppid() if worker else os.getpid()
+    listener, address = socket.socket(socket.AF_UNIX), f"\0fedappeal-tests-{owner}".encode()  # a name without a file
+    with listener:
+        try:
+            listener.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return address
+        listener.listen(64)
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.warm", str(listener.fileno()), str(owner)],
+            cwd=ROOT,
+            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+    return address
+
+
+def serve(listener: socket.socket, owner: int) -> None:
+    """Fork a process for each request and tell whoever made it how that ended, until the owner has ended."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    for name in _STARTING:
+        importlib.import_module(name).subprocess = WARM  # type: ignore[attr-defined]
+    os.environ[_ADDRESS] = listener.getsockname()[1:].decode()
+    setattr(os, "fsync", lambda file: None)  # noqa: B010 # as in conftest.py
+    gc.collect()
+    gc.freeze()
+    ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wakeup)
+    asked_by: dict[int, socket.socket] = {}
+    while Path(f"/proc/{owner}").exists():
+        ready, _, _ = select.select([listener, ended], [], [], 1.0)
+        if listener in ready:
+            connection, _ = listener.accept()
+            _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != os.geteuid():
+                connection.close()
+                continue
+            header, files, _, _ = socket.recv_fds(connection, 4, 3)
+            with connection.makefile("rb") as stream:
+                request = json.loads(stream.read(struct.unpack("i", header)[0]))
+            pid = os.fork()
+            if pid == 0:
+                _become(request, files)
+            for file in files:
+                os.close(file)
+            connection.sendall(struct.pack("i", pid))
+            asked_by[pid] = connection
+        if ended in ready:
+            os.read(ended, 1024)
+            for pid in list(asked_by):
+                if (told := os.waitpid(pid, os.WNOHANG))[0]:
+                    with asked_by.pop(pid) as connection, contextlib.suppress(BrokenPipeError):
+                        connection.sendall(struct.pack("i", told[1]))
+
+
+def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
+    """Be the program of a request, in a process just forked."""
+    parent = os.getppid()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    signal.set_wakeup_fd(-1)
+    for number in _DEFAULT:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+    end_with_parent(parent)
+    os.chdir(request["cwd"])
+    address = os.environ[_ADDRESS]
+    os.environ.clear()
+    os.environ.update(request["env"] | {_ADDRESS: address})
+    code = 1
+    try:
+        _run_python(request["program"])
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if not isinstance(end.code, int | None):
+            print(end.code, file=sys.stderr)
+    except BaseException as error:
+        traceback.print_exc()
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        with contextlib.suppress(BaseException):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code & 0xFF)
+
+
+def _run_python(words: list[str]) -> None:
+    """Do what Python does with options: ``[-P] -m MODULE``, ``-c CODE`` or a file, and arguments."""
+    safe, words = words[0] == "-P", words[words[0] == "-P" :]
+    paths = os.environ.get("PYTHONPATH", "")
+    own = [path for path in sys.path[1:] if path != str(ROOT)]  # without what the warm process was started with
+    sys.path[:] = [*(path for path in paths.split(os.pathsep) if path), *own]
+    importlib.invalidate_caches()
+    if words[0] in ("-m", "-c"):
+        sys.path[:0] = [] if safe else [os.getcwd() if words[0] == "-m" else ""]
+        sys.argv[:] = [words[0], *words[2:]]
+        if words[0] == "-m":
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            return
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(words[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.path[:0] = [] if safe else [str(Path(words[0]).resolve().parent)]
+        sys.argv[:] = words
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
