@@ -29,7 +29,7 @@ from fedappeal.flower.node.fleet import (
     Refused,
     WrongClock,
 )
-from fedappeal.flower.node.fleet_grpc import GrpcFleet
+from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.signing import AHEAD, BEHIND, public_key_bytes
 from fedappeal.protocol.proof import fingerprint, key_id
 from fedappeal.system.clock import CLOCK
@@ -43,7 +43,7 @@ Passes = Callable[[Sequence[float]], list[bool]]
 
 
 @contextmanager
-def clock_measured(fleet: GrpcFleet) -> Iterator[None]:
+def clock_measured(fleet: FleetApi) -> Iterator[None]:
     """Let a call that is refused because of its time say how far this machine's clock is off.
 
     The next call is signed with the time that the machine's clock shows now: that may have been set right meanwhile.
@@ -144,7 +144,7 @@ class Identity:
         return key_id(self.fingerprint)
 
 
-def activate(fleet: GrpcFleet, identity: Identity, store: Store | None) -> int:
+def activate(fleet: FleetApi, identity: Identity, store: Store | None) -> int:
     """Go online and return the node id.
 
     Args:
@@ -195,7 +195,7 @@ def activate(fleet: GrpcFleet, identity: Identity, store: Store | None) -> int:
     return node_id
 
 
-def knows(fleet: GrpcFleet, node_id: int) -> bool:
+def knows(fleet: FleetApi, node_id: int) -> bool:
     """Whether the SuperLink knows this node's key under a node id.
 
     Raises:

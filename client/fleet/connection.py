@@ -26,7 +26,7 @@ from typing import Self
 from flwr.app import Message
 
 from client.fleet.activation import HEARTBEAT_INTERVAL, Identity, activate, clock_measured
-from client.fleet.probe import probe
+from client.fleet.probe import GRPC, HTTP, probe
 from client.fleet.traffic import Traffic
 from client.settings import Connection
 from fedappeal.core.local_rule import Store
@@ -43,7 +43,9 @@ from fedappeal.flower.node.fleet import (
     RunEnded,
     always,
 )
+from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
+from fedappeal.flower.node.fleet_http import HttpFleet
 from fedappeal.flower.node.objects import inflate, inflated_size
 from fedappeal.system.clock import CLOCK
 
@@ -135,10 +137,9 @@ class FleetConnection:
         """
         logging.getLogger("flwr").setLevel(logging.WARNING)
         identity = identity or Identity.of(connection)
-        if reason := probe(connection):
-            raise NotConnected(reason)
+        transport = {GRPC: GrpcFleet, HTTP: HttpFleet}[probe(connection)]
         file = connection.root_certificates
-        self._fleet = GrpcFleet(
+        self._fleet: FleetApi = transport(
             connection.superlink,
             identity.key,
             insecure=connection.insecure,

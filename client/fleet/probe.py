@@ -11,84 +11,101 @@ from pathlib import Path
 from cryptography import x509
 
 from client.settings import Connection
-from fedappeal.flower.node.fleet_grpc import ALPN, GREETING, answers_greeting, speaks_tls, split_address, unchecked
+from fedappeal.flower.node.fleet import NotConnected
+from fedappeal.flower.node.fleet_grpc import GREETING, answers_greeting
+from fedappeal.flower.node.tls import ALPN, speaks_tls, split_address, trusting, unchecked
 
+GRPC, HTTP = "grpc", "http"
 _WRONG_NAME = {62, 64}  # OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _WRONG_TIME = {9, 10}  # not yet valid, expired
 
 
-def probe(connection: Connection, timeout: float = 3.0) -> str | None:
-    """Find out whether a SuperLink can be spoken to as the settings say.
+def probe(connection: Connection, timeout: float = 3.0) -> str:
+    """Return the transport of a SuperLink that can be spoken to as the settings say: gRPC where it has both.
 
     Args:
         connection: where it is and how to speak to it.
         timeout: seconds to wait for each answer.
 
-    Returns:
-        None if it can; otherwise the reason, one line for a person to read.
+    Raises:
+        NotConnected: if it cannot; the reason, one line for a person to read.
     """
     address = connection.superlink
     host, port = split_address(address)
     try:
         with socket.create_connection((host, port), timeout) as raw:
-            if connection.insecure:
-                return _probe_plaintext(raw, address)
-            return _probe_tls(raw, host, connection)
+            spoken = _in_plaintext(raw, address) if connection.insecure else _over_tls(raw, host, connection)
+    except NotConnected:
+        raise
     except socket.gaierror:
-        return f"the host name '{host}' is not known"
+        raise NotConnected(f"the host name '{host}' is not known") from None
     except ConnectionRefusedError:
-        return f"nothing listens at {address}: is the SuperLink running?"
+        raise NotConnected(f"nothing listens at {address}: is the SuperLink running?") from None
     except TimeoutError:
-        return f"{address} does not answer (a firewall, or the wrong host?)"
+        raise NotConnected(f"{address} does not answer (a firewall, or the wrong host?)") from None
     except OSError as error:
-        return f"{address} is not reachable: {error.strerror or error}"
+        raise NotConnected(f"{address} is not reachable: {error.strerror or error}") from None
+    if connection.transport not in ("auto", spoken):
+        raise NotConnected(f"what listens at {address} speaks {spoken}, and transport = '{connection.transport}'")
+    return spoken
 
 
-def _probe_plaintext(raw: socket.socket, address: str) -> str | None:
-    peer = raw.getpeername()[:2]
+def _answered(raw: socket.socket) -> str:
+    """Return the transport in which a server answers gRPC's greeting; empty: in none."""
     try:
         raw.sendall(GREETING)
         answer = raw.recv(9)
     except ConnectionError:
-        answer = b""
+        return ""
     if answers_greeting(answer):
-        return None
+        return GRPC
+    return HTTP if answer.startswith(b"HTTP/1") else ""
+
+
+def _in_plaintext(raw: socket.socket, address: str) -> str:
+    peer = raw.getpeername()[:2]
+    if spoken := _answered(raw):
+        return spoken
     if speaks_tls(peer, raw.gettimeout()):
-        return f"the SuperLink at {address} speaks TLS: give root-certificates instead of insecure"
-    return f"what listens at {address} is no Fleet API in plaintext: is the port the right one?"
+        raise NotConnected(f"the SuperLink at {address} speaks TLS: give root-certificates instead of insecure")
+    raise NotConnected(f"what listens at {address} is no Fleet API in plaintext: is the port the right one?")
 
 
-def _probe_tls(raw: socket.socket, host: str, connection: Connection) -> str | None:
+def _over_tls(raw: socket.socket, host: str, connection: Connection) -> str:
     address, ca = connection.superlink, connection.root_certificates
     try:
-        context = ssl.create_default_context(cafile=str(Path(ca).expanduser()) if ca else None)
-    except ssl.SSLError:
-        return f"root-certificates = '{ca}' holds no certificate in PEM format"
+        context = trusting(Path(ca).expanduser().read_bytes() if ca else None)
+    except (ssl.SSLError, ValueError):
+        raise NotConnected(f"root-certificates = '{ca}' holds no certificate in PEM format") from None
     except OSError as error:
-        return f"root-certificates = '{ca}' cannot be read: {error.strerror or error}"
-    # gRPC is not as strict about a CA's optional extensions as newer Pythons are.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.set_alpn_protocols([ALPN])
+        raise NotConnected(f"root-certificates = '{ca}' cannot be read: {error.strerror or error}") from None
+    context.set_alpn_protocols(["http/1.1"] if connection.transport == HTTP else [ALPN, "http/1.1"])
     peer = raw.getpeername()[:2]
     try:
         with context.wrap_socket(raw, server_hostname=host) as secure:
-            fits = secure.selected_alpn_protocol() == ALPN
+            spoken = GRPC if secure.selected_alpn_protocol() == ALPN else _answered(secure)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _WRONG_NAME:
             names = _names(peer, raw.gettimeout())
             held = f"; it is for {', '.join(names)}" if names else ""
-            return f"the certificate of {address} is not for the name '{host}'{held}"
-        if error.verify_code in _WRONG_TIME:
+            reason = f"the certificate of {address} is not for the name '{host}'{held}"
+        elif error.verify_code in _WRONG_TIME:
             clock = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-            return f"the certificate of {address} is not valid now: {error.verify_message}; this clock says {clock}"
-        trusted = f"root-certificates = '{ca}'" if ca else "this system's certificates (no root-certificates given)"
-        return (
-            f"the certificate of {address} is not trusted by {trusted}: {error.verify_message}; "
-            f"the operator has the ca.crt that fits"
-        )
+            reason = f"the certificate of {address} is not valid now: {error.verify_message}; this clock says {clock}"
+        else:
+            trusted = (
+                f"root-certificates = '{ca}'" if ca else "this system's certificates (no root-certificates given)"
+            )
+            reason = (
+                f"the certificate of {address} is not trusted by {trusted}: {error.verify_message}; "
+                f"the operator has the ca.crt that fits"
+            )
+        raise NotConnected(reason) from None
     except (ssl.SSLError, ConnectionError):
-        return f"what listens at {address} does not speak TLS (plaintext needs insecure)"
-    return None if fits else f"what listens at {address} is no Fleet API: is the port the right one?"
+        raise NotConnected(f"what listens at {address} does not speak TLS (plaintext needs insecure)") from None
+    if not spoken:
+        raise NotConnected(f"what listens at {address} is no Fleet API: is the port the right one?")
+    return spoken
 
 
 def _names(peer: tuple[str, int], timeout: float | None) -> list[str]:

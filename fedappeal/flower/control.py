@@ -26,7 +26,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fedappeal.flower.messages import known_error
-from fedappeal.flower.node.fleet_grpc import speaks_tls, split_address
+from fedappeal.flower.node.tls import speaks_tls, split_address
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.protocol.proof import client_id_of
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,19 @@ from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, NOOP_FEDERATION_ID, 
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.superlink import main
 from flwr.superlink.cli.flower_superlink import _run_fleet_api_grpc_rere
 from flwr.superlink.federation import NoOpFederationManager
 
 from fedappeal.flower.messages import be_sender
+from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.fleet_grpc import GrpcFleet
+from fedappeal.flower.node.fleet_http import HttpFleet
 from fedappeal.flower.node.objects import Parcel, inflate
+from fedappeal.flower.superlink.fleet_app import FleetApp, serve_http
+from fedappeal.flower.superlink.guarded_fleet import GuardedFleet
+from fedappeal.flower.superlink.held_polls import HeldPolls
+from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
 
 if TYPE_CHECKING:
     from tests.flower.runtime_api import World
@@ -34,19 +42,20 @@ class Server:
 
     address: str
     states: LinkStateFactory
-    fleets: list[GrpcFleet] = field(default_factory=list)
+    transport: type[GrpcFleet] | type[HttpFleet] = GrpcFleet
+    fleets: list[FleetApi] = field(default_factory=list)
 
     @property
     def state(self) -> Any:
         return self.states.state()
 
-    def fleet(self) -> GrpcFleet:
+    def fleet(self) -> FleetApi:
         """Return calls that are signed with a key of their own."""
         key = ec.generate_private_key(ec.SECP256R1())
-        self.fleets.append(GrpcFleet(self.address, key, insecure=True, root_certificates=None))
+        self.fleets.append(self.transport(self.address, key, insecure=True, root_certificates=None))
         return self.fleets[-1]
 
-    def node(self) -> tuple[GrpcFleet, int]:
+    def node(self) -> tuple[FleetApi, int]:
         """Return the calls of a node that is online, and its id."""
         fleet = self.fleet()
         fleet.register()
@@ -88,11 +97,14 @@ class Server:
         return inflate(reply_id, {part: self.state.get_object(run_id, part) for part in parts})
 
 
+def states_of_a_superlink() -> LinkStateFactory:
+    return LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), ObjectStoreFactory())
+
+
 def serve(
     *, enable_supernode_auth: bool = False, run: Callable[..., grpc.Server] = _run_fleet_api_grpc_rere
 ) -> Iterator[Server]:
-    objects = ObjectStoreFactory()
-    states = LinkStateFactory(FLWR_IN_MEMORY_DB_NAME, NoOpFederationManager(), objects)
+    states = states_of_a_superlink()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -100,7 +112,7 @@ def serve(
     running = run(
         address=address,
         state_factory=states,
-        objectstore_factory=objects,
+        objectstore_factory=states.objectstore_factory,
         enable_supernode_auth=enable_supernode_auth,
         certificates=None,
         interceptors=interceptors,
@@ -112,15 +124,59 @@ def serve(
     running.stop(None).wait()
 
 
+def app_of(states: LinkStateFactory, polls: HeldPolls, *, enable_supernode_auth: bool = False) -> FleetApp:
+    """Return our Fleet API over HTTP."""
+    named = {"state_factory": states, "objectstore_factory": states.objectstore_factory}
+    return FleetApp(GuardedFleet(polls, **named, enable_supernode_auth=enable_supernode_auth), polls)
+
+
+def stock_app_of(states: LinkStateFactory, *, enable_supernode_auth: bool) -> Any:
+    """Return Flower's own Fleet API over HTTP, which 1.40 and later have."""
+    app = main.create_app()
+    app.state.linkstate_factory, app.state.enable_supernode_auth = states, enable_supernode_auth
+    return app
+
+
+def serve_app(app: Any, states: LinkStateFactory) -> Iterator[Server]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        running = serve_http(app, listener)
+        while not running.started:
+            time.sleep(0.01)
+        server = Server(f"127.0.0.1:{listener.getsockname()[1]}", states, HttpFleet)
+        yield server
+        for fleet in server.fleets:
+            fleet.close()
+        running.should_exit = running.force_exit = True
+
+
+TRANSPORTS = ["grpc", "http", *(["stock-http"] if SUPERNODE_SPEAKS_HTTP else [])]
+
+
+def serve_by(transport: str, *, enable_supernode_auth: bool = False) -> Iterator[Server]:
+    """Serve by gRPC as Flower does, by HTTP as we do, or by HTTP as Flower does."""
+    if transport == "grpc":
+        return serve(enable_supernode_auth=enable_supernode_auth)
+    states = states_of_a_superlink()
+    if transport == "http":
+        return serve_app(app_of(states, HeldPolls(), enable_supernode_auth=enable_supernode_auth), states)
+    return serve_app(stock_app_of(states, enable_supernode_auth=enable_supernode_auth), states)
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     yield from serve()
 
 
-@pytest.fixture
-def strict_server() -> Iterator[Server]:
-    """A server that admits registered keys only."""
-    yield from serve(enable_supernode_auth=True)
+@pytest.fixture(params=TRANSPORTS)
+def any_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of each transport."""
+    yield from serve_by(request.param)
+
+
+@pytest.fixture(params=TRANSPORTS)
+def strict_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of each transport that admits registered keys only."""
+    yield from serve_by(request.param, enable_supernode_auth=True)
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ class Upload:
                 session_id=self.session,
             )
             try:
-                stored = self.fleet._call(self.fleet._stub.PushObject, request).stored
+                stored = self.fleet._call("PushObject", request).stored
                 self.pushed += stored
                 self.refused += [] if stored else ["not stored"]
             except (NotConnected, MessageDropped) as error:
@@ -142,7 +142,7 @@ def announce(fleet: Any, node_id: int, proto: message_pb2.Message, root: Forged)
         clientapp_runtime_list=[0],
     )
     try:
-        answer = fleet._call(fleet._stub.PushMessages, request)
+        answer = fleet._call("PushMessages", request)
     except (NotConnected, MessageDropped) as error:
         upload.refused.append(str(error))
         return upload

@@ -9,8 +9,8 @@ SuperLink forget it while its objects are on their way: the ServerApp's push wou
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from itertools import chain, islice
 from typing import Any
@@ -25,6 +25,7 @@ from flwr.supercore.error import ApiErrorCode, FlowerError
 
 from fedappeal.flower.grid.assembly import TreeRefused, levels
 from fedappeal.flower.processes import replace_name
+from fedappeal.flower.superlink.held_grpc import GrpcPolls
 from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
 from fedappeal.flower.superlink.spared_sql import spare_sql
 from fedappeal.system.clock import CLOCK
@@ -238,13 +239,22 @@ def _is_over(handed: PullMessagesResponse) -> bool:
     return bool(CLOCK.now() >= about.created_at + about.ttl)
 
 
-def guard_fleet_api() -> None:
-    """Bound the nodes of the SuperLink that this process will be, and hold their polls."""
+def guard_fleet_api(serve_too: Callable[[GuardedFleet, HeldPolls], None] = lambda *_: None) -> None:
+    """Bound the nodes of the SuperLink that this process will be, and hold their polls.
+
+    Args:
+        serve_too: serves the same calls, and the same polls, by another transport beside gRPC.
+    """
     polls, create = HeldPolls(), flower.generic_create_grpc_server
 
-    def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
-        return create(*args, interceptors=[polls, *(interceptors or [])], **named)
+    def make(**named: Any) -> GuardedFleet:
+        fleet = GuardedFleet(polls, **named)
+        serve_too(fleet, polls)
+        return fleet
 
-    replace_name(flower, "FleetServicer", partial(GuardedFleet, polls))
+    def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:
+        return create(*args, interceptors=[GrpcPolls(polls), *(interceptors or [])], **named)
+
+    replace_name(flower, "FleetServicer", make)
     replace_name(flower, "generic_create_grpc_server", outermost)
     replace_name(flower, "GRPC_MAX_MESSAGE_LENGTH", LARGEST_REQUEST)

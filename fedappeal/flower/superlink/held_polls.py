@@ -5,24 +5,21 @@ header (`HOLD_HEADER`) is answered when the last object of a message for it has 
 without the header is answered at once, as Flower does. No such client is handed a message whose objects are on their
 way: a ServerApp that calls a thousand nodes takes a minute to send them, and all would ask for them meanwhile.
 
-Nothing is kept for a held poll but an entry here and gRPC's own call. One thread for all looks at their times, and a
-few answer them, so that nodes which only wait cost no other node its thread. A node has one held poll, and all
-together have `MOST_HELD`; above that polls are answered at once.
+Nothing is kept for a held poll but an entry here and its transport's own (`held_grpc`, `fleet_app`). One thread for
+all looks at their times, and a few answer them, so that nodes which only wait cost no other node its thread. A node
+has one held poll, and all together have `MOST_HELD`; above that polls are answered at once.
 """
 
 import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
 from typing import Any, NamedTuple
 
-import grpc  # type: ignore[import-untyped, unused-ignore]
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+from flwr.proto.fleet_pb2 import PullMessagesResponse
 
 from fedappeal.flower.node.fleet import HOLD_HEADER, LONGEST_HOLD
 from fedappeal.flower.processes import replace_name
@@ -34,9 +31,6 @@ _COMING_FOR = 180.0
 """Seconds after which what is missing of a message is waited for no longer: Flower then gives up its upload."""
 _ANSWERING = 8
 _TICK = 0.25
-
-_grpc_server: Any = import_module("grpc._server")
-Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
 
 
 class _Coming(NamedTuple):
@@ -51,9 +45,12 @@ class _Coming(NamedTuple):
     until: float
 
 
-@dataclass(eq=False)
-class _Held:
+class Poll(ABC):
     """A poll that is not answered yet.
+
+    Args:
+        node: whose it is.
+        seconds: for which it may be held.
 
     Attributes:
         until: when it is answered in any case, on the monotonic clock.
@@ -61,30 +58,30 @@ class _Held:
         again: whether a message has come meanwhile.
     """
 
-    call: Call
-    request: PullMessagesRequest
-    context: grpc.ServicerContext
-    until: float
-    asking: bool = True
-    again: bool = False
+    def __init__(self, node: int, seconds: float) -> None:
+        self.node, self.until = node, time.monotonic() + seconds
+        self.asking, self.again = True, False
 
     @property
-    def node(self) -> int:
-        return int(self.request.node.node_id)
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether its client waits for the answer."""
 
+    @abstractmethod
     def ask(self) -> PullMessagesResponse:
-        return self.call(self.request, self.context)
+        """Ask Flower on its behalf; raises what stands before Flower's code where that refuses the node."""
 
-    def answer(self, response: PullMessagesResponse | None) -> None:
-        """End the call; None: with the status that its context has."""
-        # What gRPC's own handlers of unary calls end with. The public way out of a handler that is no longer running
-        # waits for the client to read, and so would let a client that does not read keep a thread.
-        content = None if response is None else response.SerializeToString()
-        _grpc_server._status(self.context._rpc_event, self.context._state, content)
+    @abstractmethod
+    def answer(self, response: PullMessagesResponse) -> None:
+        """Answer it."""
+
+    @abstractmethod
+    def fail(self, error: Exception) -> None:
+        """Answer it with what asking raised."""
 
 
-class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """Holds the polls of clients that ask for it; it has to be outermost of a server's interceptors.
+class HeldPolls:
+    """Holds the polls of clients that ask for it.
 
     Args:
         most: polls that are held at one time.
@@ -93,8 +90,8 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     def __init__(self, most: int = MOST_HELD) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._held: dict[int, _Held] = {}
-        self._starting: set[_Held] = set()
+        self._held: dict[int, Poll] = {}
+        self._starting: set[Poll] = set()
         self._coming: OrderedDict[str, _Coming] = OrderedDict()  # by the message's own object, which comes last
         self._incomplete: dict[int, set[str]] = {}  # the same, by node
         self._threads = ThreadPoolExecutor(_ANSWERING, "held-polls")
@@ -112,22 +109,6 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
     def is_coming(self, message_object: str) -> bool:
         """Whether objects of a message are on their way."""
         return message_object in self._coming
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler | None:
-        """Take over the polls that may be held."""
-        handler = continuation(handler_call_details)
-        polls = handler_call_details.method.endswith("/PullMessages")
-        seconds = asked_to_hold(handler_call_details.invocation_metadata) if polls else 0.0
-        if handler is None or handler.unary_unary is None or seconds <= 0:
-            return handler
-        poll: Any = partial(self._poll, handler.unary_unary, seconds)
-        poll.experimental_non_blocking = True  # gRPC does not wait for it: it may return before the call is answered
-        # One response and the status: the same bytes as a unary call's.
-        return grpc.unary_stream_rpc_method_handler(poll, handler.request_deserializer, None)
 
     def watch(self, state: Any) -> None:
         """Answer a held poll once a message for its node is stored with all its objects.
@@ -211,33 +192,40 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
             held.asking = True
         self._threads.submit(self._ask_again, held)
 
-    def _poll(self, call: Call, seconds: float, request: PullMessagesRequest, context: Any, _respond: object) -> None:
-        held, before = _Held(call, request, context, time.monotonic() + seconds), None
+    def hold(self, poll: Poll) -> None:
+        """Answer a poll where there is a message, or hold it; raises what its first question raises."""
+        before = None
         with self._lock:
-            self._starting.add(held)
+            self._starting.add(poll)
         try:
-            answer = held.ask()  # first of all: what stands before Flower's code may refuse the node
+            answer = poll.ask()  # first of all: what stands before Flower's code may refuse the node
             with self._lock:
-                if room := held.node in self._held or len(self._held) < self._most:
-                    before = self._held.get(held.node)
-                    self._held[held.node] = held
+                if poll.node in self._held or len(self._held) < self._most:
+                    before = self._held.get(poll.node)
+                    self._held[poll.node] = poll
         finally:
             with self._lock:
-                self._starting.discard(held)
+                self._starting.discard(poll)
         if before is not None and not before.asking:
             before.answer(PullMessagesResponse())
-        if room and not context.add_callback(partial(self._drop, held)):
-            self._drop(held)  # its client is gone already
-        self._settle_or_drop(held, answer)
+        if not poll.is_open:
+            self.drop(poll)  # its client is gone already
+        self._settle_or_drop(poll, answer)
 
-    def _settle_or_drop(self, held: _Held, answer: PullMessagesResponse) -> None:
+    def drop(self, poll: Poll) -> None:
+        """Hold a poll no longer, where its client is gone or it is answered."""
+        with self._lock:
+            if self._held.get(poll.node) is poll:
+                del self._held[poll.node]
+
+    def _settle_or_drop(self, held: Poll, answer: PullMessagesResponse) -> None:
         try:
             self._settle(held, answer)
         except BaseException:
-            self._drop(held)
+            self.drop(held)
             raise
 
-    def _settle(self, held: _Held, answer: PullMessagesResponse) -> None:
+    def _settle(self, held: Poll, answer: PullMessagesResponse) -> None:
         """Answer a poll where there is a message, its time is over or it has no place; else hold it."""
         while True:
             with self._lock:
@@ -257,22 +245,15 @@ class HeldPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
                 return
             answer = held.ask()
 
-    def _ask_again(self, held: _Held) -> None:
+    def _ask_again(self, held: Poll) -> None:
         try:
-            if held.context.is_active():
+            if held.is_open:
                 self._settle_or_drop(held, held.ask())
             else:
-                self._drop(held)
-        except Exception:  # refused by what stands before Flower's code, or failed there
-            self._drop(held)
-            if held.context.code() is None:
-                held.context.set_code(grpc.StatusCode.UNKNOWN)
-            held.answer(None)
-
-    def _drop(self, held: _Held) -> None:
-        with self._lock:
-            if self._held.get(held.node) is held:
-                del self._held[held.node]
+                self.drop(held)
+        except Exception as error:  # refused by what stands before Flower's code, or failed there
+            self.drop(held)
+            held.fail(error)
 
     def _expire(self) -> None:
         while True:

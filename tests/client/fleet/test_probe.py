@@ -11,10 +11,20 @@ from pathlib import Path
 import grpc
 import pytest
 
-from client.fleet.probe import probe
+from client.fleet.probe import GRPC, HTTP, probe
 from client.settings import Connection
+from fedappeal.flower.node.fleet import NotConnected
 from tests.client import certificates
 from tests.client.certificates import TLS
+
+
+def reason_of(connection: Connection, timeout: float = 3.0) -> str | None:
+    """Return why a SuperLink cannot be reached; None where it can."""
+    try:
+        probe(connection, timeout)
+    except NotConnected as error:
+        return str(error)
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +47,15 @@ def servers(tls: TLS) -> Iterator[tuple[int, int]]:
 
 def test_what_works_is_not_complained_about(servers: tuple[int, int], tls: TLS) -> None:
     plain, secure = servers
-    assert probe(Connection(superlink=f"127.0.0.1:{plain}", insecure=True)) is None
-    assert probe(Connection(superlink=f"127.0.0.1:{secure}", root_certificates=str(tls.ca))) is None
+    assert probe(Connection(superlink=f"127.0.0.1:{plain}", insecure=True)) == GRPC
+    assert probe(Connection(superlink=f"127.0.0.1:{secure}", root_certificates=str(tls.ca))) == GRPC
 
 
 def test_plaintext_and_tls_are_told_apart(servers: tuple[int, int], tls: TLS) -> None:
     plain, secure = servers
-    reason = probe(Connection(superlink=f"127.0.0.1:{secure}", insecure=True))
+    reason = reason_of(Connection(superlink=f"127.0.0.1:{secure}", insecure=True))
     assert reason == f"the SuperLink at 127.0.0.1:{secure} speaks TLS: give root-certificates instead of insecure"
-    reason = probe(Connection(superlink=f"127.0.0.1:{plain}", root_certificates=str(tls.ca)))
+    reason = reason_of(Connection(superlink=f"127.0.0.1:{plain}", root_certificates=str(tls.ca)))
     assert reason == f"what listens at 127.0.0.1:{plain} does not speak TLS (plaintext needs insecure)"
 
 
@@ -54,18 +64,18 @@ def test_a_certificate_is_refused_for_its_issuer_name_or_date(
 ) -> None:
     address = f"127.0.0.1:{servers[1]}"
     other = certificates.make(tmp_path / "other")
-    reason = probe(Connection(superlink=address, root_certificates=str(other.ca)))
+    reason = reason_of(Connection(superlink=address, root_certificates=str(other.ca)))
     assert reason is not None
     assert f"of {address} is not trusted by root-certificates = '{other.ca}'" in reason
-    reason = probe(Connection(superlink=address))
+    reason = reason_of(Connection(superlink=address))
     assert reason is not None
     assert "is not trusted by this system's certificates (no root-certificates given)" in reason
-    reason = probe(Connection(superlink=f"localhost:{servers[1]}", root_certificates=str(tls.ca)))
+    reason = reason_of(Connection(superlink=f"localhost:{servers[1]}", root_certificates=str(tls.ca)))
     assert reason is not None
     assert reason == f"the certificate of localhost:{servers[1]} is not for the name 'localhost'; it is for 127.0.0.1"
     no_certificate = tmp_path / "empty.crt"
     no_certificate.write_text("hello")
-    reason = probe(Connection(superlink=address, root_certificates=str(no_certificate)))
+    reason = reason_of(Connection(superlink=address, root_certificates=str(no_certificate)))
     assert reason == f"root-certificates = '{no_certificate}' holds no certificate in PEM format"
 
     old = certificates.make(tmp_path / "old", days=-3)
@@ -73,7 +83,7 @@ def test_a_certificate_is_refused_for_its_issuer_name_or_date(
     credentials = grpc.ssl_server_credentials([(old.key.read_bytes(), old.certificate.read_bytes())])
     port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
-    reason = probe(Connection(superlink=f"127.0.0.1:{port}", root_certificates=str(old.ca)))
+    reason = reason_of(Connection(superlink=f"127.0.0.1:{port}", root_certificates=str(old.ca)))
     server.stop(None)
     assert reason is not None
     assert "is not valid now: certificate has expired; this clock says 20" in reason
@@ -83,29 +93,36 @@ def test_nothing_there_nobody_known_and_nobody_answering() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        reason = probe(Connection(superlink=f"127.0.0.1:{port}", insecure=True))
+        reason = reason_of(Connection(superlink=f"127.0.0.1:{port}", insecure=True))
         assert reason == f"nothing listens at 127.0.0.1:{port}: is the SuperLink running?"
         silent.listen()
-        reason = probe(Connection(superlink=f"127.0.0.1:{port}", insecure=True), timeout=0.3)
+        reason = reason_of(Connection(superlink=f"127.0.0.1:{port}", insecure=True), timeout=0.3)
         assert reason == f"127.0.0.1:{port} does not answer (a firewall, or the wrong host?)"
-    reason = probe(Connection(superlink="no.such.host.invalid:9092", insecure=True))
+    reason = reason_of(Connection(superlink="no.such.host.invalid:9092", insecure=True))
     assert reason == "the host name 'no.such.host.invalid' is not known"
 
 
-def test_another_server_is_not_taken_for_a_superlink() -> None:
+@pytest.mark.parametrize(("answer", "spoken"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", HTTP), (b"220 mail\r\n", None)])
+def test_what_speaks_http_may_be_a_superlink_and_another_server_is_none(answer: bytes, spoken: str | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def answer() -> None:
-            peer, _ = server.accept()
-            peer.recv(100)
-            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            peer.close()
+        def serve() -> None:
+            while True:
+                peer, _ = server.accept()
+                peer.recv(100)
+                peer.sendall(answer)
+                peer.close()
 
-        threading.Thread(target=answer, daemon=True).start()
-        port = server.getsockname()[1]
-        reason = probe(Connection(superlink=f"127.0.0.1:{port}", insecure=True), timeout=0.5)
-    assert reason is not None
-    assert "is no Fleet API in plaintext" in reason
+        threading.Thread(target=serve, daemon=True).start()
+        connection = Connection(superlink=f"127.0.0.1:{server.getsockname()[1]}", insecure=True)
+        if spoken:
+            assert probe(connection, timeout=0.5) == spoken
+            reason = reason_of(connection.model_copy(update={"transport": GRPC}), timeout=0.5)
+            assert reason == f"what listens at {connection.superlink} speaks http, and transport = 'grpc'"
+        else:
+            reason = reason_of(connection, timeout=0.5)
+            assert reason is not None
+            assert "is no Fleet API in plaintext" in reason
 
 
 def test_a_server_with_tls_that_is_no_grpc_server_is_not_taken_for_a_superlink(tls: TLS) -> None:
@@ -122,7 +139,7 @@ def test_a_server_with_tls_that_is_no_grpc_server_is_not_taken_for_a_superlink(t
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         port = server.getsockname()[1]
-        reason = probe(Connection(superlink=f"127.0.0.1:{port}", root_certificates=str(tls.ca)))
+        reason = reason_of(Connection(superlink=f"127.0.0.1:{port}", root_certificates=str(tls.ca)))
         thread.join(5)
     assert reason == f"what listens at 127.0.0.1:{port} is no Fleet API: is the port the right one?"
 
@@ -132,6 +149,6 @@ def test_the_ca_is_found_in_the_home_folder_and_missed_by_its_own_name(
 ) -> None:
     monkeypatch.setenv("HOME", str(tls.ca.parent))
     connection = Connection(superlink=f"127.0.0.1:{servers[1]}", root_certificates="~/ca.crt")
-    assert probe(connection) is None
+    assert probe(connection) == GRPC
     gone = connection.model_copy(update={"root_certificates": "~/gone.crt"})  # since the settings were checked
-    assert probe(gone) == "root-certificates = '~/gone.crt' cannot be read: No such file or directory"
+    assert reason_of(gone) == "root-certificates = '~/gone.crt' cannot be read: No such file or directory"

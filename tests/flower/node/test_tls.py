@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedappeal.flower.node.fleet_grpc import speaks_tls, split_address
+from fedappeal.flower.node.tls import speaks_tls, split_address
 from tests.client import certificates
 
 

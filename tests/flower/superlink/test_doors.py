@@ -11,8 +11,8 @@ import grpc  # type: ignore[import-untyped, unused-ignore]
 import pytest
 from flwr.proto import fleet_pb2_grpc
 
-from fedappeal.flower.superlink import superlink_process as doors
-from fedappeal.flower.superlink.superlink_process import OwnUserInterceptor, OwnUserOnly, grpc_address, is_loopback
+from fedappeal.flower.superlink import doors
+from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, grpc_address, is_loopback
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from flwr.server.superlink.fleet.grpc_rere.fleet_servicer import FleetServicer
 from fedappeal.flower.node.fleet import HOLD_HEADER, LONGEST_HOLD
 from fedappeal.flower.superlink import guarded_fleet
 from fedappeal.flower.superlink.guarded_fleet import LARGEST_REQUEST, GuardedFleet, flower, guard_fleet_api
-from fedappeal.flower.superlink.held_polls import HeldPolls, asked_to_hold
+from fedappeal.flower.superlink.held_grpc import GrpcPolls
+from fedappeal.flower.superlink.held_polls import asked_to_hold
 from fedappeal.system.clock import CLOCK
 
 
@@ -65,7 +66,7 @@ def test_polls_are_held_before_all_and_calls_are_guarded_behind_all(
     guard_fleet_api()
     flower.generic_create_grpc_server(interceptors=before)
     ((outermost, *rest),) = made
-    assert isinstance(outermost, HeldPolls)
+    assert isinstance(outermost, GrpcPolls)
     assert rest == (before or [])
     assert flower.GRPC_MAX_MESSAGE_LENGTH == LARGEST_REQUEST
     run = inspect.getsource(flower._run_fleet_api_grpc_rere)

@@ -1,4 +1,4 @@
-"""What fedappeal.flower.superlink.held_polls relies on: how gRPC ends a call, and how Flower stores a message."""
+"""Held polls over both transports, and what they rely on: how Flower stores a message."""
 
 import threading
 import time
@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto
-from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.proto.node_pb2 import Node
 
 from fedappeal.flower.messages import be_sender, error_reply
-from fedappeal.flower.node.fleet import HOLD_HEADER, Announcement, MessageDropped, NodeForgotten
-from fedappeal.flower.node.fleet_grpc import GrpcFleet
+from fedappeal.flower.node.fleet import Announcement, MessageDropped, NodeForgotten
+from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.objects import Parcel
 from fedappeal.flower.superlink import guarded_fleet, held_polls
 from fedappeal.flower.superlink.guarded_fleet import flower, guard_fleet_api
+from fedappeal.flower.superlink.held_grpc import GrpcPoll
 from fedappeal.flower.superlink.held_polls import HeldPolls
-from tests.flower.conftest import Server, serve
+from tests.flower.conftest import Server, app_of, serve, serve_app, states_of_a_superlink
 
 HOLD = 20.0
 
@@ -36,11 +36,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[HeldPolls]:
     return found
 
 
-@pytest.fixture
-def holding(made: list[HeldPolls]) -> Iterator[Server]:
-    """A Fleet API that holds polls, made by Flower's own function."""
-    guard_fleet_api()
-    yield from serve(run=flower._run_fleet_api_grpc_rere)
+@pytest.fixture(params=["grpc", "http"])
+def holding(request: pytest.FixtureRequest, made: list[HeldPolls]) -> Iterator[Server]:
+    """A Fleet API that holds polls: over gRPC made by Flower's own function, or ours over HTTP."""
+    if request.param == "grpc":
+        guard_fleet_api()
+        yield from serve(run=flower._run_fleet_api_grpc_rere)
+    else:
+        made.append(HeldPolls(most=2))
+        states = states_of_a_superlink()
+        yield from serve_app(app_of(states, made[0]), states)
 
 
 @pytest.fixture
@@ -51,13 +56,13 @@ def polls(holding: Server, made: list[HeldPolls]) -> HeldPolls:
 class Poll:
     """A poll in a thread of its own."""
 
-    def __init__(self, fleet: GrpcFleet, node: int, hold: float = HOLD) -> None:
+    def __init__(self, fleet: FleetApi, node: int, hold: float = HOLD) -> None:
         self.result: Announcement | Exception | None = None
         self.waits, self.seconds = True, 0.0
         self._thread = threading.Thread(target=self._run, args=(fleet, node, hold))
         self._thread.start()
 
-    def _run(self, fleet: GrpcFleet, node: int, hold: float) -> None:
+    def _run(self, fleet: FleetApi, node: int, hold: float) -> None:
         began = time.monotonic()
         try:
             self.result = fleet.pull(node, hold, lambda: self.waits)
@@ -198,21 +203,20 @@ def test_a_node_has_one_poll_and_all_have_a_bounded_number(holding: Server, poll
 
 def test_many_held_polls_take_no_thread_each(holding: Server, polls: HeldPolls) -> None:
     polls._most = 100
+    before = set(threading.enumerate())
     nodes = [holding.node() for _ in range(40)]
-    calls: list[Any] = []
+    waiting: list[Poll] = []
     for fleet, node in nodes:
-        request = PullMessagesRequest(node=Node(node_id=node))
-        assert isinstance(fleet, GrpcFleet)
-        headers = [*fleet._sign(), (HOLD_HEADER, "20")]
-        calls.append(fleet._stub.PullMessages.future(request, metadata=headers))
-        until(lambda: polls.held == len(calls))
-    workers = [each for each in threading.enumerate() if each.name.startswith(("ThreadPoolExecutor", "held-polls"))]
-    assert len(workers) < 20, "the clients' own threads apart"
+        waiting.append(Poll(fleet, node))
+        until(lambda: polls.held == len(waiting))
+    servers = ("ThreadPoolExecutor", "held-polls", "fleet-http")
+    workers = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith(servers)]
+    assert len(workers) < 30, "the clients' own threads apart"
     run_id = holding.start_run()
-    holding.send(message(run_id, nodes[7][1]))
-    assert len(calls[7].result(10).messages_list) == 1
-    for call in calls:
-        call.cancel()
+    sent = holding.send(message(run_id, nodes[7][1]))
+    assert waiting[7].end().object_id == sent
+    for poll in waiting:
+        poll.waits = False
     until(lambda: polls.held == 0)
 
 
@@ -332,22 +336,15 @@ def test_a_message_that_a_replaced_poll_takes_goes_to_the_one_in_its_place(
     first.end()
 
 
-def test_only_calls_of_one_request_and_one_reply_are_held() -> None:
-    details = SimpleNamespace(method="/flwr.proto.Fleet/PullMessages", invocation_metadata=((HOLD_HEADER, "20"),))
-    assert HeldPolls().intercept_service(lambda _: None, details) is None
-    stream = grpc.stream_stream_rpc_method_handler(lambda requests, context: requests)
-    assert HeldPolls().intercept_service(lambda _: stream, details) is stream
-    unary = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
-    assert HeldPolls().intercept_service(lambda _: unary, details) is not unary
-
-
 def test_what_comes_while_a_node_asks_is_asked_for_again() -> None:
     """Of its poll that is held, and of one that has no place yet; of no other node's, and of none that waits."""
     polls = HeldPolls()
 
-    def held(node: int, asking: bool) -> held_polls._Held:
+    def held(node: int, asking: bool) -> GrpcPoll:
         request = PullMessagesRequest(node=Node(node_id=node))
-        return held_polls._Held(lambda *_: None, request, SimpleNamespace(), 0.0, asking)  # type: ignore[arg-type]
+        poll = GrpcPoll(lambda *_: PullMessagesResponse(), 0.0, request, SimpleNamespace())
+        poll.asking = asking
+        return poll
 
     starting, others, waiting, place = held(1, True), held(2, True), held(1, False), held(1, True)
     polls._starting |= {starting, others, waiting}

@@ -15,14 +15,9 @@ from flwr.superlink import extensions, main
 from flwr.superlink.routers.control import middlewares
 
 from fedappeal.flower.superlink import superlink_process
+from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly
 from fedappeal.flower.superlink.superexec import SuperExec
-from fedappeal.flower.superlink.superlink_process import (
-    OfControl,
-    OwnUserInterceptor,
-    OwnUserOnly,
-    Ports,
-    run_superlink,
-)
+from fedappeal.flower.superlink.superlink_process import OfControl, Ports, run_superlink
 from fedappeal.flower.versions import GRPC_FLEET
 from fedappeal.settings.config import ConfigError
 
@@ -91,7 +86,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_the_fleet_port_is_guarded_on_loopback_where_no_key_is_asked_for(options: str, own: bool) -> None:
     ports = Ports.of(options.split())
     assert ports.host == "127.0.0.1"
-    assert ports.fleet_is_own == own
+    assert ports.is_own(ports.fleet) == own
 
 
 def test_a_transport_that_cannot_be_guarded_is_refused() -> None:

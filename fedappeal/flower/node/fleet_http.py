@@ -1,0 +1,240 @@
+"""The Fleet API over HTTP, as Flower 1.40 and later speak it: a POST a call, of protobuf, with signed headers."""
+
+import http.client
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from itertools import islice
+from selectors import EVENT_READ, DefaultSelector
+from types import MappingProxyType
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto import fleet_pb2
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped, unused-ignore]
+
+from fedappeal.flower.node.fleet import HOLD_HEADER, Refused
+from fedappeal.flower.node.fleet_api import (
+    CLOCK_TIMEOUT,
+    LARGEST_OBJECT,
+    LOOK_UP,
+    OBJECT_TIMEOUT,
+    SIDE_BY_SIDE,
+    TIMEOUT,
+    UNKNOWN_NODE,
+    WRONG_TIME,
+    FleetApi,
+)
+from fedappeal.flower.node.signing import Headers, http_headers
+from fedappeal.flower.node.tls import split_address, trusting
+
+MEDIA_TYPE = "application/protobuf"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the Fleet API: its name, its path, and the messages that it takes and gives."""
+
+    name: str
+    path: str
+    request: Any
+    answer: Any
+
+
+def _calls() -> Iterator[Call]:
+    for method in fleet_pb2.DESCRIPTOR.services_by_name["Fleet"].methods:
+        path = re.sub("(?<!^)([A-Z])", r"-\1", method.name).lower()
+        types = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        yield Call(method.name, f"/v1/fleet/{path}", *types)
+
+
+CALLS = MappingProxyType({call.name: call for call in _calls()})
+"""The calls of Flower's own description of the service, by name."""
+
+
+class HttpFleet(FleetApi):
+    """The calls of the Fleet API over HTTP/1.1, on a few connections that are kept open."""
+
+    def __init__(
+        self, address: str, key: ec.EllipticCurvePrivateKey, *, insecure: bool, root_certificates: bytes | None
+    ) -> None:
+        """Prepare the connections; nothing is sent yet.
+
+        Args:
+            address: ``HOST:PORT``.
+            key: the node's private key.
+            insecure: plaintext.
+            root_certificates: CA certificate (PEM) for TLS; None: the system's.
+        """
+        super().__init__(address, key)
+        host, port = split_address(address)
+        self._make: Callable[[], http.client.HTTPConnection] = partial(http.client.HTTPConnection, host, port)
+        if not insecure:
+            context = trusting(root_certificates)
+            self._make = partial(http.client.HTTPSConnection, host, port, context=context)
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._busy: set[http.client.HTTPConnection] = set()
+        self._closed = False
+        self._threads = ThreadPoolExecutor(SIDE_BY_SIDE + 1, "fleet")
+
+    def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
+        """Whether calls pass that are signed with this machine's time plus these seconds."""
+        signed = [self._signer.headers(shift) for shift in shifts]
+        return [answer.result() for answer in [self._submit(self._passes, headers) for headers in signed]]
+
+    def close(self) -> None:
+        """Close the connections, without a word to the SuperLink."""
+        with self._lock:
+            self._closed = True
+            connections = [*self._idle, *self._busy]
+            self._idle.clear()
+        for connection in connections:
+            _hang_up(connection)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _call(self, method: str, request: Any, timeout: float = TIMEOUT) -> Any:
+        return self._exchange(method, request, self._sign(), timeout)
+
+    def _held(self, method: str, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
+        connection = self._take()
+        headers = [*self._sign(), (HOLD_HEADER, f"{hold:g}")]
+        answer = self._submit(self._exchange_on, connection, method, request, headers, TIMEOUT)
+        try:
+            while waits():
+                with suppress(TimeoutError):
+                    return answer.result(LOOK_UP)
+        finally:
+            if not answer.done():
+                _hang_up(connection)
+        return None
+
+    def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
+        coming, answers = iter(requests), list[Any]()
+        while some := list(islice(coming, SIDE_BY_SIDE)):
+            headers = self._sign()
+            calls = [self._submit(self._exchange, method, each, headers, OBJECT_TIMEOUT) for each in some]
+            try:
+                answers += [call.result() for call in calls]
+            finally:
+                for call in calls:
+                    call.cancel()
+        return answers
+
+    def _submit(self, call: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        try:
+            return self._threads.submit(call, *arguments)
+        except RuntimeError:
+            raise self._no_answer() from None
+
+    def _exchange(self, method: str, request: Any, headers: Headers, timeout: float) -> Any:
+        return self._exchange_on(self._take(), method, request, headers, timeout)
+
+    def _exchange_on(
+        self, connection: http.client.HTTPConnection, method: str, request: Any, headers: Headers, timeout: float
+    ) -> Any:
+        call = CALLS[method]
+        status, content = self._post(connection, call.path, request.SerializeToString(), headers, timeout)
+        if status != HTTPStatus.OK:
+            raise self._explain(status, content, headers)
+        try:
+            return call.answer.FromString(content)
+        except DecodeError:
+            raise self._error(HTTPStatus.INTERNAL_SERVER_ERROR, "what came is no answer", "HTTP") from None
+
+    def _post(
+        self, connection: http.client.HTTPConnection, path: str, content: bytes, headers: Headers, timeout: float
+    ) -> tuple[int, bytes]:
+        """Return the status and the content of what a connection answers; it may then be used again."""
+        keep = False
+        try:
+            connection.timeout = timeout
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout)
+            connection.request("POST", path, content, {"content-type": MEDIA_TYPE, **http_headers(headers)})
+            response = connection.getresponse()
+            received = _read(response, time.monotonic() + timeout)
+            keep = response.isclosed()
+            too_large = len(received) > LARGEST_OBJECT
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else response.status, received
+        except (OSError, http.client.HTTPException, ValueError):
+            raise self._no_answer() from None
+        finally:
+            with self._lock:
+                self._busy.discard(connection)
+                keep = keep and not self._closed
+                if keep:
+                    self._idle.append(connection)
+            if not keep:
+                connection.close()
+
+    def _take(self) -> http.client.HTTPConnection:
+        """Return a connection that is open still, or a new one."""
+        with self._lock:
+            if self._closed:
+                raise self._no_answer()
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.sock is None or not _is_readable(connection.sock):
+                    break
+                connection.close()  # ended by the SuperLink meanwhile
+            else:
+                connection = self._make()
+            self._busy.add(connection)
+            return connection
+
+    def _passes(self, headers: Headers) -> bool:
+        """Whether a call that is signed so passes, of a known node or not."""
+        # Refused in any case, and changing nothing; but for another reason, and after the time was looked at.
+        request = fleet_pb2.ActivateNodeRequest(public_key=self._signer.public_key, heartbeat_interval=0.0)
+        path = CALLS["ActivateNode"].path
+        status, _ = self._post(self._take(), path, request.SerializeToString(), headers, CLOCK_TIMEOUT)
+        return status != HTTPStatus.UNAUTHORIZED
+
+    def _no_answer(self) -> Exception:
+        return self._error(HTTPStatus.SERVICE_UNAVAILABLE, "", "")
+
+    def _explain(self, status: int, content: bytes, headers: Headers) -> Exception:
+        if status == HTTPStatus.NOT_FOUND:
+            return Refused(f"what listens at {self.address} is no Fleet API over HTTP: is the port the right one?")
+        text = content.decode(errors="replace")
+        if status == HTTPStatus.UNAUTHORIZED:  # one text for every reason
+            text = UNKNOWN_NODE if self._passes(headers) else WRONG_TIME
+        return self._error(status, text, f"HTTP {status}")
+
+
+def _read(response: http.client.HTTPResponse, until: float) -> bytes:
+    """Read an answer until a time on the monotonic clock, and no more of it than is seen to be too large."""
+    if response.length is None and not response.chunked:
+        raise http.client.IncompleteRead(b"")  # it would end wherever the connection does
+    parts, size = list[bytes](), 0
+    while part := response.read(min(_CHUNK, LARGEST_OBJECT + 1 - size)):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > until:
+            raise TimeoutError
+    if response.length and size <= LARGEST_OBJECT:
+        raise http.client.IncompleteRead(b"")
+    return b"".join(parts)
+
+
+def _is_readable(opened: socket.socket) -> bool:
+    with DefaultSelector() as selector:
+        selector.register(opened, EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    """End a connection, and what waits for its answer in another thread."""
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)

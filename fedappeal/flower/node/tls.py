@@ -1,0 +1,45 @@
+"""Addresses and TLS as a node uses them: what an address names, what listens there, and whom a client trusts."""
+
+import socket
+import ssl
+
+ALPN = "h2"
+"""What TLS calls gRPC's protocol."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``; an IPv6 host may stand in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def speaks_tls(peer: tuple[str, int], timeout: float | None) -> bool:
+    """Whether what listens at a host and port answers by TLS."""
+    try:
+        with socket.create_connection(peer, timeout) as raw, unchecked().wrap_socket(raw):
+            return True
+    except OSError:
+        return False
+
+
+def unchecked() -> ssl.SSLContext:
+    """Return a context that trusts any server: to look at it, sending nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols([ALPN, "http/1.1"])
+    return context
+
+
+def trusting(root_certificates: bytes | None) -> ssl.SSLContext:
+    """Return a context that trusts servers of one CA.
+
+    Args:
+        root_certificates: its certificate (PEM); None: the system's CAs.
+
+    Raises:
+        ssl.SSLError: if it is no certificate.
+    """
+    context = ssl.create_default_context(cadata=root_certificates.decode("ascii") if root_certificates else None)
+    # gRPC is not as strict about a CA's optional extensions as newer Pythons are.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context

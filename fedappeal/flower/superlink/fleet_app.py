@@ -1,0 +1,292 @@
+"""A SuperLink's Fleet API over HTTP, on a port of its own: the same calls, behind the same limits, as over gRPC.
+
+A call's path, headers, answers and errors are those of Flower 1.40 and later, so that its SuperNodes can join.
+Flower's own HTTP server reads a body of any size before it looks at the signature, and serves APIs that run code at
+the same port. Here a request is refused by its headers; a body is read only as far as it may be, a long one of known
+nodes alone; and an idle connection costs no thread: a held poll is an event that one thread's loop waits for.
+"""
+
+import asyncio
+import json
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from logging import ERROR, getLogger
+from typing import Any, NoReturn
+
+import uvicorn
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+from flwr.supercore.error import FlowerError
+from flwr.supercore.error.catalog import API_ERROR_MAP
+from flwr.supercore.logger import FLOWER_LOGGER
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fedappeal.flower.node.fleet import HOLD_HEADER
+from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE, Call
+from fedappeal.flower.node.signing import NotSigned, signed_by
+from fedappeal.flower.superlink.guarded_fleet import LARGEST_REQUEST, GuardedFleet
+from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
+from fedappeal.flower.superlink.superlink_log import MEANINGS, Seldom
+
+SMALL_REQUEST = 64 << 10
+"""Bytes of a request by a key that is not known."""
+MOST_AT_ONCE = 32
+"""Calls of one key at one time."""
+MOST_CONNECTIONS = 8192
+IDLE, LONGEST = 60.0, 600.0
+"""Seconds after which a connection without a request is ended, and one whose request is not over."""
+_SMALL_WITHIN = 30.0
+_LARGEST_HEADERS = 16 << 10
+_WORKERS = 16
+_REFUSED = "Invalid SuperNode authentication"
+_BY_PATH: Mapping[str, Call] = {call.path: call for call in CALLS.values()}
+
+log = Seldom()
+_ERRORS = getLogger("fedappeal.fleet-http")
+_ERRORS.setLevel(ERROR)  # uvicorn warns of every request that is no HTTP
+
+
+class _Context:
+    """What `GuardedFleet` asks of gRPC's context of a call."""
+
+    def __init__(self, headers: Mapping[bytes, bytes]) -> None:
+        self._hold = headers.get(HOLD_HEADER.encode(), b"").decode("latin-1")
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str]]:
+        return ((HOLD_HEADER, self._hold),) if self._hold else ()
+
+    def abort(self, _code: object, details: str) -> NoReturn:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, details)
+
+
+class _HttpPoll(Poll):
+    """A held poll over HTTP: an event of the loop that answers it.
+
+    Args:
+        ask: asks Flower.
+    """
+
+    def __init__(self, node: int, seconds: float, ask: Any, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(node, seconds)
+        self._ask, self._loop = ask, loop
+        self.answered: asyncio.Future[Any] = loop.create_future()
+        self.is_gone = False
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_gone
+
+    def ask(self) -> PullMessagesResponse:
+        answer: PullMessagesResponse = self._ask()
+        return answer
+
+    def answer(self, response: PullMessagesResponse) -> None:
+        self._settle(self.answered.set_result, response)
+
+    def fail(self, error: Exception) -> None:
+        self._settle(self.answered.set_exception, error)
+
+    def _settle(self, settle: Any, what: object) -> None:
+        self._loop.call_soon_threadsafe(lambda: self.answered.done() or settle(what))
+
+
+class FleetApp:
+    """The Fleet API over HTTP (ASGI).
+
+    Args:
+        fleet: its calls.
+        polls: holds polls.
+    """
+
+    def __init__(self, fleet: GuardedFleet, polls: HeldPolls) -> None:
+        self._fleet, self._polls = fleet, polls
+        self._threads = ThreadPoolExecutor(_WORKERS, "fleet-http")
+        self._calls: Counter[bytes] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a call."""
+        closing = {"connection": "close"}  # what was not read of a request is not read afterwards
+        try:
+            answer = await self._answer(scope, receive)
+            response = Response(answer.SerializeToString(), media_type=MEDIA_TYPE)
+        except FlowerError as error:
+            spec = API_ERROR_MAP[error.code]
+            FLOWER_LOGGER.error("[%s][ApiError:%s] %s", scope["path"], error.code, error.message)
+            response = _json(error.to_json(spec.public_message), spec.http_status_code or 500)
+        except HTTPException as error:
+            response = _json({"detail": error.detail}, error.status_code, closing)
+        except ConnectionResetError:
+            return
+        except Exception as error:
+            FLOWER_LOGGER.error("[%s][UnexpectedError:%s] %s", scope["path"], type(error).__name__, error)
+            response = _json({"detail": "Internal server error."}, HTTPStatus.INTERNAL_SERVER_ERROR, closing)
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Any:
+        call, headers = _BY_PATH.get(scope["path"]), dict(scope["headers"])
+        if call is None or scope["method"] != "POST":
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        key = self._signed_by(headers)
+        with self._counted(key):
+            content = await self._read(headers, receive, key)
+            if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != MEDIA_TYPE.encode():
+                raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+            try:
+                request = call.request.FromString(content)
+            except DecodeError:
+                raise HTTPException(HTTPStatus.BAD_REQUEST, "Invalid protobuf payload") from None
+            context = _Context(headers)
+            ask = partial(self._call, call.name, key, request, context)
+            hold = asked_to_hold(context.invocation_metadata())
+            if isinstance(request, PullMessagesRequest) and hold > 0:
+                return await self._hold(request.node.node_id, hold, ask, receive)
+            return await self._in_thread(ask)
+
+    def _signed_by(self, headers: Mapping[bytes, bytes]) -> bytes:
+        try:
+            return signed_by(headers)
+        except NotSigned as error:
+            reason = str(error)
+            log.warn(MEANINGS[reason])
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED) from None
+
+    @contextmanager
+    def _counted(self, key: bytes) -> Iterator[None]:
+        """Count a call of a key while it lasts."""
+        if self._calls[key] >= MOST_AT_ONCE:
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, f"more than {MOST_AT_ONCE} calls at one time")
+        self._calls[key] += 1
+        try:
+            yield
+        finally:
+            self._calls[key] -= 1
+            if not self._calls[key]:
+                del self._calls[key]
+
+    async def _read(self, headers: Mapping[bytes, bytes], receive: Receive, key: bytes) -> bytes:
+        """Read a request's body, as far as its key may send one."""
+        most, within = SMALL_REQUEST, _SMALL_WITHIN
+        said = headers.get(b"content-length")
+        if (said is None or int(said) > most) and await self._in_thread(self._node_of, key) is not None:
+            most, within = LARGEST_REQUEST, LONGEST
+        too_large = HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request of more than {most} bytes")
+        if said is not None and int(said) > most:
+            raise too_large
+        parts, size, more = list[bytes](), 0, True
+        try:
+            async with asyncio.timeout(within):
+                while more:
+                    event = await receive()
+                    if event["type"] == "http.disconnect":
+                        raise ConnectionResetError
+                    parts.append(event["body"])
+                    size, more = size + len(event["body"]), event["more_body"]
+                    if size > most:
+                        raise too_large
+        except TimeoutError:
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from None
+        return b"".join(parts)
+
+    def _node_of(self, key: bytes) -> int | None:
+        node: int | None = self._fleet.state_factory.state().get_node_id_by_public_key(key)
+        return node
+
+    def _call(self, name: str, key: bytes, request: Any, context: _Context) -> Any:
+        """Make a call, in a thread, where it is about the node whose key signed it."""
+        if hasattr(request, "public_key"):
+            is_own = request.public_key == key
+        else:
+            node = request.node.node_id if hasattr(request, "node") else request.node_id
+            is_own = self._node_of(key) == node
+        if not is_own:
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED)
+        return getattr(self._fleet, name)(request, context)
+
+    async def _hold(self, node: int, seconds: float, ask: Any, receive: Receive) -> PullMessagesResponse:
+        """Answer a poll that may be held, without a thread; it ends with its connection."""
+        poll = _HttpPoll(node, seconds, ask, asyncio.get_running_loop())
+        gone: asyncio.Future[Any] = asyncio.ensure_future(receive())  # nothing more can come but the connection's end
+        try:
+            await self._in_thread(self._polls.hold, poll)
+            await asyncio.wait({poll.answered, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if poll.answered.done():
+                answer: PullMessagesResponse = poll.answered.result()
+                return answer
+            raise ConnectionResetError
+        finally:
+            gone.cancel()
+            poll.is_gone = True
+            self._polls.drop(poll)
+
+    async def _in_thread(self, call: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+
+
+def _json(content: Mapping[str, object], status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(content), status, headers, media_type="application/json")
+
+
+class _Connection(H11Protocol):
+    """A connection that is ended where a request does not come, or an answer is not read, in time."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.access_log = False
+        self.logger = _ERRORS
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to look at it."""
+        super().connection_made(transport)
+        self._look(None, self.loop.time())
+
+    def _look(self, doing: object, since: float) -> None:
+        if self not in self.connections:
+            return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        is_idle = is_idle and not self.transport.get_write_buffer_size()
+        if doing != (self.cycle, is_idle):
+            doing, since = (self.cycle, is_idle), self.loop.time()
+        if self.loop.time() - since > (IDLE if is_idle else LONGEST):
+            self.transport.abort()
+        else:
+            self.loop.call_later(IDLE / 4, self._look, doing, since)
+
+
+def serve_http(app: ASGIApp, listener: socket.socket, certificate: str = "", key: str = "") -> uvicorn.Server:
+    """Serve an app in a thread that ends with the process, or with the server that is returned.
+
+    Args:
+        app: `FleetApp`, or what stands before it.
+        listener: where; bound already.
+        certificate: file of the certificate (PEM); empty: plaintext.
+        key: file of its private key.
+    """
+    config = uvicorn.Config(
+        app,
+        http=_Connection,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=int(IDLE),
+        h11_max_incomplete_event_size=_LARGEST_HEADERS,
+        ssl_certfile=certificate or None,
+        ssl_keyfile=key or None,
+    )
+    config.load()  # here, where an error ends the start
+    server = uvicorn.Server(config)
+    threading.Thread(target=server.run, args=([listener],), name="fleet-http", daemon=True).start()
+    return server

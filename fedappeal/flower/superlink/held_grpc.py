@@ -1,0 +1,80 @@
+"""Held polls over gRPC."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import grpc  # type: ignore[import-untyped, unused-ignore]
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+
+from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
+
+_grpc_server: Any = import_module("grpc._server")
+Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
+
+
+class GrpcPoll(Poll):
+    """A held poll over gRPC: gRPC's own call, which no thread waits for."""
+
+    def __init__(
+        self, call: Call, seconds: float, request: PullMessagesRequest, context: grpc.ServicerContext
+    ) -> None:
+        super().__init__(request.node.node_id, seconds)
+        self._call, self._request, self._context = call, request, context
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the call's client waits for the answer."""
+        return bool(self._context.is_active())
+
+    def ask(self) -> PullMessagesResponse:
+        """Ask Flower."""
+        return self._call(self._request, self._context)
+
+    def answer(self, response: PullMessagesResponse) -> None:
+        """End the call."""
+        self._end(response.SerializeToString())
+
+    def fail(self, error: Exception) -> None:
+        """End the call with the status that its context has."""
+        if self._context.code() is None:
+            self._context.set_code(grpc.StatusCode.UNKNOWN)
+        self._end(None)
+
+    def _end(self, content: bytes | None) -> None:
+        # What gRPC's own handlers of unary calls end with. The public way out of a handler that is no longer running
+        # waits for the client to read, and so would let a client that does not read keep a thread.
+        _grpc_server._status(self._context._rpc_event, self._context._state, content)
+
+
+class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
+    """Takes over the polls that may be held; it has to be outermost of a server's interceptors.
+
+    Args:
+        polls: holds them.
+    """
+
+    def __init__(self, polls: HeldPolls) -> None:
+        self._polls = polls
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler | None:
+        """Take over the polls that may be held."""
+        handler = continuation(handler_call_details)
+        polls = handler_call_details.method.endswith("/PullMessages")
+        seconds = asked_to_hold(handler_call_details.invocation_metadata) if polls else 0.0
+        if handler is None or handler.unary_unary is None or seconds <= 0:
+            return handler
+        poll: Any = partial(self._poll, handler.unary_unary, seconds)
+        poll.experimental_non_blocking = True  # gRPC does not wait for it: it may return before the call is answered
+        # One response and the status: the same bytes as a unary call's.
+        return grpc.unary_stream_rpc_method_handler(poll, handler.request_deserializer, None)
+
+    def _poll(self, call: Call, seconds: float, request: PullMessagesRequest, context: Any, _respond: object) -> None:
+        poll = GrpcPoll(call, seconds, request, context)
+        context.add_callback(partial(self._polls.drop, poll))
+        self._polls.hold(poll)

@@ -1,0 +1,182 @@
+"""The Fleet API over HTTP against senders that mean no good; its calls are in test_fleet_api and test_held_polls."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.primitives import asymmetric
+
+from fedappeal.flower.node.fleet import NotConnected
+from fedappeal.flower.node.fleet_api import FleetApi
+from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE
+from fedappeal.flower.node.signing import http_headers
+from fedappeal.flower.superlink import fleet_app
+from fedappeal.flower.superlink.fleet_app import SMALL_REQUEST
+from fedappeal.flower.superlink.guarded_fleet import LARGEST_REQUEST
+from tests.flower.conftest import Server, serve_by
+from tests.flower.superlink.test_held_polls import until
+
+
+@pytest.fixture
+def served() -> Iterator[Server]:
+    yield from serve_by("http")
+
+
+def connect(server: Server) -> socket.socket:
+    host, _, port = server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), 10)
+
+
+def head(call: str, headers: dict[str, str]) -> bytes:
+    lines = [f"POST {CALLS[call].path} HTTP/1.1", "host: x", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def headers_of(fleet: FleetApi, **more: str) -> dict[str, str]:
+    named = {name.replace("_", "-"): value for name, value in more.items()}
+    return {"content-type": MEDIA_TYPE, **http_headers(fleet._sign()), **named}
+
+
+def status(connection: socket.socket) -> int:
+    """Return the status of what a connection answers; 0: it ends without an answer."""
+    try:
+        return int(connection.makefile("rb").readline().split()[1])
+    except (IndexError, ConnectionError):
+        return 0
+
+
+def ask(server: Server, call: str, headers: dict[str, str], body: bytes = b"") -> int:
+    with closing(connect(server)) as connection:
+        connection.sendall(head(call, {"content-length": str(len(body)), **headers}) + body)
+        return status(connection)
+
+
+def register(fleet: FleetApi) -> bytes:
+    return bytes(RegisterNodeFleetRequest(public_key=fleet._signer.public_key).SerializeToString())
+
+
+@pytest.mark.parametrize(("known", "most"), [(False, SMALL_REQUEST), (True, LARGEST_REQUEST)])
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(served: Server, known: bool, most: int) -> None:
+    fleet = served.node()[0] if known else served.fleet()
+    with closing(connect(served)) as connection:
+        connection.sendall(head("PushObject", headers_of(fleet, content_length=str(most + 1))))
+        assert status(connection) == 413, "nothing of it was sent"
+    with closing(connect(served)) as connection:
+        connection.sendall(head("PushObject", headers_of(fleet, transfer_encoding="chunked")))
+        try:
+            for _ in range(most // 2**16 + 2):
+                connection.sendall(b"10000\r\n" + bytes(2**16) + b"\r\n")
+        except ConnectionError:
+            return
+        assert status(connection) in (413, 0)
+
+
+def test_what_is_not_signed_well_is_refused_with_its_body_unread(served: Server) -> None:
+    fleet, other = served.fleet(), served.fleet()
+    signed, others = headers_of(fleet), headers_of(other)
+    name = "flwr-signature"
+    for headers in (
+        {"content-type": MEDIA_TYPE},
+        {**signed, name: others[name]},
+        {**signed, name: "no base64"},
+        {**signed, "flwr-public-key": "AAAA"},
+        {**signed, "flwr-timestamp": "now"},
+        {**signed, "flwr-timestamp": "2020-01-01T00:00:00"},
+        {**headers_of(fleet), **http_headers(fleet._signer.headers(60.0))},
+        {**headers_of(fleet), **http_headers(fleet._signer.headers(-600.0))},
+    ):
+        with closing(connect(served)) as connection:
+            connection.sendall(head("RegisterNode", {**headers, "content-length": str(LARGEST_REQUEST)}))
+            assert status(connection) == 401, headers
+    assert ask(served, "RegisterNode", signed, register(fleet)) == 200
+
+
+def test_a_key_of_another_kind_is_refused(served: Server) -> None:
+    fleet = served.fleet()
+    weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    fleet._signer.public_key = asymmetric.public_key_to_bytes(weak.public_key())  # type: ignore[arg-type]
+    assert ask(served, "RegisterNode", headers_of(fleet), register(fleet)) == 401
+
+
+def test_a_node_speaks_for_itself_alone(served: Server) -> None:
+    fleet, other = served.fleet(), served.fleet()
+    _, node = served.node()
+    for call, request in (
+        ("RegisterNode", RegisterNodeFleetRequest(public_key=other._signer.public_key)),
+        (
+            "ActivateNode",
+            ActivateNodeRequest(public_key=other._signer.public_key, heartbeat_interval=HEARTBEAT_MIN_INTERVAL),
+        ),
+        ("PullMessages", PullMessagesRequest(node=Node(node_id=node))),
+    ):
+        assert ask(served, call, headers_of(fleet), request.SerializeToString()) == 401
+    assert ask(served, "PullMessages", headers_of(fleet, fedappeal_hold="20"), request.SerializeToString()) == 401
+
+
+def test_what_is_no_call_is_refused(served: Server) -> None:
+    fleet, _ = served.node()
+    body = register(fleet)
+    assert ask(served, "RegisterNode", headers_of(fleet, content_type="text/plain"), body) == 415
+    assert ask(served, "RegisterNode", headers_of(fleet), b"\xff\xff") == 400
+    assert ask(served, "RegisterNode", headers_of(fleet), body) == 412, "Flower's own error"
+    for line in (b"GET /v1/fleet/register-node", b"POST /v1/control/start-run", b"POST /docs", b"GET /health"):
+        with closing(connect(served)) as connection:
+            connection.sendall(line + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert status(connection) == 404
+    with closing(connect(served)) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nhost: x\r\n" + b"x: y\r\n" * 10_000)
+        assert status(connection) in (400, 0), "headers are bounded"
+
+
+def test_a_key_has_a_bounded_number_of_calls_at_one_time(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_app, "MOST_AT_ONCE", 2)
+    fleet, node = served.node()
+    slow = [connect(served) for _ in range(2)]
+    for connection in slow:
+        connection.sendall(head("PushObject", headers_of(fleet, content_length="100")))
+    until(lambda: ask(served, "RegisterNode", headers_of(fleet), register(fleet)) == 429)
+    with pytest.raises(NotConnected, match="failed: HTTP 429"):
+        fleet.heartbeat(node, 10.0)
+    assert served.node()[0] is not None, "another key is served"
+    for connection in slow:
+        connection.close()
+    until(lambda: ask(served, "RegisterNode", headers_of(fleet), register(fleet)) == 412)
+
+
+def test_a_slow_sender_and_a_quiet_connection_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_app, "IDLE", 1.0)
+    monkeypatch.setattr(fleet_app, "LONGEST", 2.0)
+    monkeypatch.setattr(fleet_app, "_SMALL_WITHIN", 0.5)
+    for served in serve_by("http"):
+        fleet, _ = served.node()
+        began = time.monotonic()
+        with closing(connect(served)) as quiet, closing(connect(served)) as trickles:
+            trickles.sendall(b"POST / HTTP/1.1\r\n")
+            with closing(connect(served)) as connection:
+                connection.sendall(head("RegisterNode", headers_of(fleet, content_length="100")) + b"x")
+                assert status(connection) == 408
+            with closing(connect(served)) as connection:
+                connection.sendall(
+                    head("PushObject", headers_of(fleet, content_length=str(SMALL_REQUEST + 1))) + b"x"
+                )
+                assert status(connection) in (408, 0)
+            for connection in (quiet, trickles):
+                assert status(connection) == 0
+        assert time.monotonic() - began < 8
+
+
+def test_hundreds_of_idle_connections_take_no_thread_and_keep_no_one_out(served: Server) -> None:
+    before = threading.active_count()
+    idle = [connect(served) for _ in range(300)]
+    fleet, node = served.node()
+    assert fleet.heartbeat(node, 10.0)
+    assert threading.active_count() - before < 20
+    for connection in idle:
+        connection.close()
