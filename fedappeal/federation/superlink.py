@@ -39,13 +39,14 @@ class _PortTaken(SuperLinkError):
 class SuperLink:
     """A SuperLink process on loopback, for this user's processes alone (`fedappeal.federation.own_superlink`).
 
-    The system picks its ports; `fleet_address` and `control_address` (``HOST:PORT``) name them after `start`. It is
-    killed, and its ServerApp with it, when the thread that called `start` has ended.
+    The system picks its ports; `fleet_address` (gRPC), `http_address` and `control_address` (``HOST:PORT``) name them
+    after `start`. It is killed, and its ServerApp with it, when the thread that called `start` has ended.
 
     Args:
         folder: where its log (``superlink.log``) and Flower's files go; made if missing.
         options: of `flower-superlink`; with ``--simulation`` it has no Fleet API. Plaintext is fine on loopback.
         fleet_port: port of the Fleet API; 0: the system picks one.
+        http: whether it serves the Fleet API over HTTP, too.
         environment: further environment of the SuperLink and its ServerApp.
     """
 
@@ -55,11 +56,15 @@ class SuperLink:
         options: Sequence[str] = ("--insecure",),
         fleet_port: int = 0,
         environment: Mapping[str, str] = MappingProxyType({}),
+        *,
+        http: bool = False,
     ) -> None:
         self.folder = folder
         self.log_file = folder / "superlink.log"
         self.fleet_address = ""
         self.control_address = ""
+        self.http_address = ""
+        self._http = http
         self._fleet_port = fleet_port
         self._options = options
         self._environment = environment
@@ -76,7 +81,7 @@ class SuperLink:
     @property
     def stock_address(self) -> str:
         """Where a stock SuperNode of the same Flower connects."""
-        return self.control_address if SUPERNODE_SPEAKS_HTTP else self.fleet_address
+        return (self.http_address or self.control_address) if SUPERNODE_SPEAKS_HTTP else self.fleet_address
 
     @property
     def alive(self) -> bool:
@@ -96,9 +101,11 @@ class SuperLink:
         private_folder(self.folder)
         # A port that was free a moment ago may be taken by the time the process binds it: pick again then.
         for attempt in range(3):
-            fleet, control = _free_ports(2)
+            fleet, control, http = _free_ports(3)
             fleet = self._fleet_port or fleet
             self.fleet_address, self.control_address = f"{_LOOPBACK}:{fleet}", f"{_LOOPBACK}:{control}"
+            if self._http and (attempt or not self.http_address):  # one that is started again keeps its port
+                self.http_address = f"{_LOOPBACK}:{http}"
             with private_log(self.log_file) as log:
                 start = log.tell()
                 self._process = subprocess.Popen(
@@ -155,6 +162,8 @@ class SuperLink:
         command += ["--disable-runtime-dependency-installation", "--host", _LOOPBACK, "--port", str(control)]
         if _SIMULATION not in self._options:
             command += ["--fleet-api-address", f"{_LOOPBACK}:{fleet}"]
+        if self.http_address:
+            command += ["--fleet-http-address", self.http_address]
         return [*command, *self._options]
 
     def _env(self) -> dict[str, str]:
@@ -187,10 +196,8 @@ class SuperLink:
 
     def _check_listeners(self) -> None:
         """Check that the ports are this user's: another may have taken one while the SuperLink started."""
-        addresses = (
-            [self.control_address] if _SIMULATION in self._options else [self.control_address, self.fleet_address]
-        )
-        for address in addresses:
+        fleet = "" if _SIMULATION in self._options else self.fleet_address
+        for address in filter(None, (self.control_address, fleet, self.http_address)):
             host, _, port = address.rpartition(":")
             if self._guarded and (uid := listener_of((host, int(port)))) != os.geteuid():
                 raise _PortTaken(f"the port {address} is in use by user {uid}")

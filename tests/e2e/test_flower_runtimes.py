@@ -1,11 +1,13 @@
 """The same apps under Flower's own runtimes: stock SuperNodes, and the simulation runtime."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +22,8 @@ from fedappeal.settings.config import RunConfig
 from tests.docs.pages import write_files
 from tests.e2e.conftest import BIN, ROOT, Marked, each
 from tests.warm import warm_superlinks
+from tests.federation.conftest import Federation
+from tests.federation.test_remote import server_app, wait_until, waiting
 
 pytestmark = pytest.mark.e2e
 
@@ -42,7 +46,7 @@ class Nodes:
     """Clients of one run, stock SuperNodes and long-lived ones, each of the Flower that lies beside its program."""
 
     def __init__(self, marked: Marked, folder: Path, number: int) -> None:
-        self._marked, self._folder, self._number = marked, folder, number
+        self._marked, self._folder, self.number = marked, folder, number
         self._ours: list[subprocess.Popen[bytes]] = []
         self._stock: list[subprocess.Popen[bytes]] = []
 
@@ -63,12 +67,12 @@ class Nodes:
         self._ours.append(self._start(programs, *words, "--state-dir", str(self._folder / f"state{partition}")))
 
     def join_stock(self, programs: Path, address: str) -> None:
-        config = f"partition-id={len(self.all)} num-partitions={self._number}"
+        config = f"partition-id={len(self.all)} num-partitions={self.number}"
         words = ["flower-supernode", "--insecure", "--superlink", address, "--host", "127.0.0.1"]
         self._stock.append(self._start(programs, *words, "--port", str(free_port()), "--node-config", config))
 
     def end(self) -> None:
-        assert [node.poll() for node in self.all] == [None] * self._number
+        assert [node.poll() for node in self.all] == [None] * self.number
         # A stock SuperNode may leave its executor behind for a while; the executor may end by itself at any moment.
         executors = [child for node in self._stock for child in psutil.Process(node.pid).children(recursive=True)]
         for node in self.all:
@@ -132,8 +136,54 @@ def test_stock_supernodes_and_long_lived_clients_in_one_run(
         assert "goodwill: 1 of 1 round spent" in (tmp_path / f"node{k}.log").read_text()
 
 
+@pytest.mark.skipif(not SUPERNODE_SPEAKS_HTTP, reason="stock SuperNodes speak HTTP from 1.40 on")
 @pytest.mark.parametrize("programs", PROGRAMS)
-def test_long_lived_clients_join_a_stock_superlink(marked: Marked, tmp_path: Path, programs: list[Path]) -> None:
+def test_all_clients_over_http(marked: Marked, tmp_path: Path, programs: list[Path]) -> None:
+    """Stock SuperNodes and clients of either version at the port that serves the Fleet API over HTTP alone."""
+    with SuperLink(tmp_path / "superlink", environment={"FEDAPPEAL_TEST_MARK": marked.mark}, http=True) as superlink:
+        nodes = Nodes(marked, tmp_path, len(programs) + 1)
+        for folder in programs:
+            nodes.join(folder, superlink.http_address)
+        nodes.join_stock(BIN, superlink.http_address)
+        run_to_its_end(superlink.control_address, settings(tmp_path / "run", nodes.number), nodes)
+    check_rounds(tmp_path / "run", nodes.number)
+
+
+def test_over_http_with_keys_each_part_is_killed_and_the_run_resumed(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, http=True)
+    folder, log = tmp_path / "run", tmp_path / "log"
+    try:
+        federation.superlink.start()
+        assert federation.register("0", "1").code == 0
+        clients = [federation.client(number) for number in range(2)]
+        submit = waiting(federation, log, "--rounds", "500", "--strategy", "fedavg", "--out", str(folder))
+
+        def history() -> list[dict[str, Any]]:
+            return list(Record(folder).history)
+
+        wait_until(history, 120)
+        clients[0].end(signal.SIGKILL)
+        federation.client(0).wait_for("connected to")
+        rounds = len(history())
+        wait_until(lambda: 2 in [line["joined"] for line in history()[rounds + 1 :]])
+        server_app(federation).send_signal(signal.SIGKILL)
+        assert submit.wait(30) == 1
+        os.kill(federation.superlink.pid, signal.SIGKILL)
+        federation.superlink.start()
+        more = len(history()) + 3
+        done = federation.fedappeal("resume", str(folder), "--rounds", str(more))
+    finally:
+        federation.end()
+    assert done.code == 0, done.out + done.err
+    assert [line["round"] for line in history()] == list(range(1, more + 1))
+    assert [line["joined"] for line in history()[-3:]] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("transport", ["grpc", *(["http"] if SUPERNODE_SPEAKS_HTTP else [])])
+@pytest.mark.parametrize("programs", PROGRAMS)
+def test_long_lived_clients_join_a_stock_superlink(
+    marked: Marked, tmp_path: Path, programs: list[Path], transport: str
+) -> None:
     port = str(free_port())
     fleet, control = f"127.0.0.1:{free_port()}", f"127.0.0.1:{port}"
     superlink = marked.start(
@@ -149,7 +199,7 @@ def test_long_lived_clients_join_a_stock_superlink(marked: Marked, tmp_path: Pat
         time.sleep(0.1)
     nodes = Nodes(marked, tmp_path, len(programs))
     for folder in programs:
-        nodes.join(folder, fleet)
+        nodes.join(folder, fleet if transport == "grpc" else control)
     run_to_its_end(control, settings(tmp_path / "run", len(programs)), nodes)
     superlink.terminate()
     superlink.wait(20)

@@ -72,7 +72,7 @@ class Federation:
         superlink: the SuperLink; its Fleet port stays the same when it is started again.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, *, http: bool = False) -> None:
         self.folder = folder
         self.environment = {**ENVIRONMENT, **(environment or {})}
         self.certs = folder / "certs"
@@ -85,6 +85,7 @@ class Federation:
             [*TLS(self.certs).options, "--database", str(folder / "state.db")],
             fleet_port=port,
             environment=dict(environment or {}),
+            http=http,
         )
         self._clients: list[Client] = []
 
@@ -118,7 +119,7 @@ class Federation:
         state = self.folder / "clients" / str(number)
         state.mkdir(parents=True, exist_ok=True)
         given = {
-            "--superlink": self.superlink.fleet_address,
+            "--superlink": self.superlink.http_address or self.superlink.fleet_address,
             "--root-certificates": str(self.certs / "ca.crt"),
             "--key": str(self.key(key or str(number))),
             "--partition-id": str(number),
