@@ -21,9 +21,9 @@ from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from tests.docs.pages import write_files
 from tests.e2e.conftest import BIN, ROOT, Marked, each
-from tests.warm import warm_superlinks
 from tests.federation.conftest import Federation
 from tests.federation.test_remote import server_app, wait_until, waiting
+from tests.warm import warm_superlinks
 
 pytestmark = pytest.mark.e2e
 

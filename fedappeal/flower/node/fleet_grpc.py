@@ -12,18 +12,8 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
 
+from fedappeal.flower.node import fleet_api as api
 from fedappeal.flower.node.fleet import HOLD_HEADER
-from fedappeal.flower.node.fleet_api import (
-    CLOCK_TIMEOUT,
-    LARGEST_OBJECT,
-    LOOK_UP,
-    NO_ANSWER,
-    OBJECT_TIMEOUT,
-    SIDE_BY_SIDE,
-    TIMEOUT,
-    WRONG_TIME,
-    FleetApi,
-)
 
 _STATUS = {
     grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
@@ -37,7 +27,7 @@ _STATUS = {
 """gRPC's codes as HTTP's; another one is an error of the SuperLink's."""
 _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", LARGEST_OBJECT),
+    ("grpc.max_receive_message_length", api.LARGEST_OBJECT),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 3000),
     ("grpc.use_local_subchannel_pool", 1),
@@ -52,7 +42,7 @@ def answers_greeting(answer: bytes) -> bool:
     return len(answer) >= 4 and answer[3] == 4  # its first frame is SETTINGS, type 4
 
 
-class GrpcFleet(FleetApi):
+class GrpcFleet(api.FleetApi):
     """The calls of the Fleet API over a gRPC channel, with Flower's `FleetStub`."""
 
     def __init__(
@@ -79,19 +69,19 @@ class GrpcFleet(FleetApi):
         # By no node, which is refused as well, but for another reason and after the time was looked at.
         request = PullMessagesRequest(node=Node(node_id=0))
         calls = [
-            self._stub.PullMessages.future(request, timeout=CLOCK_TIMEOUT, metadata=self._signer.headers(shift))
+            self._stub.PullMessages.future(request, timeout=api.CLOCK_TIMEOUT, metadata=self._signer.headers(shift))
             for shift in shifts
         ]
         for call in calls:
-            if _STATUS.get(call.code()) in NO_ANSWER:
+            if _STATUS.get(call.code()) in api.NO_ANSWER:
                 raise self._explain(call)
-        return [WRONG_TIME not in str(call.details()) for call in calls]
+        return [api.WRONG_TIME not in str(call.details()) for call in calls]
 
     def close(self) -> None:
         """Close the channel, without a word to the SuperLink."""
         self._channel.close()
 
-    def _call(self, method: str, request: Any, timeout: float = TIMEOUT) -> Any:
+    def _call(self, method: str, request: Any, timeout: float = api.TIMEOUT) -> Any:
         try:
             return getattr(self._stub, method)(request, timeout=timeout, metadata=self._sign())
         except grpc.RpcError as error:
@@ -99,11 +89,11 @@ class GrpcFleet(FleetApi):
 
     def _held(self, method: str, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
         headers = [*self._sign(), (HOLD_HEADER, f"{hold:g}")]
-        call = getattr(self._stub, method).future(request, timeout=TIMEOUT, metadata=headers)
+        call = getattr(self._stub, method).future(request, timeout=api.TIMEOUT, metadata=headers)
         try:
             while waits():
                 with contextlib.suppress(grpc.FutureTimeoutError):
-                    return call.result(LOOK_UP)
+                    return call.result(api.LOOK_UP)
         except grpc.RpcError as error:
             raise self._explain(error) from None
         finally:
@@ -112,8 +102,8 @@ class GrpcFleet(FleetApi):
 
     def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
         coming, answers, make = iter(requests), list[Any](), getattr(self._stub, method).future
-        while some := list(islice(coming, SIDE_BY_SIDE)):
-            calls = [make(request, timeout=OBJECT_TIMEOUT, metadata=self._sign()) for request in some]
+        while some := list(islice(coming, api.SIDE_BY_SIDE)):
+            calls = [make(request, timeout=api.OBJECT_TIMEOUT, metadata=self._sign()) for request in some]
             try:
                 answers += [call.result() for call in calls]
             except grpc.RpcError as error:

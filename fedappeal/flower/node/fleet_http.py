@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,18 +21,8 @@ from flwr.proto import fleet_pb2
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped, unused-ignore]
 
+from fedappeal.flower.node import fleet_api as api
 from fedappeal.flower.node.fleet import HOLD_HEADER, Refused
-from fedappeal.flower.node.fleet_api import (
-    CLOCK_TIMEOUT,
-    LARGEST_OBJECT,
-    LOOK_UP,
-    OBJECT_TIMEOUT,
-    SIDE_BY_SIDE,
-    TIMEOUT,
-    UNKNOWN_NODE,
-    WRONG_TIME,
-    FleetApi,
-)
 from fedappeal.flower.node.signing import Headers, http_headers
 from fedappeal.flower.node.tls import split_address, trusting
 
@@ -61,7 +51,7 @@ CALLS = MappingProxyType({call.name: call for call in _calls()})
 """The calls of Flower's own description of the service, by name."""
 
 
-class HttpFleet(FleetApi):
+class HttpFleet(api.FleetApi):
     """The calls of the Fleet API over HTTP/1.1, on a few connections that are kept open."""
 
     def __init__(
@@ -85,12 +75,12 @@ class HttpFleet(FleetApi):
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: set[http.client.HTTPConnection] = set()
         self._closed = False
-        self._threads = ThreadPoolExecutor(SIDE_BY_SIDE + 1, "fleet")
+        self._threads = ThreadPoolExecutor(api.SIDE_BY_SIDE + 1, "fleet")
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
         """Whether calls pass that are signed with this machine's time plus these seconds."""
         signed = [self._signer.headers(shift) for shift in shifts]
-        return [answer.result() for answer in [self._submit(self._passes, headers) for headers in signed]]
+        return [answer.result() for answer in [self._threads.submit(self._passes, headers) for headers in signed]]
 
     def close(self) -> None:
         """Close the connections, without a word to the SuperLink."""
@@ -100,19 +90,18 @@ class HttpFleet(FleetApi):
             self._idle.clear()
         for connection in connections:
             _hang_up(connection)
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _call(self, method: str, request: Any, timeout: float = TIMEOUT) -> Any:
+    def _call(self, method: str, request: Any, timeout: float = api.TIMEOUT) -> Any:
         return self._exchange(method, request, self._sign(), timeout)
 
     def _held(self, method: str, request: Any, hold: float, waits: Callable[[], bool]) -> Any | None:
         connection = self._take()
         headers = [*self._sign(), (HOLD_HEADER, f"{hold:g}")]
-        answer = self._submit(self._exchange_on, connection, method, request, headers, TIMEOUT)
+        answer = self._threads.submit(self._exchange, method, request, headers, api.TIMEOUT, connection)
         try:
             while waits():
                 with suppress(TimeoutError):
-                    return answer.result(LOOK_UP)
+                    return answer.result(api.LOOK_UP)
         finally:
             if not answer.done():
                 _hang_up(connection)
@@ -120,9 +109,9 @@ class HttpFleet(FleetApi):
 
     def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
         coming, answers = iter(requests), list[Any]()
-        while some := list(islice(coming, SIDE_BY_SIDE)):
+        while some := list(islice(coming, api.SIDE_BY_SIDE)):
             headers = self._sign()
-            calls = [self._submit(self._exchange, method, each, headers, OBJECT_TIMEOUT) for each in some]
+            calls = [self._threads.submit(self._exchange, method, each, headers, api.OBJECT_TIMEOUT) for each in some]
             try:
                 answers += [call.result() for call in calls]
             finally:
@@ -130,19 +119,16 @@ class HttpFleet(FleetApi):
                     call.cancel()
         return answers
 
-    def _submit(self, call: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        try:
-            return self._threads.submit(call, *arguments)
-        except RuntimeError:
-            raise self._no_answer() from None
-
-    def _exchange(self, method: str, request: Any, headers: Headers, timeout: float) -> Any:
-        return self._exchange_on(self._take(), method, request, headers, timeout)
-
-    def _exchange_on(
-        self, connection: http.client.HTTPConnection, method: str, request: Any, headers: Headers, timeout: float
+    def _exchange(
+        self,
+        method: str,
+        request: Any,
+        headers: Headers,
+        timeout: float,
+        connection: http.client.HTTPConnection | None = None,
     ) -> Any:
         call = CALLS[method]
+        connection = connection or self._take()
         status, content = self._post(connection, call.path, request.SerializeToString(), headers, timeout)
         if status != HTTPStatus.OK:
             raise self._explain(status, content, headers)
@@ -164,7 +150,7 @@ class HttpFleet(FleetApi):
             response = connection.getresponse()
             received = _read(response, time.monotonic() + timeout)
             keep = response.isclosed()
-            too_large = len(received) > LARGEST_OBJECT
+            too_large = len(received) > api.LARGEST_OBJECT
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else response.status, received
         except (OSError, http.client.HTTPException, ValueError):
             raise self._no_answer() from None
@@ -196,8 +182,8 @@ class HttpFleet(FleetApi):
         """Whether a call that is signed so passes, of a known node or not."""
         # Refused in any case, and changing nothing; but for another reason, and after the time was looked at.
         request = fleet_pb2.ActivateNodeRequest(public_key=self._signer.public_key, heartbeat_interval=0.0)
-        path = CALLS["ActivateNode"].path
-        status, _ = self._post(self._take(), path, request.SerializeToString(), headers, CLOCK_TIMEOUT)
+        content = request.SerializeToString()
+        status, _ = self._post(self._take(), CALLS["ActivateNode"].path, content, headers, api.CLOCK_TIMEOUT)
         return status != HTTPStatus.UNAUTHORIZED
 
     def _no_answer(self) -> Exception:
@@ -208,7 +194,7 @@ class HttpFleet(FleetApi):
             return Refused(f"what listens at {self.address} is no Fleet API over HTTP: is the port the right one?")
         text = content.decode(errors="replace")
         if status == HTTPStatus.UNAUTHORIZED:  # one text for every reason
-            text = UNKNOWN_NODE if self._passes(headers) else WRONG_TIME
+            text = api.UNKNOWN_NODE if self._passes(headers) else api.WRONG_TIME
         return self._error(status, text, f"HTTP {status}")
 
 
@@ -217,12 +203,12 @@ def _read(response: http.client.HTTPResponse, until: float) -> bytes:
     if response.length is None and not response.chunked:
         raise http.client.IncompleteRead(b"")  # it would end wherever the connection does
     parts, size = list[bytes](), 0
-    while part := response.read(min(_CHUNK, LARGEST_OBJECT + 1 - size)):
+    while part := response.read(min(_CHUNK, api.LARGEST_OBJECT + 1 - size)):
         parts.append(part)
         size += len(part)
         if time.monotonic() > until:
             raise TimeoutError
-    if response.length and size <= LARGEST_OBJECT:
+    if response.length and size <= api.LARGEST_OBJECT:
         raise http.client.IncompleteRead(b"")
     return b"".join(parts)
 

@@ -7,9 +7,9 @@ nodes alone; and an idle connection costs no thread: a held poll is an event tha
 """
 
 import asyncio
-import json
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ from flwr.supercore.error.catalog import API_ERROR_MAP
 from flwr.supercore.logger import FLOWER_LOGGER
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -68,37 +68,6 @@ class _Context:
         raise HTTPException(HTTPStatus.BAD_REQUEST, details)
 
 
-class _HttpPoll(Poll):
-    """A held poll over HTTP: an event of the loop that answers it.
-
-    Args:
-        ask: asks Flower.
-    """
-
-    def __init__(self, node: int, seconds: float, ask: Any, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(node, seconds)
-        self._ask, self._loop = ask, loop
-        self.answered: asyncio.Future[Any] = loop.create_future()
-        self.is_gone = False
-
-    @property
-    def is_open(self) -> bool:
-        return not self.is_gone
-
-    def ask(self) -> PullMessagesResponse:
-        answer: PullMessagesResponse = self._ask()
-        return answer
-
-    def answer(self, response: PullMessagesResponse) -> None:
-        self._settle(self.answered.set_result, response)
-
-    def fail(self, error: Exception) -> None:
-        self._settle(self.answered.set_exception, error)
-
-    def _settle(self, settle: Any, what: object) -> None:
-        self._loop.call_soon_threadsafe(lambda: self.answered.done() or settle(what))
-
-
 class FleetApp:
     """The Fleet API over HTTP (ASGI).
 
@@ -121,21 +90,25 @@ class FleetApp:
         except FlowerError as error:
             spec = API_ERROR_MAP[error.code]
             FLOWER_LOGGER.error("[%s][ApiError:%s] %s", scope["path"], error.code, error.message)
-            response = _json(error.to_json(spec.public_message), spec.http_status_code or 500)
+            response = JSONResponse(error.to_json(spec.public_message), spec.http_status_code or 500)
         except HTTPException as error:
-            response = _json({"detail": error.detail}, error.status_code, closing)
+            response = JSONResponse({"detail": error.detail}, error.status_code, closing)
         except ConnectionResetError:
             return
         except Exception as error:
             FLOWER_LOGGER.error("[%s][UnexpectedError:%s] %s", scope["path"], type(error).__name__, error)
-            response = _json({"detail": "Internal server error."}, HTTPStatus.INTERNAL_SERVER_ERROR, closing)
+            response = JSONResponse({"detail": "Internal server error."}, HTTPStatus.INTERNAL_SERVER_ERROR, closing)
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Any:
         call, headers = _BY_PATH.get(scope["path"]), dict(scope["headers"])
         if call is None or scope["method"] != "POST":
             raise HTTPException(HTTPStatus.NOT_FOUND)
-        key = self._signed_by(headers)
+        try:
+            key = signed_by(headers)
+        except NotSigned as error:
+            log.warn(MEANINGS[str(error)])
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED) from None
         with self._counted(key):
             content = await self._read(headers, receive, key)
             if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != MEDIA_TYPE.encode():
@@ -150,14 +123,6 @@ class FleetApp:
             if isinstance(request, PullMessagesRequest) and hold > 0:
                 return await self._hold(request.node.node_id, hold, ask, receive)
             return await self._in_thread(ask)
-
-    def _signed_by(self, headers: Mapping[bytes, bytes]) -> bytes:
-        try:
-            return signed_by(headers)
-        except NotSigned as error:
-            reason = str(error)
-            log.warn(MEANINGS[reason])
-            raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED) from None
 
     @contextmanager
     def _counted(self, key: bytes) -> Iterator[None]:
@@ -213,26 +178,28 @@ class FleetApp:
 
     async def _hold(self, node: int, seconds: float, ask: Any, receive: Receive) -> PullMessagesResponse:
         """Answer a poll that may be held, without a thread; it ends with its connection."""
-        poll = _HttpPoll(node, seconds, ask, asyncio.get_running_loop())
-        gone: asyncio.Future[Any] = asyncio.ensure_future(receive())  # nothing more can come but the connection's end
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[PullMessagesResponse | Exception] = loop.create_future()
+        gone = asyncio.ensure_future(receive())  # nothing more can come but the connection's end
+        first: set[asyncio.Future[Any]] = {answered, gone}
+
+        def end(outcome: PullMessagesResponse | Exception) -> None:
+            loop.call_soon_threadsafe(lambda: None if answered.done() else answered.set_result(outcome))
+
+        poll = Poll(node, time.monotonic() + seconds, ask, end, lambda: not gone.done())
         try:
             await self._in_thread(self._polls.hold, poll)
-            await asyncio.wait({poll.answered, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if poll.answered.done():
-                answer: PullMessagesResponse = poll.answered.result()
-                return answer
-            raise ConnectionResetError
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
-            poll.is_gone = True
             self._polls.drop(poll)
+        outcome = answered.result() if answered.done() else ConnectionResetError()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def _in_thread(self, call: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
-
-
-def _json(content: Mapping[str, object], status: int, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json.dumps(content), status, headers, media_type="application/json")
 
 
 class _Connection(H11Protocol):

@@ -239,7 +239,7 @@ def _is_over(handed: PullMessagesResponse) -> bool:
     return bool(CLOCK.now() >= about.created_at + about.ttl)
 
 
-def guard_fleet_api(serve_too: Callable[[GuardedFleet, HeldPolls], None] = lambda *_: None) -> None:
+def guard_fleet_api(serve_too: Callable[[GuardedFleet, HeldPolls], None] | None = None) -> None:
     """Bound the nodes of the SuperLink that this process will be, and hold their polls.
 
     Args:
@@ -249,7 +249,8 @@ def guard_fleet_api(serve_too: Callable[[GuardedFleet, HeldPolls], None] = lambd
 
     def make(**named: Any) -> GuardedFleet:
         fleet = GuardedFleet(polls, **named)
-        serve_too(fleet, polls)
+        if serve_too:
+            serve_too(fleet, polls)
         return fleet
 
     def outermost(*args: Any, interceptors: list[grpc.ServerInterceptor] | None = None, **named: Any) -> grpc.Server:

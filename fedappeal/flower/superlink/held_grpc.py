@@ -1,5 +1,6 @@
 """Held polls over gRPC."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -12,40 +13,6 @@ from fedappeal.flower.superlink.held_polls import HeldPolls, Poll, asked_to_hold
 
 _grpc_server: Any = import_module("grpc._server")
 Call = Callable[[PullMessagesRequest, grpc.ServicerContext], PullMessagesResponse]
-
-
-class GrpcPoll(Poll):
-    """A held poll over gRPC: gRPC's own call, which no thread waits for."""
-
-    def __init__(
-        self, call: Call, seconds: float, request: PullMessagesRequest, context: grpc.ServicerContext
-    ) -> None:
-        super().__init__(request.node.node_id, seconds)
-        self._call, self._request, self._context = call, request, context
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the call's client waits for the answer."""
-        return bool(self._context.is_active())
-
-    def ask(self) -> PullMessagesResponse:
-        """Ask Flower."""
-        return self._call(self._request, self._context)
-
-    def answer(self, response: PullMessagesResponse) -> None:
-        """End the call."""
-        self._end(response.SerializeToString())
-
-    def fail(self, error: Exception) -> None:
-        """End the call with the status that its context has."""
-        if self._context.code() is None:
-            self._context.set_code(grpc.StatusCode.UNKNOWN)
-        self._end(None)
-
-    def _end(self, content: bytes | None) -> None:
-        # What gRPC's own handlers of unary calls end with. The public way out of a handler that is no longer running
-        # waits for the client to read, and so would let a client that does not read keep a thread.
-        _grpc_server._status(self._context._rpc_event, self._context._state, content)
 
 
 class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
@@ -75,6 +42,17 @@ class GrpcPolls(grpc.ServerInterceptor):  # type: ignore[misc, unused-ignore]
         return grpc.unary_stream_rpc_method_handler(poll, handler.request_deserializer, None)
 
     def _poll(self, call: Call, seconds: float, request: PullMessagesRequest, context: Any, _respond: object) -> None:
-        poll = GrpcPoll(call, seconds, request, context)
+        ask, end = partial(call, request, context), partial(_end, context)
+        poll = Poll(request.node.node_id, time.monotonic() + seconds, ask, end, context.is_active)
         context.add_callback(partial(self._polls.drop, poll))
         self._polls.hold(poll)
+
+
+def _end(context: Any, outcome: PullMessagesResponse | Exception) -> None:
+    """End a call, with an answer or with the status that its context has."""
+    if isinstance(outcome, Exception) and context.code() is None:
+        context.set_code(grpc.StatusCode.UNKNOWN)
+    content = None if isinstance(outcome, Exception) else outcome.SerializeToString()
+    # What gRPC's own handlers of unary calls end with. The public way out of a handler that is no longer running
+    # waits for the client to read, and so would let a client that does not read keep a thread.
+    _grpc_server._status(context._rpc_event, context._state, content)

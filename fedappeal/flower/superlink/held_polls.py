@@ -13,10 +13,10 @@ has one held poll, and all together have `MOST_HELD`; above that polls are answe
 import contextlib
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flwr.proto.fleet_pb2 import PullMessagesResponse
@@ -45,39 +45,27 @@ class _Coming(NamedTuple):
     until: float
 
 
-class Poll(ABC):
+@dataclass(eq=False)
+class Poll:
     """A poll that is not answered yet.
 
-    Args:
-        node: whose it is.
-        seconds: for which it may be held.
-
     Attributes:
+        node: whose it is.
         until: when it is answered in any case, on the monotonic clock.
+        ask: asks Flower on its behalf; raises what stands before Flower's code where that refuses the node.
+        end: answers it, with Flower's answer or with what asking raised.
+        is_open: returns whether its client waits for the answer.
         asking: whether Flower is being asked on its behalf now.
         again: whether a message has come meanwhile.
     """
 
-    def __init__(self, node: int, seconds: float) -> None:
-        self.node, self.until = node, time.monotonic() + seconds
-        self.asking, self.again = True, False
-
-    @property
-    @abstractmethod
-    def is_open(self) -> bool:
-        """Whether its client waits for the answer."""
-
-    @abstractmethod
-    def ask(self) -> PullMessagesResponse:
-        """Ask Flower on its behalf; raises what stands before Flower's code where that refuses the node."""
-
-    @abstractmethod
-    def answer(self, response: PullMessagesResponse) -> None:
-        """Answer it."""
-
-    @abstractmethod
-    def fail(self, error: Exception) -> None:
-        """Answer it with what asking raised."""
+    node: int
+    until: float
+    ask: Callable[[], PullMessagesResponse]
+    end: Callable[[PullMessagesResponse | Exception], None]
+    is_open: Callable[[], bool]
+    asking: bool = True
+    again: bool = False
 
 
 class HeldPolls:
@@ -207,8 +195,8 @@ class HeldPolls:
             with self._lock:
                 self._starting.discard(poll)
         if before is not None and not before.asking:
-            before.answer(PullMessagesResponse())
-        if not poll.is_open:
+            before.end(PullMessagesResponse())
+        if not poll.is_open():
             self.drop(poll)  # its client is gone already
         self._settle_or_drop(poll, answer)
 
@@ -238,7 +226,7 @@ class HeldPolls:
                 if over and mine:
                     del self._held[held.node]
             if over:
-                held.answer(answer)
+                held.end(answer)
                 if answer.messages_list and not mine:
                     # The call may be dead, and the poll in its place was told that there is nothing.
                     self._wake(held.node)
@@ -247,13 +235,13 @@ class HeldPolls:
 
     def _ask_again(self, held: Poll) -> None:
         try:
-            if held.is_open:
+            if held.is_open():
                 self._settle_or_drop(held, held.ask())
             else:
                 self.drop(held)
         except Exception as error:  # refused by what stands before Flower's code, or failed there
             self.drop(held)
-            held.fail(error)
+            held.end(error)
 
     def _expire(self) -> None:
         while True:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +32,7 @@ from fedappeal.flower.node.tls import split_address
 from fedappeal.flower.processes import replace_name
 from fedappeal.flower.superlink.doors import OwnUserInterceptor, OwnUserOnly, is_loopback
 from fedappeal.flower.superlink.fleet_app import FleetApp, serve_http
-from fedappeal.flower.superlink.guarded_fleet import GuardedFleet, guard_fleet_api
-from fedappeal.flower.superlink.held_polls import HeldPolls
+from fedappeal.flower.superlink.guarded_fleet import guard_fleet_api
 from fedappeal.flower.superlink.spared_sql import spare_superlink
 from fedappeal.flower.superlink.superexec import SuperExec
 from fedappeal.flower.versions import serve_fleet_by_grpc
@@ -81,7 +80,7 @@ class Ports:
         control: ``HOST:PORT`` of the Control API.
         ca: the file of its CA certificate; empty: plaintext.
         http: ``HOST:PORT`` of the Fleet API over HTTP; empty: it is served over gRPC alone.
-        certificate, certificate_key: the files of its certificate and private key; empty: plaintext.
+        tls: the files of its certificate and private key; empty: plaintext.
         for_flower: the options without those that are not Flower's.
     """
 
@@ -91,8 +90,7 @@ class Ports:
     control: str = ""
     ca: str = ""
     http: str = ""
-    certificate: str = ""
-    certificate_key: str = ""
+    tls: tuple[str, ...] = ()
     for_flower: tuple[str, ...] = ()
 
     @classmethod
@@ -116,38 +114,29 @@ class Ports:
         fleet = "" if options.simulation else options.fleet_api_address or FLEET_API_GRPC_RERE_DEFAULT_ADDRESS
         host = f"[{options.host}]" if ":" in options.host else options.host
         files = options.ssl_ca_certfile, options.ssl_certfile, options.ssl_keyfile
-        ca, certificate, key = ("" if options.insecure else name or "" for name in files)
+        ca, *tls = ("" if options.insecure else name or "" for name in files)
         if own.fleet_http_address and options.simulation:
             raise ConfigError(f"{FLEET_HTTP[2:]} is not allowed with simulation, which has no Fleet API")
-        return cls(
-            options.host,
-            fleet,
-            options.enable_supernode_auth,
-            f"{host}:{options.port}",
-            ca,
-            own.fleet_http_address,
-            certificate,
-            key,
-            tuple(for_flower),
-        )
+        seen = options.host, fleet, options.enable_supernode_auth, f"{host}:{options.port}", ca
+        return cls(*seen, own.fleet_http_address, tuple(tls), tuple(for_flower))
 
     def is_own(self, fleet: str) -> bool:
         """Whether a port of the Fleet API is for one user too: on loopback, where no key is asked for."""
         return bool(fleet) and is_loopback(fleet.rpartition(":")[0]) and not self.keys_only
 
-    def listen(self) -> socket.socket:
-        """Bind the port of the Fleet API over HTTP.
+    def listen(self) -> socket.socket | None:
+        """Bind the port of the Fleet API over HTTP; None where there is none.
 
         Raises:
             ConfigError: if that is not possible.
         """
         try:
-            host, port = split_address(self.http)
-            return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except (ValueError, OverflowError):
-            raise ConfigError(f"{FLEET_HTTP[2:]} = '{self.http}' is not allowed: HOST:PORT") from None
-        except OSError as error:
-            raise ConfigError(f"{FLEET_HTTP[2:]} = '{self.http}' is not allowed: {error.strerror}") from None
+            host, port = split_address(self.http or "127.0.0.1:0")
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, port), family=family) if self.http else None
+        except (ValueError, OverflowError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "HOST:PORT"
+            raise ConfigError(f"{FLEET_HTTP[2:]} = '{self.http}' is not allowed: {reason}") from None
 
 
 def _refuse(message: str) -> None:
@@ -181,10 +170,8 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     for name in _OF_CONTROL:
         replace_name(superlink_app, name, partial(OfControl, getattr(superlink_app, name)))
     allow_open_files()
-    if ports.http:
-        guard_fleet_api(partial(_serve_http, ports, ports.listen(), guarded and ports.is_own(ports.http)))
-    else:
-        guard_fleet_api()
+    listener, own = ports.listen(), guarded and ports.is_own(ports.http)
+    guard_fleet_api(partial(_serve_http, listener, ports.tls, own) if listener else None)
     spare_superlink()
     if guarded and ports.is_own(ports.fleet):
         replace_name(flower, "_run_fleet_api_grpc_rere", _behind_door(ports.fleet))
@@ -201,9 +188,9 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _serve_http(ports: Ports, listener: socket.socket, own: bool, fleet: GuardedFleet, polls: HeldPolls) -> None:
-    app: ASGIApp = FleetApp(fleet, polls)
-    serve_http(OwnUserOnly(app, "Fleet port") if own else app, listener, ports.certificate, ports.certificate_key)
+def _serve_http(listener: socket.socket, tls: Iterable[str], own: bool, *fleet: Any) -> None:
+    app: ASGIApp = FleetApp(*fleet)
+    serve_http(OwnUserOnly(app, "Fleet port") if own else app, listener, *tls)
 
 
 def _behind_door(address: str) -> Callable[..., grpc.Server]:

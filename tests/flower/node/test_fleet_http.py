@@ -13,7 +13,7 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from fedappeal.flower.node import fleet as api
-from fedappeal.flower.node import fleet_http
+from fedappeal.flower.node import fleet_api
 from fedappeal.flower.node.fleet_http import CALLS, MEDIA_TYPE, HttpFleet
 from fedappeal.flower.versions import SUPERNODE_SPEAKS_HTTP
 from tests.flower.conftest import Server, serve_by
@@ -101,7 +101,7 @@ def test_what_is_no_answer_is_an_error_in_one_line(answering: Answering, error: 
     indirect=True,
 )
 def test_an_answer_above_the_largest_is_not_read(answering: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_http, "LARGEST_OBJECT", 500)
+    monkeypatch.setattr(fleet_api, "LARGEST_OBJECT", 500)
     with pytest.raises(api.ObjectTooLarge):
         answering.fleet.heartbeat(1, 10.0)
 

@@ -3,15 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.common.serde import message_from_proto
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
-from flwr.proto.node_pb2 import Node
+from flwr.proto.fleet_pb2 import PullMessagesResponse
 
 from fedappeal.flower.messages import be_sender, error_reply
 from fedappeal.flower.node.fleet import Announcement, MessageDropped, NodeForgotten
@@ -19,8 +17,8 @@ from fedappeal.flower.node.fleet_api import FleetApi
 from fedappeal.flower.node.objects import Parcel
 from fedappeal.flower.superlink import guarded_fleet, held_polls
 from fedappeal.flower.superlink.guarded_fleet import flower, guard_fleet_api
-from fedappeal.flower.superlink.held_grpc import GrpcPoll
 from fedappeal.flower.superlink.held_polls import HeldPolls
+from fedappeal.flower.superlink.held_polls import Poll as HeldPoll
 from tests.flower.conftest import Server, app_of, serve, serve_app, states_of_a_superlink
 
 HOLD = 20.0
@@ -340,11 +338,8 @@ def test_what_comes_while_a_node_asks_is_asked_for_again() -> None:
     """Of its poll that is held, and of one that has no place yet; of no other node's, and of none that waits."""
     polls = HeldPolls()
 
-    def held(node: int, asking: bool) -> GrpcPoll:
-        request = PullMessagesRequest(node=Node(node_id=node))
-        poll = GrpcPoll(lambda *_: PullMessagesResponse(), 0.0, request, SimpleNamespace())
-        poll.asking = asking
-        return poll
+    def held(node: int, asking: bool) -> HeldPoll:
+        return HeldPoll(node, 0.0, PullMessagesResponse, lambda _: None, lambda: True, asking)
 
     starting, others, waiting, place = held(1, True), held(2, True), held(1, False), held(1, True)
     polls._starting |= {starting, others, waiting}

@@ -48,7 +48,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """Where the SuperLink's state at its start is put; all that was replaced is put back after the test."""
     found: list[Started] = []
     monkeypatch.setattr(flower, "flower_superlink", lambda: found.append(Started()))
-    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda: None)
+    monkeypatch.setattr(superlink_process, "guard_fleet_api", lambda serve_too: None)
     monkeypatch.setattr(superlink_process, "spare_superlink", lambda: None)
     monkeypatch.setattr(superlink_process, "allow_open_files", lambda: None)
     for module, name in (
