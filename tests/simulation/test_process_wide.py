@@ -31,7 +31,7 @@ def nothing_frozen() -> Iterator[None]:
 
 
 SHARED: dict[str, Any] = {
-    **{"model": "mlp", "clients": 6, "rounds": 4, "mandatory-rounds": 1},
+    **{"model": "mlp", "clients": 6, "rounds": 2, "mandatory-rounds": 1},
     **{"local-steps": 8, "batch-size": 16, "solo.steps": 8},
 }
 PAIRS: dict[str, tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]] = {

@@ -1,5 +1,6 @@
 """Runs whose clients are shared out give what one process gives, through losses of workers and resumption too."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,20 @@ def run(path: Path, config: RunConfig, how: Simulation) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RunConfig], Path]:
+    """What one process gives for a run's settings: read it alone, as tests share it."""
+    runs: dict[str, Path] = {}
+
+    def run_of(config: RunConfig) -> Path:
+        settings = config.model_dump_json()
+        if settings not in runs:
+            runs[settings] = run(tmp_path_factory.mktemp("one"), config, ALONE)
+        return runs[settings]
+
+    return run_of
+
+
 def numbers(path: Path) -> tuple[list[Any], list[dict[str, Any]]]:
     """What a run found out: who did what, exactly, and all its numbers."""
     decided = Record(path).decisions
@@ -66,9 +81,11 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_the_result_is_that_of_one_process(strategy: str, tmp_path: Path, workers: Workers) -> None:
+def test_the_result_is_that_of_one_process(
+    strategy: str, tmp_path: Path, workers: Workers, one_process: Callable[[RunConfig], Path]
+) -> None:
     config = settings(strategy=strategy, **STRATEGIES[strategy])
-    assert_same(run(tmp_path / "one", config, ALONE), run(tmp_path / "three", config, THREE))
+    assert_same(one_process(config), run(tmp_path / "three", config, THREE))
 
 
 @pytest.mark.parametrize("strategy", ["maxfl", "scaffold"])
@@ -122,10 +139,15 @@ def test_only_sums_leave_a_worker(tmp_path: Path, workers: Workers) -> None:
     ],
 )
 def test_a_lost_workers_clients_go_to_the_others(
-    strategy: str, method: str, when: str, tmp_path: Path, workers: Workers
+    strategy: str,
+    method: str,
+    when: str,
+    tmp_path: Path,
+    workers: Workers,
+    one_process: Callable[[RunConfig], Path],
 ) -> None:
     config = settings(strategy=strategy, **STRATEGIES[strategy])
-    one = run(tmp_path / "one", config, ALONE)
+    one = one_process(config)
     workers.dies = lambda worker, called, count: when * (worker == 1 and called == method and count == 4)
     three = run(tmp_path / "three", config, THREE)
     assert_same(one, three)
@@ -133,9 +155,11 @@ def test_a_lost_workers_clients_go_to_the_others(
     assert lost == [1]
 
 
-def test_workers_are_lost_one_after_another_even_while_clients_are_placed(tmp_path: Path, workers: Workers) -> None:
+def test_workers_are_lost_one_after_another_even_while_clients_are_placed(
+    tmp_path: Path, workers: Workers, one_process: Callable[[RunConfig], Path]
+) -> None:
     config = settings(strategy="scaffold")
-    one = run(tmp_path / "one", config, ALONE)
+    one = one_process(config)
 
     def dies(worker: int, method: str, count: int) -> str:
         gone = {(2, "fold", 2), (0, "place", 2)}
@@ -147,9 +171,11 @@ def test_workers_are_lost_one_after_another_even_while_clients_are_placed(tmp_pa
     assert lost == [2, 0]
 
 
-def test_a_run_without_workers_left_can_be_continued(tmp_path: Path, workers: Workers) -> None:
+def test_a_run_without_workers_left_can_be_continued(
+    tmp_path: Path, workers: Workers, one_process: Callable[[RunConfig], Path]
+) -> None:
     config = settings(strategy="scaffold")
-    one = run(tmp_path / "one", config, ALONE)
+    one = one_process(config)
     workers.dies = lambda worker, method, count: "before" * (method == "answer" and count == 7)
     with pytest.raises(RuntimeError, match="all workers are lost"):
         run(tmp_path / "three", config, THREE)
@@ -164,8 +190,10 @@ def test_a_run_without_workers_left_can_be_continued(tmp_path: Path, workers: Wo
 
 
 @pytest.mark.parametrize("strategy", ["maxfl", "scaffold"])
-def test_a_run_may_be_continued_with_workers_and_without(strategy: str, tmp_path: Path, workers: Workers) -> None:
-    one = run(tmp_path / "one", settings(strategy=strategy, rounds=6), ALONE)
+def test_a_run_may_be_continued_with_workers_and_without(
+    strategy: str, tmp_path: Path, workers: Workers, one_process: Callable[[RunConfig], Path]
+) -> None:
+    one = one_process(settings(strategy=strategy, rounds=6))
     for first, then in ((ALONE, THREE), (THREE, ALONE)):
         path = tmp_path / f"{first.workers}-{then.workers}"
         run(path, settings(strategy=strategy, rounds=3, schedule_rounds=6), first)
