@@ -25,18 +25,7 @@ from fedappeal.tasks.task import Normalisation, Task
 
 MEASURES = "loss and metrics"
 """What a task's parts call them."""
-_TAKEN = (
-    "input_shape",
-    "input_dtype",
-    "num_classes",
-    "class_names",
-    "feature_names",
-    "auto_partition",
-    "evaluation_batch",
-    "metric",
-    "other_metrics",
-    "share",
-)
+_TAKEN = Task.__annotations__.keys() - {"own"}
 """What a known task says of itself that stays where a program gives parts of its own."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from fedappeal.api.run import FIGURES, Run, shown_value
 from fedappeal.protocol.foreign_text import printable
 from fedappeal.system.files import replace_file
+from fedappeal.system.wording import in_columns
 from fedappeal.views.comparison.curves import check_picture, draw_comparison
 from fedappeal.views.comparison.export import pandas
 from fedappeal.views.comparison.measures import picture_bytes
@@ -101,13 +102,7 @@ class Runs(Sequence[Run]):
         return pandas().DataFrame(rows)
 
     def __repr__(self) -> str:
-        header, *rows = self._table()
-        widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in (header, *rows)
-        ]
-        return "\n".join([f"{len(self)} runs", *lines])
+        return "\n".join([f"{len(self)} runs", *in_columns(self._table())])
 
     def _repr_html_(self) -> str:
         header, *rows = self._table()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedappeal.api.client_data import check_clients, single
 from fedappeal.settings.config import ConfigError, TaskSettings
+from fedappeal.system.packages import require
 from fedappeal.tasks.examples import ClientData, Split, Structure
 from fedappeal.tasks.partitions.assign import split
 
@@ -136,12 +137,9 @@ def _assigned(dataset: Any, columns: Columns) -> Any:
                 "partitioner is missing: one of flwr-datasets, or client: the column that names a client"
             )
         columns.inputs(dataset.column_names)
-        try:
-            from flwr_datasets.partitioner import NaturalIdPartitioner
-        except ImportError:
-            raise ConfigError(
-                "data of this kind needs the package flwr-datasets: pip install 'fedappeal[data]'"
-            ) from None
+        require("data of this kind needs the package flwr-datasets", "data", "flwr_datasets")
+        from flwr_datasets.partitioner import NaturalIdPartitioner
+
         partitioner = NaturalIdPartitioner(partition_by=columns.client)
     if not hasattr(partitioner, "load_partition"):
         raise ConfigError(f"partitioner = {partitioner!r} is not allowed: one of flwr_datasets.partitioner is")

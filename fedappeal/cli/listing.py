@@ -18,6 +18,7 @@ from fedappeal.record.columns import described
 from fedappeal.reproductions import experiment_names
 from fedappeal.settings.config import ConfigError, RunConfig, Scalar
 from fedappeal.settings.model import did_you_mean
+from fedappeal.system.wording import in_columns
 from fedappeal.tasks import MODELS, TASKS
 from fedappeal.tasks.task import Task
 from fedappeal.views.tracking.tracker import TRACKERS
@@ -195,9 +196,7 @@ def choices(annotation: Any) -> str:
 
 
 def _in_columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    cells = list(rows)
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) if cells else 0)]
-    yield from ("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+    yield from (f"  {line}" for line in in_columns(rows))
 
 
 _REGISTRIES: tuple[Registry[Any], ...] = (STRATEGIES, LOCAL_RULES, POLICIES, REQUIREMENTS, TASKS)

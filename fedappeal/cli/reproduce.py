@@ -2,7 +2,8 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from fedappeal.studies.page import add_to_page, all_tables, rewrite_page, write_
 from fedappeal.studies.plan import Plan, make_plan
 from fedappeal.studies.record import Record, read_record
 from fedappeal.studies.verdict import check_statistics
+from fedappeal.system.wording import in_columns
 from fedappeal.views.comparison.measures import check_plots
 from fedappeal.views.comparison.table import Table, print_tables
 from fedappeal.views.terminal.shown import complain, say
@@ -28,10 +30,8 @@ from fedappeal.views.terminal.shown import complain, say
 
 def list_experiments() -> None:
     """Print what can be reproduced."""
-    found = [load_experiment(name) for name in experiment_names()]
-    width = max(len(experiment.name) for experiment in found)
-    for experiment in found:
-        print(f"{experiment.name:<{width}}  {experiment.title} ({experiment.source})")
+    found = map(load_experiment, experiment_names())
+    print(*in_columns((each.name, f"{each.title} ({each.source})") for each in found), sep="\n")
 
 
 def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
@@ -73,8 +73,14 @@ def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:
 
 def _carried_out(plan: Plan, machine: Machine, console: Console, redo: bool) -> tuple[Results, dict[str, str]]:
     say(console, (plan.experiment.title, "bold"), f" ({plan.experiment.source})")
-    try:
+    with _until_interrupted():
         return carry_out(plan, machine, console, redo)
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
         print("interrupted; finished runs are kept, the same command does the others", file=sys.stderr)
         sys.exit(130)
@@ -145,16 +151,10 @@ def start_bench(options: BenchOptions, machine: Machine) -> None:
     check_plots()
     check_statistics()
     console = Console(highlight=False)
-    try:
+    with _until_interrupted():
         results = do_runs(selection, options.out.absolute(), machine, console, options.redo)
-    except KeyboardInterrupt:
-        print("interrupted; finished runs are kept, the same command does the others", file=sys.stderr)
-        sys.exit(130)
     _show(results, options.page or options.out, console)
-    for run, reason in results.failed.items():
-        complain(f"{run}: {reason}")
-    if results.failed:
-        sys.exit(1)
+    _end(results.failed, False)
 
 
 def _run_again(file: Path, strategies: tuple[str, ...], machine: Machine) -> None:

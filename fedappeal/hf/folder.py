@@ -3,7 +3,6 @@
 import hashlib
 import json
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,8 @@ _HASHED = (".json", ".txt", ".model", ".safetensors")
 _PIECE = 1 << 22
 
 
-def require(*packages: str) -> None:
-    """Check that packages of the extra are installed; imports none.
-
-    Raises:
-        ConfigError: says how to install them.
-    """
-    for package in packages:
-        if find_spec(package) is None:
-            raise ConfigError(f"Hugging Face models need {package}: pip install 'fedappeal[hf]'")
+NEEDED = ("Hugging Face models need {}", "hf")
+"""What `fedappeal.system.packages.require` says of a package that is missing, and the extra that brings it."""
 
 
 def inside(data_dir: Path | None, setting: str, value: str) -> Path:

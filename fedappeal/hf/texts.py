@@ -4,7 +4,6 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import numpy as np
 from pydantic import Field
 
 from fedappeal.core.plugins import PluginSettings
-from fedappeal.settings.config import ConfigError, Count, CountOrZero
+from fedappeal.settings.config import Count, CountOrZero
+from fedappeal.system.packages import require
 from fedappeal.tasks.examples import Labels
 from fedappeal.tasks.files.data_size import bounded_lines, check_parquet, check_texts
 
@@ -155,7 +155,7 @@ def _by_column(rows: Sequence[dict[str, Any]], wanted: Sequence[str]) -> list[Co
 
 
 def _parquet(path: Path, wanted: Sequence[str]) -> list[Column]:
-    _require("pyarrow", "a .parquet file", "tables")
+    require("a .parquet file needs pyarrow", "tables", "pyarrow")
     from pyarrow import ArrowException, parquet
 
     try:
@@ -171,7 +171,7 @@ def _parquet(path: Path, wanted: Sequence[str]) -> list[Column]:
 
 
 def _saved(path: Path, wanted: Sequence[str]) -> list[Column]:
-    _require("datasets", "a folder that datasets saved", "data")
+    require("a folder that datasets saved needs datasets", "data", "datasets")
     from datasets import Dataset, load_from_disk
 
     try:
@@ -182,11 +182,6 @@ def _saved(path: Path, wanted: Sequence[str]) -> list[Column]:
         raise ValueError(f"it holds several splits: name one of {', '.join(saved)}")
     _check(wanted, saved.column_names)
     return [list(saved[name]) for name in wanted]
-
-
-def _require(package: str, what: str, extra: str) -> None:
-    if find_spec(package) is None:
-        raise ConfigError(f"{what} needs {package}: pip install 'fedappeal[{extra}]'")
 
 
 def _label_numbers(values: Sequence[Any], names: Sequence[str]) -> list[int]:

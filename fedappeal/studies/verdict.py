@@ -12,8 +12,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fedappeal.settings.config import ConfigError
 from fedappeal.studies.experiment import OWN, Claim, Contrast, Experiment, Missing, Numbers, Results, Unmeasured
+from fedappeal.system.packages import require
 from fedappeal.system.wording import counted
 
 Word = Literal["reproduced", "same direction, smaller", "not reproduced", "undecided"]
@@ -124,11 +124,7 @@ def check_statistics() -> None:
     Raises:
         ConfigError: scipy or statsmodels is not installed; names the extra.
     """
-    try:
-        import scipy  # noqa: F401
-        import statsmodels  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"verdicts need {error.name}: pip install 'fedappeal[plots]'") from None
+    require("verdicts need {}", "plots", "scipy", "statsmodels")
 
 
 def verdicts(results: Results, growing: bool = False) -> list[Verdict]:

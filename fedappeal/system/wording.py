@@ -1,6 +1,7 @@
 """Words for readers: names with numbers in their order, a number with its noun, a path from here."""
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _NUMBER = re.compile(r"([0-9]{1,18})")
@@ -21,3 +22,10 @@ def near(file: Path | str) -> str:
     """Return a path as short as it can be: from the current folder, where it is below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def in_columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a line a row, its cells two blanks apart and every column as wide as its widest cell."""
+    cells = list(rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]

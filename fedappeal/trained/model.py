@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from fedappeal.core.plugins import Allowed
 from fedappeal.settings.config import ConfigError
 from fedappeal.system.files import CARD, array_shapes, read_safetensors, read_values, replace_file, write_safetensors
+from fedappeal.system.packages import require
 from fedappeal.tasks import load_task
 from fedappeal.tasks.examples import Structure, map_tensors, only_tensor
 from fedappeal.tasks.files.data_files import environment_data_dir
@@ -270,8 +270,7 @@ def check_onnx() -> None:
     Raises:
         ConfigError: one line: a missing package.
     """
-    if missing := [package for package in ("onnx", "onnxscript") if find_spec(package) is None]:
-        raise ConfigError(f"to = 'onnx' needs {' and '.join(missing)}: pip install 'fedappeal[export]'")
+    require("to = 'onnx' needs {}", "export", "onnx", "onnxscript")
 
 
 def write_plain(trained: TrainedModel, path: Path) -> None:

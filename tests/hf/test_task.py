@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedappeal.hf import folder as model_folder
 from fedappeal.hf.task import IGNORED
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system import packages
 from fedappeal.system.files import write_safetensors
 from server.build import chosen
 from server.run import run
@@ -194,7 +194,7 @@ def test_a_folder_of_pickles_is_refused(data: Path, tmp_path: Path) -> None:
 
 
 def test_without_the_extra_one_line_says_how_to_install_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_folder, "find_spec", lambda name: None if name == "peft" else object())
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "peft" else object())
     with pytest.raises(ConfigError, match=r"^Hugging Face models need peft: pip install 'fedappeal\[hf\]'$"):
         task_of(data).check()
     task_of(data, lora_rank=0).check()

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system import packages
 from fedappeal.system.files import CARD
 from fedappeal.trained import load_model, open_model, read_card
-from fedappeal.trained import model as exports
 from fedappeal.trained.model import write_onnx, write_plain
 from tests.trained.models import initial, write_model
 
@@ -61,7 +61,7 @@ def test_plain_safetensors_hold_the_parameters_and_the_card(tmp_path: Path) -> N
 
 def test_missing_packages_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / "m", initial(RunConfig()))
-    monkeypatch.setattr(exports, "find_spec", lambda package: None if package == "onnxscript" else object())
+    monkeypatch.setattr(packages, "find_spec", lambda package: None if package == "onnxscript" else object())
     with pytest.raises(ConfigError, match=r"^to = 'onnx' needs onnxscript: pip install 'fedappeal\[export\]'$"):
         write_onnx(open_model(tmp_path / "m"), tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import one_line
 from fedappeal.settings.config import ConfigError, RunConfig
+from fedappeal.system.packages import require
 
 LOOPBACK = "127.0.0.1"
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -54,10 +55,7 @@ def check_ray() -> None:
     Raises:
         ConfigError: names the extra.
     """
-    from importlib.util import find_spec
-
-    if find_spec("ray") is None:
-        raise ConfigError("workers need Ray: pip install 'fedappeal[sim]'")
+    require("workers need Ray", "sim", "ray")
 
 
 def check_workers(workers: int, config: RunConfig) -> None:

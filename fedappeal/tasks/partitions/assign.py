@@ -22,7 +22,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 from fedappeal.protocol.draws import draw_seed, generator
 from fedappeal.settings.config import ConfigError, TaskSettings
 from fedappeal.system.files import read_safetensors, write_safetensors
+from fedappeal.system.packages import require
 from fedappeal.system.versions import FEDAPPEAL, version_of
 from fedappeal.tasks.examples import Labels, Rows
 
@@ -143,10 +143,9 @@ def _dirichlet(
 
 def _flower() -> Any:
     """Import Flower's partitioners: seconds, with all that they pull in."""
-    try:
-        from flwr_datasets import partitioner
-    except ImportError:
-        raise ConfigError(MISSING_PACKAGE) from None
+    require(*_NEEDED)
+    from flwr_datasets import partitioner
+
     return partitioner
 
 
@@ -239,7 +238,7 @@ def _path(fingerprint: str, labels: Labels) -> Path:
 AUTO_PARTITION = "dirichlet"
 """What ``partition = auto`` stands for."""
 
-MISSING_PACKAGE = "partitions need flwr-datasets: pip install 'fedappeal[data]'"
+_NEEDED = ("partitions need flwr-datasets", "data", "flwr_datasets")
 
 
 def check(settings: TaskSettings, num_examples: int, num_classes: int) -> None:
@@ -259,8 +258,7 @@ def check(settings: TaskSettings, num_examples: int, num_classes: int) -> None:
             f"partition = 'natural' is not allowed for task = {settings.task!r}: its data set does not say which "
             f"client holds what; iid, dirichlet, shards, clusters, dirichlet-clusters"
         )
-    if find_spec("flwr_datasets") is None:
-        raise ConfigError(MISSING_PACKAGE)
+    require(*_NEEDED)
     total, least = total_clients(settings), fewest_examples(settings)
     if total * least > num_examples:
         raise ConfigError(

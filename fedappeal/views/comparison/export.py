@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from fedappeal.settings.config import ConfigError
+from fedappeal.system.packages import require
 from fedappeal.views.comparison.result import Comparison, RunLike, compare_runs, read_runs
 from fedappeal.views.comparison.table import Table, comparison_tables
 
@@ -126,9 +126,7 @@ def pandas() -> Any:
     Raises:
         ConfigError: it is not installed; says how.
     """
-    try:
-        import jinja2  # noqa: F401
-        import pandas
-    except ImportError:
-        raise ConfigError("data frames and LaTeX need pandas: pip install 'fedappeal[frames]'") from None
+    require("data frames and LaTeX need pandas", "frames", "jinja2", "pandas")
+    import pandas
+
     return pandas

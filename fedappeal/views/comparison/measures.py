@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedappeal.protocol.metric import ACCURACY as BY_ACCURACY
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import BYTES, MEAN, MEASURE, PERCENT, TOTAL, Better, Column, shown_in
-from fedappeal.settings.config import ConfigError
+from fedappeal.system.packages import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,10 +28,7 @@ def check_plots() -> None:
     Raises:
         ConfigError: matplotlib is not installed; names the extra.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError("figures need matplotlib: pip install 'fedappeal[plots]'") from None
+    require("figures need matplotlib", "plots", "matplotlib")
 
 
 def new_figure(width: float, height: float) -> "Figure":

@@ -1,6 +1,5 @@
 """The port at which Prometheus asks for metrics: checked before anything is started, served while a block runs."""
 
-import importlib.util
 import ipaddress
 import threading
 import time
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedappeal.settings.config import ConfigError
+from fedappeal.system.packages import require
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -52,11 +52,8 @@ class MetricsPort:
         if not 0 < self.port < 65536:
             raise ConfigError(f"metrics-port = {self.port} is not allowed: 1 to 65535; 0: none")
         check_port(self.port, "metrics-port", self.address)
-        if importlib.util.find_spec("prometheus_client") is None:
-            raise ConfigError(
-                f"metrics-port = {self.port} is not allowed: it needs 'prometheus-client', which is not installed: "
-                "pip install 'fedappeal[metrics]'"
-            )
+        asked = f"metrics-port = {self.port} is not allowed: it needs 'prometheus-client', which is not installed"
+        require(asked, "metrics", "prometheus_client")
 
     @contextmanager
     def served(self, registry: "Callable[[], CollectorRegistry]") -> Iterator[None]:

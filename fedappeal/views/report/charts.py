@@ -12,7 +12,7 @@ import numpy as np
 from fedappeal.core.requirement import LOSS, METRIC
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CHART, HEADLINE, Column, shown_in
-from fedappeal.settings.config import ConfigError
+from fedappeal.system.packages import require
 from fedappeal.views.comparison.curves import Curve, panels, thinned
 from fedappeal.views.comparison.measures import COLOURS, Line
 from fedappeal.views.comparison.result import Comparison
@@ -52,10 +52,7 @@ def check_plotly() -> None:
     Raises:
         ConfigError: Plotly is not installed; names the extra.
     """
-    try:
-        import plotly  # noqa: F401
-    except ImportError:
-        raise ConfigError("reports need Plotly: pip install 'fedappeal[report]'") from None
+    require("reports need Plotly", "report", "plotly")
 
 
 def chart_of(title: str, alt: str, traces: Sequence[Any], layout: Mapping[str, Any], tall: bool = False) -> Chart:

@@ -1,6 +1,5 @@
 """What a tracker is, for TensorBoard, MLflow, W&B and trackers of others, and which of them a run's user chose."""
 
-import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 
 from fedappeal.core.plugins import Plugin, Registry, parse_section
 from fedappeal.settings.config import ConfigError, Scalar, section
+from fedappeal.system.packages import require
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,8 @@ class Tracker(Plugin):
         Raises:
             ConfigError: it is not; says how to install it.
         """
-        for module in cls.needs:
-            try:
-                installed = importlib.util.find_spec(module) is not None
-            except ModuleNotFoundError:  # the package that it is in
-                installed = False
-            if not installed:
-                raise ConfigError(
-                    f"track = '{cls.name}' is not allowed: it needs '{module}', which is not installed: "
-                    f"pip install 'fedappeal[{cls.extra}]'"
-                )
+        asked = f"track = '{cls.name}' is not allowed: it needs '{{}}', which is not installed"
+        require(asked, cls.extra, *cls.needs)
 
     def begin(self, run: TrackedRun) -> str:
         """Begin, or continue where ``run.id`` is given; return the id to continue under, empty: none."""

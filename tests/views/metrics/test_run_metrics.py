@@ -272,7 +272,7 @@ def test_what_is_not_allowed_is_found_before_anything_is_started(
     launcher = Submission(RemoteSuperLink("127.0.0.1:1"), detach=True)
     with pytest.raises(ConfigError, match="metrics-port is not allowed with --detach"):
         submit_run({"out": str(tmp_path / "run")}, launcher, onlookers=CommandOnlookers(metrics=port))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fedappeal.system.packages.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'fedappeal\[metrics\]'"):
         MetricsPort(free_port())
     assert not (tmp_path / "sweep").exists()
