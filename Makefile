@@ -63,37 +63,38 @@ $(NEWEST)/ready: $(READY) requirements-newest.txt
 demo: setup
 	@$(BIN)/fedappeal local --strategy $(STRATEGY) --task $(TASK) --clients $(CLIENTS) --rounds $(ROUNDS) --seed $(SEED) --page 0 --against $(AGAINST) $(ARGS)
 
+# Compiled modules are kept: each worker would compile all tests, and each process that a test starts all of our modules.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Many tests wait for real processes: more workers than cores. Files stay in their order, which is the alphabet's: by the
-# number of tests those with one test of a minute would be last. A test's compiled module is kept, or each worker would
-# compile all of them, and each process that a test starts all of ours.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# number of tests those with one test of a minute would be last.
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: setup
-	@$(PYTEST) $(SPREAD) $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 # Both environments' Flowers meet in some of these tests.
 test-newest: newest
-	@FEDAPPEAL_OTHER_FLOWER=$(abspath $(BIN)/python) PYTHONDONTWRITEBYTECODE= \
+	@FEDAPPEAL_OTHER_FLOWER=$(abspath $(BIN)/python) \
 	  $(NEWEST)/bin/python -m pytest tests/flower tests/federation tests/e2e $(SPREAD) $(ARGS)
 
 # Every experiment in its short form.
 test-reproduce: setup
-	@$(PYTEST) -m reproduce tests/reproductions $(ARGS)
+	@$(BIN)/python -m pytest -m reproduce tests/reproductions $(ARGS)
 
 # The notebook, from the built wheel in a clean environment.
 test-wheel: setup
-	@FEDAPPEAL_WHEEL_TESTS=1 $(PYTEST) tests/docs/test_wheel.py $(ARGS)
+	@FEDAPPEAL_WHEEL_TESTS=1 $(BIN)/python -m pytest tests/docs/test_wheel.py $(ARGS)
 
 # What one member, a neighbour on the machine, or a server can do to others: each file is a promise.
 test-hostile: setup
-	@$(PYTEST) tests/hostile $(SPREAD) $(ARGS)
+	@$(BIN)/python -m pytest tests/hostile $(SPREAD) $(ARGS)
 
 # A long run whose clients are killed, stopped and cut off: rounds, memory, processes and the model must be right. Then
 # many short runs that are killed while they write a file, and end as undisturbed ones.
 soak: setup
 	@$(BIN)/python -m tests.soak.soak --rounds $(SOAK_ROUNDS) --seed $(SEED) $(ARGS)
 	@$(BIN)/python -m tests.soak.kills --at-most $(SOAK_KILLS) --local $(SOAK_LOCAL_KILLS)
-	@FEDAPPEAL_ALL_FAULTS=$(SOAK_SIGNALS) $(PYTEST) tests/hostile/test_signals.py -n $(WORKERS)
+	@FEDAPPEAL_ALL_FAULTS=$(SOAK_SIGNALS) $(BIN)/python -m pytest tests/hostile/test_signals.py -n $(WORKERS)
 
 # Whether the tests notice a seeded sample of small changes of the code; those that they miss are printed.
 mutants: setup

@@ -259,8 +259,9 @@ def _run_python(words: list[str]) -> None:
     """Do what Python does with options: ``[-P] -m MODULE``, ``-c CODE`` or a file, and arguments."""
     safe, words = words[0] == "-P", words[words[0] == "-P" :]
     paths = os.environ.get("PYTHONPATH", "")
-    own = [path for path in sys.path[1:] if path != str(ROOT)]  # without what the warm process was started with
-    sys.path[:] = [*(path for path in paths.split(os.pathsep) if path), *own]
+    own = [path for path in sys.path[1:] if path != str(ROOT)]
+    # Last is where fedappeal is installed from; the warm process was started with that first.
+    sys.path[:] = [*(path for path in paths.split(os.pathsep) if path), *own, str(ROOT)]
     importlib.invalidate_caches()
     if words[0] in ("-m", "-c"):
         sys.path[:0] = [] if safe else [os.getcwd() if words[0] == "-m" else ""]

@@ -4,7 +4,6 @@ import importlib
 import math
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from fedappeal.tasks import TASKS, load_task
 from server.build import chosen
 from strategies.rounds.exchange.members import Members
 from strategies.rounds.round import Round, RoundRecord
+from tests import warm
 from tests.docs.pages import DOCS, files, write_files
 from tests.problems import local_problem
 
@@ -288,7 +288,7 @@ def test_a_rule_without_a_batched_form_is_named(tmp_path: Path) -> None:
 def run_in(folder: Path, *words: str) -> str:
     """Run a command of this Python in a folder; return what it prints."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+    done = warm.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
