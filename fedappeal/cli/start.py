@@ -12,7 +12,8 @@ from rich.table import Table
 from fedappeal.cli.onlookers import CommandOnlookers, ends, onlookers_of
 from fedappeal.cli.option_groups import ResumeOptions, WatchOptions
 from fedappeal.cli.options import plugin_options
-from fedappeal.core.plugins import HERE, current_folder_unsearched
+from fedappeal.core.plugins import HERE, current_folder_unsearched, is_ours
+from fedappeal.core.registry import STRATEGIES
 from fedappeal.federation.own_superlink import NOT_GUARDED
 from fedappeal.record.folder import (
     COMMAND_LOCK,
@@ -269,8 +270,13 @@ def plan_against(plans: Sequence[RunPlan], strategy: str) -> RunPlan:
     plan, config = plans[0], plans[0].config
     if strategy == config.strategy:
         raise ConfigError(f"against = '{strategy}' is not allowed: it is the run's own strategy; name another")
-    policy = plan.plugins.strategy.policy if config.participation == AUTO else config.participation
+    own = plan.plugins.strategy
+    policy = own.policy if config.participation == AUTO else config.participation
     other = config.model_copy(update={"strategy": strategy, "participation": policy, "out": ""})
+    if not is_ours(own) and STRATEGIES.load(strategy).settings_name() != own.settings_name():
+        # Nothing of the other run could say whose these settings are.
+        others = ((key, value) for key, value in config.plugins if key.partition(".")[0] != own.settings_name())
+        other = other.model_copy(update={"plugins": tuple(others)})
     return RunPlan.of(other, plan.path / f"against-{strategy.replace(':', '.')}", data_dir=plan.data_dir)
 
 

@@ -31,6 +31,7 @@ const button = (text, label, then) => {
   element.addEventListener("click", then);
   return element;
 };
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const offer = (element, costs) => {
   const whole = made("p", "", "offer");
   whole.append(element, made("span", `Costs: ${costs}.`));
@@ -150,9 +151,9 @@ async function look() {
   at("decisions").replaceChildren(...data.decisions.map(decision));
   at("runs").replaceChildren(...data.runs.map(article));
   at("models").replaceChildren(...data.models.map(kept));
-  at("erase-costs").textContent = `Costs: the requirements, ${data.models.length} kept models ` +
-    `(${megabytes(data.models.reduce((sum, model) => sum + model.bytes, 0))}) and what was done in ${data.runs.length} ` +
-    "runs; the next run trains a requirement anew. The client-id and the noise key stay.";
+  at("erase-costs").textContent = `Costs: the requirements, ${counted(data.models.length, "kept model")} ` +
+    `(${megabytes(data.models.reduce((sum, model) => sum + model.bytes, 0))}) and what was done in ` +
+    `${counted(data.runs.length, "run")}; the next run trains a requirement anew. The client-id and the noise key stay.`;
 }
 
 async function limits() {

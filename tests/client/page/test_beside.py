@@ -141,7 +141,7 @@ def test_an_owner_reads_what_it_gets_and_uses_each_button(
         page.get_by_text("limits kept").wait_for()
         assert read_limits(tmp_path).hours == "22-6"
 
-        assert "1 kept models" in confirm(page, "Erase")
+        assert "1 kept model (" in confirm(page, "Erase")
         page.get_by_text("No run has asked this device").wait_for()
         assert DiskStore(tmp_path).names() == ["identity"]
         assert not visited.problems
