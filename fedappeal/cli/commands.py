@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -69,14 +69,15 @@ WantsReport = Annotated[bool, typer.Option(help="write report.html into the run'
 def local(
     *,
     settings: dict[str, Any],
-    port: Annotated[int, typer.Option(help="port of the SuperLink's Fleet API; 0: the system picks one")] = 0,
+    port: Annotated[int, typer.Option(help="port of the SuperLink's Fleet API (gRPC); 0: the system picks one")] = 0,
+    transport: Annotated[Literal["grpc", "http"], typer.Option(help="what clients speak to the SuperLink")] = "grpc",
     data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = "",
     device: Annotated[str, typer.Option(help="where the clients train: auto, cpu, cuda, cuda:N")] = "auto",
     watching: WatchOptions,
     report: WantsReport = True,
     against: Against = "",
 ) -> None:
-    """Run a federation on this machine: a SuperLink and one real process per client, over gRPC."""
+    """Run a federation on this machine: a SuperLink and one real process per client."""
     from fedappeal.flower.processes import import_without_server
     from fedappeal.system.tuning import quick_imports
 
@@ -88,7 +89,7 @@ def local(
         from fedappeal.runs.launch.superlink import LocalProcesses
 
     onlookers, settings = onlookers_of(watching, settings)
-    path = start_local(settings, LocalProcesses(port, device), data_dir, onlookers, against)
+    path = start_local(settings, LocalProcesses(port, device, transport == "http"), data_dir, onlookers, against)
     report_run(path, report)
 
 

@@ -34,10 +34,11 @@ def end_all(marked: Marked) -> None:
         time.sleep(0.1)
 
 
-def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_local_federation_of_real_processes(marked: Marked, tmp_path: Path, transport: str) -> None:
     folder = tmp_path / "run"
-    options = "--clients 3 --unseen-clients 1 --rounds 3 --mandatory-rounds 1 --on-empty-round keep"
-    done = marked.run(FEDAPPEAL, "local", *options.split(), "--out", str(folder), warm=True)
+    options = "--clients 3 --unseen-clients 1 --rounds 3 --mandatory-rounds 1 --on-empty-round keep --transport"
+    done = marked.run(FEDAPPEAL, "local", *options.split(), transport, "--out", str(folder), warm=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
     rounds = Record(folder).history

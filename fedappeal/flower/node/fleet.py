@@ -1,6 +1,6 @@
 """The Fleet API, over which nodes speak to a SuperLink: what its calls return and raise, whatever carries them.
 
-`fleet_grpc` carries them over gRPC; a stock SuperNode of Flower 1.40 and later carries the same calls over HTTP.
+`fleet_api` makes the calls; `fleet_grpc` and `fleet_http` carry them.
 """
 
 from collections.abc import Mapping

@@ -38,10 +38,12 @@ class LocalProcesses:
     Attributes:
         port: port of the SuperLink's Fleet API; 0: the system picks one.
         device: where the clients train.
+        http: whether they speak HTTP to the SuperLink in place of gRPC.
     """
 
     port: int = 0
     device: str = "auto"
+    http: bool = False
 
     def check(self, plan: RunPlan) -> None:
         """Check all that can be wrong before a process is started.
@@ -104,7 +106,7 @@ class LocalProcesses:
             doing: told what is waited for, before the first round.
         """
         environment = {DATA_DIR: str(Path(plan.data_dir or DEFAULT_DATA_DIR).absolute())}
-        superlink = SuperLink(plan.path / "logs", fleet_port=self.port, environment=environment)
+        superlink = SuperLink(plan.path / "logs", fleet_port=self.port, environment=environment, http=self.http)
         clients = ClientProcesses(plan, self.device)
         # The folder was made before: the ServerApp opens it, and continues from a checkpoint.
         initial = str((plan.path / INITIAL).absolute())
@@ -118,7 +120,7 @@ class LocalProcesses:
                 clients.start()
                 superlink.start()
                 doing("the SuperLink answers; waiting for the clients' process to load")
-                clients.connect(superlink.fleet_address)
+                clients.connect(superlink.http_address or superlink.fleet_address)
                 clients.wait_until_loaded()
                 run_id = submit(superlink.control_address, build_fab(settings.as_config()))
                 doing("the run is submitted; waiting for its server process, which calls the clients")
