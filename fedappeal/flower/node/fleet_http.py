@@ -79,8 +79,7 @@ class HttpFleet(api.FleetApi):
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
         """Whether calls pass that are signed with this machine's time plus these seconds."""
-        signed = [self._signer.headers(shift) for shift in shifts]
-        return [answer.result() for answer in [self._threads.submit(self._passes, headers) for headers in signed]]
+        return list(self._threads.map(lambda shift: self._passes(self._signer.headers(shift)), shifts))
 
     def close(self) -> None:
         """Close the connections, without a word to the SuperLink."""
