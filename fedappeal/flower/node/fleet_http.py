@@ -4,7 +4,6 @@ import http.client
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -73,7 +72,7 @@ class HttpFleet(api.FleetApi):
             self._make = partial(http.client.HTTPSConnection, host, port, context=context)
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
-        self._busy: set[http.client.HTTPConnection] = set()
+        self._busy: dict[http.client.HTTPConnection, socket.socket | None] = {}
         self._closed = False
         self._threads = ThreadPoolExecutor(api.SIDE_BY_SIDE + 1, "fleet")
 
@@ -88,7 +87,7 @@ class HttpFleet(api.FleetApi):
             connections = [*self._idle, *self._busy]
             self._idle.clear()
         for connection in connections:
-            _hang_up(connection)
+            self._hang_up(connection)
 
     def _call(self, method: str, request: Any, timeout: float = api.TIMEOUT) -> Any:
         return self._exchange(method, request, self._sign(), timeout)
@@ -103,7 +102,7 @@ class HttpFleet(api.FleetApi):
                     return answer.result(api.LOOK_UP)
         finally:
             if not answer.done():
-                _hang_up(connection)
+                self._hang_up(connection)
         return None
 
     def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
@@ -140,22 +139,27 @@ class HttpFleet(api.FleetApi):
         self, connection: http.client.HTTPConnection, path: str, content: bytes, headers: Headers, timeout: float
     ) -> tuple[int, bytes]:
         """Return the status and the content of what a connection answers; it may then be used again."""
-        keep = False
+        keep, watch = False, threading.Timer(timeout, self._hang_up, (connection,))
+        watch.daemon = True
         try:
             connection.timeout = timeout
-            if connection.sock is not None:
-                connection.sock.settimeout(timeout)
+            if connection.sock is None:
+                connection.connect()
+            connection.sock.settimeout(timeout)
+            self._busy[connection] = connection.sock
+            watch.start()  # the socket's own timeout is for each piece that comes
             connection.request("POST", path, content, {"content-type": MEDIA_TYPE, **http_headers(headers)})
             response = connection.getresponse()
-            received = _read(response, time.monotonic() + timeout)
+            received = _read(response)
             keep = response.isclosed()
             too_large = len(received) > api.LARGEST_OBJECT
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if too_large else response.status, received
         except (OSError, http.client.HTTPException, ValueError):
             raise self._no_answer() from None
         finally:
+            watch.cancel()
             with self._lock:
-                self._busy.discard(connection)
+                self._busy.pop(connection, None)
                 keep = keep and not self._closed
                 if keep:
                     self._idle.append(connection)
@@ -174,8 +178,15 @@ class HttpFleet(api.FleetApi):
                 connection.close()  # ended by the SuperLink meanwhile
             else:
                 connection = self._make()
-            self._busy.add(connection)
+            self._busy[connection] = connection.sock
             return connection
+
+    def _hang_up(self, connection: http.client.HTTPConnection) -> None:
+        """End a connection, and what waits for its answer in another thread."""
+        opened = self._busy.get(connection, connection.sock)  # http.client may let go of it before its answer is read
+        if opened is not None:
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
 
     def _passes(self, headers: Headers) -> bool:
         """Whether a call that is signed so passes, of a known node or not."""
@@ -191,22 +202,20 @@ class HttpFleet(api.FleetApi):
     def _explain(self, status: int, content: bytes, headers: Headers) -> Exception:
         if status == HTTPStatus.NOT_FOUND:
             return Refused(f"what listens at {self.address} is no Fleet API over HTTP: is the port the right one?")
-        text = content.decode(errors="replace")
+        text = content[: 16 << 10].decode(errors="replace")
         if status == HTTPStatus.UNAUTHORIZED:  # one text for every reason
             text = api.UNKNOWN_NODE if self._passes(headers) else api.WRONG_TIME
         return self._error(status, text, f"HTTP {status}")
 
 
-def _read(response: http.client.HTTPResponse, until: float) -> bytes:
-    """Read an answer until a time on the monotonic clock, and no more of it than is seen to be too large."""
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """Read an answer, and no more of it than is seen to be too large."""
     if response.length is None and not response.chunked:
         raise http.client.IncompleteRead(b"")  # it would end wherever the connection does
     parts, size = list[bytes](), 0
     while part := response.read(min(_CHUNK, api.LARGEST_OBJECT + 1 - size)):
         parts.append(part)
         size += len(part)
-        if time.monotonic() > until:
-            raise TimeoutError
     if response.length and size <= api.LARGEST_OBJECT:
         raise http.client.IncompleteRead(b"")
     return b"".join(parts)
@@ -216,10 +225,3 @@ def _is_readable(opened: socket.socket) -> bool:
     with DefaultSelector() as selector:
         selector.register(opened, EVENT_READ)
         return bool(selector.select(0))
-
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    """End a connection, and what waits for its answer in another thread."""
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)

@@ -89,7 +89,8 @@ def signed_by(headers: Mapping[bytes, bytes]) -> bytes:
     try:
         key, signature, timestamp = b64decode(headers[_KEY], validate=True), headers[_SIGNATURE], headers[_TIME]
         age = (date.now() - datetime.fromisoformat(timestamp.decode("ascii"))).total_seconds()
-        signed = _is_signed(key, timestamp, b64decode(signature, validate=True))
+        is_short = len(key) + len(signature) + len(timestamp) < 2048  # it is remembered
+        signed = is_short and _is_signed(key, timestamp, b64decode(signature, validate=True))
     except KeyError:
         raise NotSigned("Missing authentication metadata") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
 from logging import ERROR, getLogger
@@ -27,7 +27,7 @@ from flwr.supercore.logger import FLOWER_LOGGER
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedappeal.flower.node.fleet import HOLD_HEADER
@@ -40,7 +40,7 @@ from fedappeal.flower.superlink.superlink_log import MEANINGS, Seldom
 SMALL_REQUEST = 64 << 10
 """Bytes of a request by a key that is not known."""
 MOST_AT_ONCE = 32
-"""Calls of one key at one time."""
+"""Calls of one key at one time, each until its answer is on its way."""
 MOST_CONNECTIONS = 8192
 IDLE, LONGEST = 60.0, 600.0
 """Seconds after which a connection without a request is ended, and one whose request is not over."""
@@ -83,24 +83,25 @@ class FleetApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a call."""
-        closing = {"connection": "close"}  # what was not read of a request is not read afterwards
-        try:
-            answer = await self._answer(scope, receive)
-            response = Response(answer.SerializeToString(), media_type=MEDIA_TYPE)
-        except FlowerError as error:
-            spec = API_ERROR_MAP[error.code]
-            FLOWER_LOGGER.error("[%s][ApiError:%s] %s", scope["path"], error.code, error.message)
-            response = JSONResponse(error.to_json(spec.public_message), spec.http_status_code or 500)
-        except HTTPException as error:
-            response = JSONResponse({"detail": error.detail}, error.status_code, closing)
-        except ConnectionResetError:
-            return
-        except Exception as error:
-            FLOWER_LOGGER.error("[%s][UnexpectedError:%s] %s", scope["path"], type(error).__name__, error)
-            response = JSONResponse({"detail": "Internal server error."}, HTTPStatus.INTERNAL_SERVER_ERROR, closing)
-        await response(scope, receive, send)
+        with ExitStack() as counted:
+            closing = {"connection": "close"}  # what was not read of a request is not read afterwards
+            try:
+                response = Response(await self._answer(scope, receive, counted), media_type=MEDIA_TYPE)
+            except FlowerError as error:
+                spec = API_ERROR_MAP[error.code]
+                FLOWER_LOGGER.error("[%s][ApiError:%s] %.300r", scope["path"], error.code, error.message)
+                response = JSONResponse(error.to_json(spec.public_message), spec.http_status_code or 500)
+            except HTTPException as error:
+                response = JSONResponse({"detail": error.detail}, error.status_code, closing)
+            except ConnectionResetError:
+                return
+            except Exception as error:
+                kind = type(error).__name__
+                FLOWER_LOGGER.error("[%s][UnexpectedError:%s] %.300r", scope["path"], kind, str(error))
+                response = JSONResponse({"detail": "Internal server error."}, 500, closing)
+            await response(scope, receive, partial(_send_whole, send))
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Any:
+    async def _answer(self, scope: Scope, receive: Receive, counted: ExitStack) -> bytes:
         call, headers = _BY_PATH.get(scope["path"]), dict(scope["headers"])
         if call is None or scope["method"] != "POST":
             raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -109,20 +110,22 @@ class FleetApp:
         except NotSigned as error:
             log.warn(MEANINGS[str(error)])
             raise HTTPException(HTTPStatus.UNAUTHORIZED, _REFUSED) from None
-        with self._counted(key):
-            content = await self._read(headers, receive, key)
-            if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != MEDIA_TYPE.encode():
-                raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-            try:
-                request = call.request.FromString(content)
-            except DecodeError:
-                raise HTTPException(HTTPStatus.BAD_REQUEST, "Invalid protobuf payload") from None
-            context = _Context(headers)
-            ask = partial(self._call, call.name, key, request, context)
-            hold = asked_to_hold(context.invocation_metadata())
-            if isinstance(request, PullMessagesRequest) and hold > 0:
-                return await self._hold(request.node.node_id, hold, ask, receive)
-            return await self._in_thread(ask)
+        counted.enter_context(self._counted(key))
+        content = await self._read(headers, receive, key)
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != MEDIA_TYPE.encode():
+            raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        try:
+            request = call.request.FromString(content)
+        except DecodeError:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "Invalid protobuf payload") from None
+        context = _Context(headers)
+        ask = partial(self._call, call.name, key, request, context)
+        hold = asked_to_hold(context.invocation_metadata())
+        if isinstance(request, PullMessagesRequest) and hold > 0:
+            answer = await self._hold(request.node.node_id, hold, ask, receive)
+        else:
+            answer = await self._in_thread(ask)
+        return bytes(answer.SerializeToString())
 
     @contextmanager
     def _counted(self, key: bytes) -> Iterator[None]:
@@ -146,20 +149,20 @@ class FleetApp:
         too_large = HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request of more than {most} bytes")
         if said is not None and int(said) > most:
             raise too_large
-        parts, size, more = list[bytes](), 0, True
+        content, more = bytearray(), True
         try:
             async with asyncio.timeout(within):
                 while more:
                     event = await receive()
                     if event["type"] == "http.disconnect":
                         raise ConnectionResetError
-                    parts.append(event["body"])
-                    size, more = size + len(event["body"]), event["more_body"]
-                    if size > most:
+                    content += event["body"]
+                    more = event["more_body"]
+                    if len(content) > most:
                         raise too_large
         except TimeoutError:
             raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from None
-        return b"".join(parts)
+        return bytes(content)
 
     def _node_of(self, key: bytes) -> int | None:
         node: int | None = self._fleet.state_factory.state().get_node_id_by_public_key(key)
@@ -202,6 +205,14 @@ class FleetApp:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
 
+async def _send_whole(send: Send, event: Message) -> None:
+    """Send a part of an answer; the last is sent when what is before it is on its way."""
+    if event["type"] == "http.response.body":
+        await send({**event, "more_body": True})
+        event = {"type": event["type"]}
+    await send(event)
+
+
 class _Connection(H11Protocol):
     """A connection that is ended where a request does not come, or an answer is not read, in time."""
 
@@ -211,15 +222,26 @@ class _Connection(H11Protocol):
         self.logger = _ERRORS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to look at it."""
+        """Begin to look at it; above the most connections one that is idle makes room."""
         super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            others: Any = self.connections - {self}
+            next((other for other in others if other._is_idle()), self).transport.abort()
         self._look(None, self.loop.time())
+
+    def _is_idle(self) -> bool:
+        return (self.cycle is None or self.cycle.response_complete) and not self.transport.get_write_buffer_size()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; a call that it is part of is answered no more."""
+        super().send_400_response(msg)
+        if self.cycle is not None:
+            self.cycle.disconnected = True
 
     def _look(self, doing: object, since: float) -> None:
         if self not in self.connections:
             return
-        is_idle = self.cycle is None or self.cycle.response_complete
-        is_idle = is_idle and not self.transport.get_write_buffer_size()
+        is_idle = self._is_idle()
         if doing != (self.cycle, is_idle):
             doing, since = (self.cycle, is_idle), self.loop.time()
         if self.loop.time() - since > (IDLE if is_idle else LONGEST):
@@ -247,7 +269,7 @@ def serve_http(app: ASGIApp, listener: socket.socket, certificate: str = "", key
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=2 * MOST_CONNECTIONS,
         timeout_keep_alive=int(IDLE),
         h11_max_incomplete_event_size=_LARGEST_HEADERS,
         ssl_certfile=certificate or None,

@@ -106,6 +106,46 @@ def test_an_answer_above_the_largest_is_not_read(answering: Answering, monkeypat
         answering.fleet.heartbeat(1, 10.0)
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (OK + b"content-length: 999\r\n\r\n", b"x"),
+        (OK + b"connection: close\r\ncontent-length: 999\r\n\r\n", b"x"),
+        (OK + b"x: ", b"y"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+)
+def test_an_answer_that_comes_a_little_at_a_time_ends_in_time(first: bytes, then: bytes) -> None:
+    server = Answering(b"")
+
+    def drip(peer: socket.socket) -> None:
+        try:
+            peer.sendall(first)
+            while True:
+                peer.sendall(then)
+                time.sleep(0.1)
+        except OSError:
+            pass
+
+    server._serve = drip  # type: ignore[method-assign]
+    began = time.monotonic()
+    with pytest.raises(api.NotAnswering):
+        server.fleet.deactivate(1, 0.5)
+    assert time.monotonic() - began < 8
+    server.end()
+
+
+def test_a_long_refusal_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = list[int]()
+    monkeypatch.setattr(fleet_api, "known_error", lambda text: lengths.append(len(text)))
+    text = b"no " * 100_000
+    server = Answering(b"HTTP/1.1 500 No\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+    with pytest.raises(api.NotConnected, match="failed: HTTP 500 no no"):
+        server.fleet.heartbeat(1, 10.0)
+    server.end()
+    assert 0 < lengths[0] < 20_000
+
+
 def test_connections_are_used_again_and_replaced_where_the_superlink_ended_them() -> None:
     server = Answering(OK + b"content-length: 2\r\n\r\n\x08\x01", closes=False)
     assert all(server.fleet.heartbeat(1, 10.0) for _ in range(5))

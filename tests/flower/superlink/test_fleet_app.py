@@ -1,14 +1,18 @@
 """The Fleet API over HTTP against senders that mean no good; its calls are in test_fleet_api and test_held_polls."""
 
+import hashlib
+import select
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from flwr.common.constant import HEARTBEAT_MIN_INTERVAL
+from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.primitives import asymmetric
@@ -87,6 +91,7 @@ def test_what_is_not_signed_well_is_refused_with_its_body_unread(served: Server)
         {**signed, name: others[name]},
         {**signed, name: "no base64"},
         {**signed, "flwr-public-key": "AAAA"},
+        {**signed, "flwr-public-key": b64encode(b"x" * 3000 + b"\n" + fleet._signer.public_key).decode()},
         {**signed, "flwr-timestamp": "now"},
         {**signed, "flwr-timestamp": "2020-01-01T00:00:00"},
         {**headers_of(fleet), **http_headers(fleet._signer.headers(60.0))},
@@ -148,6 +153,43 @@ def test_a_key_has_a_bounded_number_of_calls_at_one_time(served: Server, monkeyp
     for connection in slow:
         connection.close()
     until(lambda: ask(served, "RegisterNode", headers_of(fleet), register(fleet)) == 412)
+
+
+def test_an_answer_that_is_not_read_is_a_call_of_its_key(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_app, "MOST_AT_ONCE", 2)
+    fleet, node = served.node()
+    fab = bytes(8 << 20)
+    run = served.start_run(fab=fab)
+    request = GetFabRequest(node=Node(node_id=node), hash_str=hashlib.sha256(fab).hexdigest(), run_id=run)
+    content = request.SerializeToString()
+    unread = [connect(served) for _ in range(2)]
+    for connection in unread:
+        connection.sendall(head("GetFab", headers_of(fleet, content_length=str(len(content)))) + content)
+        assert connection.recv(1), "it is answered"
+    assert ask(served, "RegisterNode", headers_of(fleet), register(fleet)) == 429
+    assert len(unread[0].makefile("rb").read(len(fab))) == len(fab)
+    until(lambda: ask(served, "RegisterNode", headers_of(fleet), register(fleet)) == 412)
+    for connection in unread:
+        connection.close()
+
+
+def test_above_the_most_connections_an_idle_one_makes_room(served: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_app, "MOST_CONNECTIONS", 4)
+    idle = [connect(served) for _ in range(8)]
+    fleet, node = served.node()
+    assert fleet.heartbeat(node, 10.0)
+    until(lambda: len(select.select(idle, [], [], 0)[0]) >= 5)  # these were ended
+    for connection in idle:
+        connection.close()
+
+
+def test_what_is_no_http_leaves_nothing_in_the_log(served: Server, caplog: pytest.LogCaptureFixture) -> None:
+    for path in (b"/", CALLS["RegisterNode"].path.encode()):
+        with closing(connect(served)) as connection:
+            chunked = b" HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+            connection.sendall(b"POST " + path + chunked + b"no chunk\r\n")
+            assert status(connection) == 400
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_slow_sender_and_a_quiet_connection_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
