@@ -352,7 +352,7 @@ class FedALIGN(Strategy):
         if (training := pooled(now.answers, keys.LOSS)) is not None:
             numbers["priority_train_loss"] = training
         if measured is None:
-            log.warning("round %d: no priority client joined, the model stays as it is", round.number)
+            log.info("round %d: no priority client joined, the model stays as it is", round.number)
         else:
             self._last_loss = measured
             self._thetas, self._updates = self._thetas + theta(accepted), self._updates + 1

@@ -16,11 +16,11 @@ from fedappeal.views.comparison.statistics import Interval
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ByPrecision = Mapping[float, str]
-"""Names of rows by epsilon."""
+ByValue = Mapping[float, str]
+"""Names of rows by a setting's value: epsilon, or eta."""
 
 
-def figure_3(results: Results, stem: Path, columns: Mapping[str, Mapping[int, ByPrecision]]) -> None:
+def figure_3(results: Results, stem: Path, columns: Mapping[str, Mapping[int, ByValue]]) -> None:
     """Draw the accuracies by precision, a row for each of the paper's parts; write .png and .svg.
 
     Args:
@@ -38,14 +38,14 @@ def figure_3(results: Results, stem: Path, columns: Mapping[str, Mapping[int, By
     for column, (heading, by_steps) in zip(grid.T, shown.items(), strict=True):
         for axes, measure in zip(column, (agents.END_ACCURACY, agents.POPULATION), strict=False):
             for (k, rows), colour in zip(by_steps.items(), COLOURS, strict=False):
-                _by_precision(axes, results, rows, measure, colour, f"K = {k}")
+                by_setting(axes, results, rows, measure, colour, f"K = {k}")
         most = [k for k, rows in by_steps.items() if results.of(rows[max(rows)])][-1]
         for measure, colour, label in (
             (agents.HIGHEST, COLOURS[3], "highest"),
             (agents.END_ACCURACY, COLOURS[7], "mean"),
             (agents.LOWEST, COLOURS[4], "lowest"),
         ):
-            _by_precision(column[2], results, by_steps[most], measure, colour, f"{label}, K = {most}")
+            by_setting(column[2], results, by_steps[most], measure, colour, f"{label}, K = {most}")
         column[0].set_title(heading, fontsize=11)
         column[2].set_xlabel("epsilon (0: no agent leaves)")
     for axes, label in zip(grid[:, 0], ("(a) average", "(b) population", "(c) single agents"), strict=True):
@@ -56,9 +56,8 @@ def figure_3(results: Results, stem: Path, columns: Mapping[str, Mapping[int, By
     save(figure, stem)
 
 
-def _by_precision(
-    axes: "Axes", results: Results, rows: ByPrecision, measure: Measure, colour: str, label: str
-) -> None:
+def by_setting(axes: "Axes", results: Results, rows: ByValue, measure: Measure, colour: str, label: str) -> None:
+    """Draw a measure's means and intervals over a setting's values as one curve."""
     points = [(p, values) for p, arm in rows.items() if (values := results.numbers(arm, measure))]
     if not points:
         return
@@ -95,8 +94,10 @@ SETTINGS: Mapping[str, Any] = {
 LATER = 5
 """Rounds after a defection at which accuracy is compared with that of the model on which the agent left."""
 
+ETA = 0.1
 
-def local(steps: int, eta: float = 0.1) -> dict[str, Any]:
+
+def local(steps: int, eta: float = ETA) -> dict[str, Any]:
     """Return K local steps of eta / K (Algorithm 3, line 9)."""
     return {"local-steps": steps, "learning-rate": eta / steps}
 
@@ -195,9 +196,9 @@ NOTES = """\
   Fashion-MNIST, 20 agents of which 10 train, each with 1,000 images of one class of its own, of which it keeps the
   share q and mixes the rest (the paper's formula is printed the wrong way round). Softmax regression from zero.
 - Average: the mean accuracy of the 10 sampled agents. Population: of all 20. Agents that left count in both.
-- Local SGD takes K steps of eta / K a round (Algorithm 3), with eta = 0.1.
+- Local SGD takes K steps of eta / K a round (Algorithm 3).
 """
-"""Notes of figures 2 and 3."""
+"""Notes of figures 2, 3 and 8 to 11."""
 
 
 EXPERIMENTS = (

@@ -1,53 +1,21 @@
-"""ADA-GD, figure 3: what defections cost under FedAvg, by precision, heterogeneity and local steps."""
+"""ADA-GD, figures 3 and 8 to 11: what defections cost under FedAvg, by precision, heterogeneity and local steps."""
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedappeal.reproductions.adagd import settings as agents
-from fedappeal.reproductions.adagd.defections import CLASSES, NOTES, SETTINGS, figure_3, local
+from fedappeal.reproductions.adagd.defections import CLASSES, ETA, NOTES, SETTINGS, by_setting, figure_3, local
 from fedappeal.studies.experiment import Arm, Claim, Experiment, Numbers, Quick, Results
+from fedappeal.views.comparison.measures import COLOURS, new_figure, save
 
-KEPT = (50, 90, 100)
-STEPS = (1, 5, 20)
 PRECISIONS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """epsilon; with 0 no agent ever leaves."""
 
-DATA: Mapping[str, Mapping[str, Any]] = {"": {}, "CIFAR-10": {"data": "cifar10", "model": "mlp"}}
-"""Data set as rows name it (empty: Fashion-MNIST) -> what differs with it; the network is `adagd-figure2`'s."""
-
-
-def cell(kept: int, steps: int, precision: float, data: str = "") -> str:
-    """Return the name of one setting's row."""
-    return named(f"q {kept / 100:g}, K {steps}, epsilon {precision:g}", data)
-
-
-def named(text: str, data: str) -> str:
-    """Return a heading with the data set before it, where it is not Fashion-MNIST."""
-    return f"{data}, {text}" if data else text
-
-
-def _settings(kept: int, steps: int, precision: float, data: str = "fmnist", **more: Any) -> dict[str, Any]:
-    leaves = {"defect.leave-below": precision} if precision else {"participation": "always"}
-    return {**agents.kept_share(CLASSES, kept / 100, 1000, data), **local(steps), **leaves, **more}
-
-
-def _sweep() -> tuple[Arm, ...]:
-    return tuple(
-        Arm(
-            cell(kept, steps, precision, data),
-            _settings(kept, steps, precision, **more),
-            {},
-            named(f"q = {kept / 100:g}, K = {steps}", data),
-            label=f"epsilon {precision:g}",
-        )
-        for data, more in DATA.items()
-        for kept in KEPT
-        for steps in STEPS
-        for precision in PRECISIONS
-    )
-
+DATA: Mapping[str, Mapping[str, Any]] = {"": {}, "CIFAR-10": {"model": "mlp"}}
+"""Data set as rows name it (empty: Fashion-MNIST) -> its model, if not softmax regression; `adagd-figure2`'s."""
 
 _ACCURACIES = {
     "accuracy": "average accuracy",
@@ -57,85 +25,219 @@ _ACCURACIES = {
 }
 
 
-def _decline(key: str, kept: int, data: str) -> Claim:
-    def margin(number: Numbers) -> float:
-        return min(number(cell(kept, k, 0.0, data), key) - number(cell(kept, k, 1.0, data), key) for k in STEPS)
-
-    text = f"the {_ACCURACIES[key]} is lower with epsilon = 1 than where no agent leaves, for each K"
-    return Claim(text, margin, named(f"q = {kept / 100:g}", data), "points")
+def named(text: str, data: str) -> str:
+    """Return a heading with the data set before it, where it is not Fashion-MNIST."""
+    return f"{data}, {text}" if data else text
 
 
-def _monotone(key: str, data: str) -> Claim:
-    def margin(number: Numbers) -> float:
-        falls = [
-            number(cell(kept, steps, after, data), key) <= number(cell(kept, steps, before, data), key) + 1
-            for kept in KEPT
-            for steps in STEPS
-            for before, after in itertools.pairwise(PRECISIONS)
+@dataclass(frozen=True)
+class Sweep:
+    """FedAvg's runs over heterogeneity, local steps and epsilon, on one data set.
+
+    Attributes:
+        kept: q, in per cent.
+        steps: K, ascending.
+        tuned: (q in per cent, K) -> eta; `ETA` where it is not named.
+        data: one of `DATA`.
+    """
+
+    kept: tuple[int, ...] = (50, 90, 100)
+    steps: tuple[int, ...] = (1, 5, 20)
+    tuned: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    data: str = ""
+
+    def cell(self, kept: int, steps: int, precision: float) -> str:
+        """Return the name of one setting's row."""
+        return named(f"q {kept / 100:g}, K {steps}, epsilon {precision:g}", self.data)
+
+    def settings(self, kept: int, steps: int, precision: float, eta: float) -> dict[str, Any]:
+        """Return one setting's run."""
+        leaves = {"defect.leave-below": precision} if precision else {"participation": "always"}
+        task = agents.kept_share(CLASSES, kept / 100, 1000, "cifar10" if self.data else "fmnist")
+        return {**task, **local(steps, eta), **leaves, **DATA[self.data]}
+
+    def arms(self) -> list[Arm]:
+        """Return the rows, a group for each q and K."""
+        return [
+            Arm(
+                self.cell(kept, steps, precision),
+                self.settings(kept, steps, precision, self.tuned.get((kept, steps), ETA)),
+                {},
+                named(f"q = {kept / 100:g}, K = {steps}", self.data),
+                label=f"epsilon {precision:g}",
+            )
+            for kept, steps, precision in itertools.product(self.kept, self.steps, PRECISIONS)
         ]
-        return sum(falls) - 0.9 * len(falls)
 
-    text = f"the {_ACCURACIES[key]} falls, or stays within a point, in nine of ten steps of epsilon"
-    return Claim(text, margin, named("all q", data), "steps", inclusive=True, ours=True)
+    def columns(self) -> dict[str, dict[int, dict[float, str]]]:
+        """Return the figure's columns: heading -> K -> the rows' names by epsilon."""
+        return {
+            named(f"q = {kept / 100:g}", self.data): {
+                k: {p: self.cell(kept, k, p) for p in PRECISIONS} for k in self.steps
+            }
+            for kept in self.kept
+        }
+
+    def claims(self) -> list[Claim]:
+        """Return the paper's claims, and one of ours."""
+        claims = [self._decline(key, kept) for kept in self.kept for key in ("accuracy", "population")]
+        claims += [check(key) for check in (self._monotone, self._more_heterogeneous) for key in _ACCURACIES]
+        return [*claims, self._wider()]
+
+    def _decline(self, key: str, kept: int) -> Claim:
+        def margin(number: Numbers) -> float:
+            return min(
+                number(self.cell(kept, k, 0.0), key) - number(self.cell(kept, k, 1.0), key) for k in self.steps
+            )
+
+        text = f"the {_ACCURACIES[key]} is lower with epsilon = 1 than where no agent leaves, for each K"
+        return Claim(text, margin, named(f"q = {kept / 100:g}", self.data), "points")
+
+    def _monotone(self, key: str) -> Claim:
+        def margin(number: Numbers) -> float:
+            falls = [
+                number(self.cell(kept, steps, after), key) <= number(self.cell(kept, steps, before), key) + 1
+                for kept in self.kept
+                for steps in self.steps
+                for before, after in itertools.pairwise(PRECISIONS)
+            ]
+            return sum(falls) - 0.9 * len(falls)
+
+        text = f"the {_ACCURACIES[key]} falls, or stays within a point, in nine of ten steps of epsilon"
+        return Claim(text, margin, named("all q", self.data), "steps", inclusive=True, ours=True)
+
+    def _more_heterogeneous(self, key: str) -> Claim:
+        def margin(number: Numbers) -> float:
+            sums = [sum(number(self._last(kept, p), key) for p in PRECISIONS[1:]) for kept in self.kept]
+            return min(less - more for less, more in itertools.pairwise(sums)) / len(PRECISIONS[1:])
+
+        text = f"with more heterogeneity the {_ACCURACIES[key]} is lower, over all epsilon (K = {self.steps[-1]})"
+        return Claim(text, margin, named("all q", self.data), "points")
+
+    def _wider(self) -> Claim:
+        def apart(number: Numbers, kept: int, precision: float) -> float:
+            return number(self._last(kept, precision), "highest") - number(self._last(kept, precision), "lowest")
+
+        def margin(number: Numbers) -> float:
+            spreads = [sum(apart(number, kept, p) for p in PRECISIONS[1:]) for kept in self.kept]
+            return min(more - less for less, more in itertools.pairwise(spreads)) / len(PRECISIONS[1:])
+
+        text = f"with more heterogeneity the agents lie further apart, over all epsilon (K = {self.steps[-1]})"
+        return Claim(text, margin, named("all q", self.data), "points")
+
+    def _last(self, kept: int, precision: float) -> str:
+        return self.cell(kept, self.steps[-1], precision)
 
 
-def _more_heterogeneous(key: str, data: str) -> Claim:
-    def margin(number: Numbers) -> float:
-        sums = [sum(number(cell(kept, STEPS[-1], p, data), key) for p in PRECISIONS[1:]) for kept in KEPT]
-        return min(less - more for less, more in itertools.pairwise(sums)) / len(PRECISIONS[1:])
+_SETTINGS = {**SETTINGS, "rounds": 300, "evaluate-every": 0}
 
-    text = f"with more heterogeneity the {_ACCURACIES[key]} is lower, over all epsilon (K = {STEPS[-1]})"
-    return Claim(text, margin, named("all q", data), "points")
+_FIGURE_3 = tuple(Sweep(data=data) for data in DATA)
 
+ETAS = (0.01, 0.03, 0.1, 0.3)
 
-def _wider(data: str) -> Claim:
-    def apart(number: Numbers, kept: int, precision: float) -> float:
-        at = cell(kept, STEPS[-1], precision, data)
-        return number(at, "highest") - number(at, "lowest")
+TUNED: Mapping[tuple[int, int], float] = {
+    (70, 1): 0.03,
+    (70, 20): 0.03,
+    (70, 100): 0.1,
+    (90, 1): 0.03,
+    (90, 20): 0.03,
+    (90, 100): 0.1,
+    (100, 1): 0.03,
+    (100, 20): 0.03,
+    (100, 100): 0.03,
+}
+"""Outcome of `adagd-figure8`: (q in per cent, K) -> the eta with the highest average accuracy at the end."""
 
-    def margin(number: Numbers) -> float:
-        spreads = [sum(apart(number, kept, p) for p in PRECISIONS[1:]) for kept in KEPT]
-        return min(more - less for less, more in itertools.pairwise(spreads)) / len(PRECISIONS[1:])
-
-    text = f"with more heterogeneity the agents lie further apart, over all epsilon (K = {STEPS[-1]})"
-    return Claim(text, margin, named("all q", data), "points")
-
-
-def _claims() -> tuple[Claim, ...]:
-    claims: list[Claim] = []
-    for data in DATA:
-        claims += [_decline(key, kept, data) for kept in KEPT for key in ("accuracy", "population")]
-        claims += [check(key, data) for check in (_monotone, _more_heterogeneous) for key in _ACCURACIES]
-        claims.append(_wider(data))
-    return tuple(claims)
+_TUNED = tuple(Sweep((70, 90, 100), (1, 20, 100), TUNED, data) for data in DATA)
 
 
-def _figure(results: Results, stem: Path) -> None:
-    columns = {
-        named(f"q = {kept / 100:g}", data): {k: {p: cell(kept, k, p, data) for p in PRECISIONS} for k in STEPS}
-        for data in DATA
-        for kept in KEPT
-    }
-    figure_3(results, stem, columns)
+def tried(sweep: Sweep, kept: int, steps: int, eta: float) -> str:
+    """Return the name of a row of figure 8."""
+    return named(f"q {kept / 100:g}, K {steps}, eta {eta:g}", sweep.data)
+
+
+def _tuning() -> tuple[Arm, ...]:
+    return tuple(
+        Arm(
+            tried(sweep, kept, steps, eta),
+            sweep.settings(kept, steps, 0.0, eta),
+            {},
+            named(f"q = {kept / 100:g}, K = {steps}", sweep.data),
+            label=f"eta {eta:g}",
+        )
+        for sweep in _TUNED
+        for kept, steps, eta in itertools.product(sweep.kept, sweep.steps, ETAS)
+    )
+
+
+def _figure_8(results: Results, stem: Path) -> None:
+    """Draw the accuracy at the end by eta, a panel for each q, a curve for each K."""
+    sweep = _TUNED[0]
+    figure = new_figure(3.8 * len(sweep.kept), 3.2)
+    for axes, kept in zip(
+        figure.subplots(1, len(sweep.kept), squeeze=False, sharey=True)[0], sweep.kept, strict=True
+    ):
+        for steps, colour in zip(sweep.steps, COLOURS, strict=False):
+            rows = {eta: tried(sweep, kept, steps, eta) for eta in ETAS}
+            by_setting(axes, results, rows, agents.END_ACCURACY, colour, f"K = {steps}")
+        axes.set_xscale("log")
+        axes.set_title(f"q = {kept / 100:g}", fontsize=11)
+        axes.set_xlabel("eta")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=9, loc="lower left")
+    save(figure, stem)
+
+
+def _experiment(name: str, title: str, source: str, sweeps: tuple[Sweep, ...], notes: str) -> Experiment:
+    def draw(results: Results, stem: Path) -> None:
+        figure_3(results, stem, {heading: rows for sweep in sweeps for heading, rows in sweep.columns().items()})
+
+    first, steps = sweeps[0], sweeps[0].steps[:2]
+    return Experiment(
+        name=name,
+        title=title,
+        source=f"{source} (Fashion-MNIST beside CIFAR-10)",
+        claim="As epsilon grows agents leave more readily, and average, population, lowest and highest accuracy "
+        "almost always fall; with more heterogeneity all fall, and the spread between agents grows.",
+        settings=_SETTINGS,
+        arms=tuple(arm for sweep in sweeps for arm in sweep.arms()),
+        measures=(agents.AGENTS_LOST, agents.END_ACCURACY, agents.POPULATION, agents.LOWEST, agents.HIGHEST),
+        quick=Quick({"rounds": 30}, tuple(first.cell(90, k, p) for k in steps for p in (0.0, 0.6, 1.0))),
+        claims=tuple(claim for sweep in sweeps for claim in sweep.claims()),
+        figure=draw,
+        notes=NOTES + notes,
+    )
 
 
 EXPERIMENTS = (
-    Experiment(
-        name="adagd-figure3",
-        title="Defections under FedAvg by precision, heterogeneity and local steps",
-        source="ADA-GD, figures 3a, 3b and 3c (Fashion-MNIST beside CIFAR-10)",
-        claim="As epsilon grows agents leave more readily, and average, population, lowest and highest accuracy "
-        "almost always fall; with more heterogeneity all fall, and the spread between agents grows.",
-        settings={**SETTINGS, "rounds": 300, "evaluate-every": 0},
-        arms=_sweep(),
-        measures=(agents.AGENTS_LOST, agents.END_ACCURACY, agents.POPULATION, agents.LOWEST, agents.HIGHEST),
-        quick=Quick({"rounds": 30}, tuple(cell(90, k, p) for k in STEPS[:2] for p in (0.0, 0.6, 1.0))),
-        claims=_claims(),
-        figure=_figure,
-        notes=NOTES
-        + """\
+    _experiment(
+        "adagd-figure3",
+        "Defections under FedAvg by precision, heterogeneity and local steps",
+        "ADA-GD, figures 3a, 3b and 3c",
+        _FIGURE_3,
+        """\
 - The paper's plots do not name their q; ours are 0.5, 0.9 and 1. Its K goes to 100, ours to 20; it tunes eta for
   each q and K, here it is 0.1 throughout, for 300 rounds.
 """,
+    ),
+    Experiment(
+        name="adagd-figure8",
+        title="The step of FedAvg by heterogeneity and local steps",
+        source="ADA-GD, figure 8 (Fashion-MNIST beside CIFAR-10)",
+        claim="The paper tunes eta for each q and K with epsilon 0, where no agent leaves.",
+        settings=_SETTINGS,
+        arms=_tuning(),
+        measures=(agents.END_ACCURACY, agents.POPULATION, agents.LOWEST, agents.HIGHEST),
+        quick=Quick({"rounds": 30}, tuple(tried(_TUNED[0], 90, 1, eta) for eta in ETAS)),
+        claims=(),
+        glances={"-eta": _figure_8},
+        notes=NOTES,
+    ),
+    _experiment(
+        "adagd-figure9",
+        "Defections under FedAvg with tuned steps",
+        "ADA-GD, figures 9 to 11",
+        _TUNED,
+        "- eta is the best of figure 8's for each q and K, of Fashion-MNIST; 300 rounds.\n",
     ),
 )

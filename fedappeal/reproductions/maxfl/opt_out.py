@@ -86,8 +86,7 @@ _SEARCHED = (
             f", train flipped, rate {value:g}, {steps} steps",
             {**_TRAIN, **maxfl.rate(value), "local-steps": steps},
         )
-        for value in (0.005, 0.001)
-        for steps in (30, 10)
+        for value, steps in ((0.005, 30), (0.005, 10), (0.001, 30), (0.001, 10), (0.01, 50))
     ),
     *(
         maxfl.Reading(

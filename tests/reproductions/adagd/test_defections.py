@@ -1,10 +1,13 @@
 """What is read off ADA-GD's runs, and what its claims say: figures 2 and 3 (figure 7: test_retention)."""
 
 import itertools
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
+from fedappeal.reproductions import load_experiment
 from fedappeal.reproductions.adagd import defections as figure_2
 from fedappeal.reproductions.adagd import precision as figure_3
 from fedappeal.reproductions.adagd import retention as figure_7a
@@ -16,7 +19,7 @@ from fedappeal.reproductions.adagd.defections import (
     WORSE_AFTER,
     local,
 )
-from fedappeal.reproductions.adagd.precision import DATA, KEPT, PRECISIONS, STEPS, cell
+from fedappeal.reproductions.adagd.precision import DATA, ETAS, PRECISIONS, TUNED, Sweep, tried
 from fedappeal.reproductions.adagd.settings import (
     AGENTS_LOST,
     BELOW_PEAK,
@@ -30,6 +33,7 @@ from fedappeal.reproductions.adagd.settings import (
 )
 from fedappeal.settings.config import RunConfig
 from fedappeal.studies.experiment import Experiment
+from fedappeal.studies.record import read_record
 from server.build import check_settings
 from tests.studies.small import holds
 
@@ -132,13 +136,13 @@ def test_figure_2s_paper_numbers_stand_where_the_paper_has_them() -> None:
     assert [arm.paper for arm in experiment.arms if arm.paper] == [{"before": 46, "accuracy": 22}]
 
 
-@pytest.mark.parametrize("data", DATA)
-def test_figure_3s_claims_by_hand(data: str) -> None:
+@pytest.mark.parametrize("sweep", [*(Sweep(data=data) for data in DATA), Sweep((70, 100), (1, 100), TUNED)])
+def test_a_sweeps_claims_by_hand(sweep: Sweep) -> None:
     """All accuracies fall by 10 with each step of epsilon and of q; agents lie 20, 22 and 24 points apart."""
     cells = {
-        cell(kept, k, precision, data): {"accuracy": 90 - 10 * i - 10 * j, "apart": 10 + j}
-        for j, kept in enumerate(KEPT)
-        for k in STEPS
+        sweep.cell(kept, k, precision): {"accuracy": 90 - 10 * i - 10 * j, "apart": 10 + j}
+        for j, kept in enumerate(sweep.kept)
+        for k in sweep.steps
         for i, precision in enumerate(PRECISIONS)
     }
 
@@ -146,17 +150,24 @@ def test_figure_3s_claims_by_hand(data: str) -> None:
         sign = {"lowest": -1, "highest": 1}.get(key, 0)
         return cells[arm]["accuracy"] + sign * cells[arm]["apart"]
 
-    every = figure_3.EXPERIMENTS[0].claims
-    claims = [claim for claim in every if claim.group.startswith("CIFAR-10") == bool(data)]
-    assert len(claims) * 2 == len(every)
+    claims = sweep.claims()
     assert all(holds(claim, number) for claim in claims)
     for values in cells.values():
         values.update(accuracy=50, apart=10)
     held = {claim.text for claim in claims if holds(claim, number)}
     assert held == {claim.text for claim in claims if "stays within a point" in claim.text}
-    for kept, k, (i, precision) in itertools.product(KEPT, STEPS, enumerate(PRECISIONS)):
-        cells[cell(kept, k, precision, data)]["accuracy"] = 50 + 2 * i
+    for kept, k, (i, precision) in itertools.product(sweep.kept, sweep.steps, enumerate(PRECISIONS)):
+        cells[sweep.cell(kept, k, precision)]["accuracy"] = 50 + 2 * i
     assert not any(holds(claim, number) for claim in claims)
+
+
+def test_figure_9s_steps_are_the_best_of_figure_8() -> None:
+    pages = Path(__file__).parents[3] / "docs" / "reproductions"
+    rows = read_record(load_experiment("adagd-figure8"), pages).numbers.rows
+    ends = {row.name: fmean(value or 0.0 for value in row.ours["accuracy"]) for row in rows if row.seeds}
+    sweep = Sweep((70, 90, 100), (1, 20, 100))
+    for (kept, steps), eta in TUNED.items():
+        assert eta == max(ETAS, key=lambda other: ends[tried(sweep, kept, steps, other)])
 
 
 EXPERIMENTS = (
@@ -173,7 +184,7 @@ def test_all_rows_are_allowed(experiment: Experiment) -> None:
         config = RunConfig.parse({**experiment.settings, **arm.settings})
         check_settings(config)
         rational = config.participation == "defect"
-        assert rational != ("no agent leaves" in arm.name or arm.name.endswith("epsilon 0"))
+        assert rational != ("no agent leaves" in arm.name or arm.name.endswith("epsilon 0") or ", eta " in arm.name)
         assert config.participation in ("defect", "always")
 
 
