@@ -198,7 +198,7 @@ NOTES = """\
 - Average: the mean accuracy of the 10 sampled agents. Population: of all 20. Agents that left count in both.
 - Local SGD takes K steps of eta / K a round (Algorithm 3).
 """
-"""Notes of figures 2, 3 and 8 to 11."""
+"""Notes of figures 2, 3 and 8."""
 
 
 EXPERIMENTS = (
