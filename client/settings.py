@@ -180,7 +180,9 @@ class Connection(Settings):
     """How a client reaches the SuperLink's Fleet API."""
 
     superlink: str = Field(description="HOST:PORT of the SuperLink's Fleet API")
-    transport: Literal["auto", "grpc", "http"] = setting("auto", "what it is spoken to over; auto: gRPC where it can")
+    transport: Literal["auto", "grpc", "http"] = setting(
+        "auto", "protocol of the Fleet API; auto: gRPC if the SuperLink speaks it, else HTTP"
+    )
     root_certificates: str = setting("", "CA certificate (PEM) of the SuperLink")
     """Empty: the system's."""
     key: str = setting("", "private key of this node (OpenSSH, NIST curve)")

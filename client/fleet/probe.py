@@ -21,14 +21,14 @@ _WRONG_TIME = {9, 10}  # not yet valid, expired
 
 
 def probe(connection: Connection, timeout: float = 3.0) -> str:
-    """Return the transport of a SuperLink that can be spoken to as the settings say: gRPC where it has both.
+    """Return the protocol that a SuperLink speaks, `GRPC` or `HTTP`; gRPC if both.
 
     Args:
         connection: where it is and how to speak to it.
         timeout: seconds to wait for each answer.
 
     Raises:
-        NotConnected: if it cannot; the reason, one line for a person to read.
+        NotConnected: if it cannot be reached as the settings say; the reason, one line for a person to read.
     """
     address = connection.superlink
     host, port = split_address(address)
@@ -51,7 +51,7 @@ def probe(connection: Connection, timeout: float = 3.0) -> str:
 
 
 def _answered(raw: socket.socket) -> str:
-    """Return the transport in which a server answers gRPC's greeting; empty: in none."""
+    """Return the protocol in which a server answers gRPC's greeting; empty: in none."""
     try:
         raw.sendall(GREETING)
         answer = raw.recv(9)

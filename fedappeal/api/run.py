@@ -307,11 +307,11 @@ class Run:
     def _go(self, plan: RunPlan, show: Shown) -> None:
         """Run, or continue, the run; Ctrl-C leaves it to be continued."""
 
-        def told(record: RoundRecord) -> FinishedRound:
+        def finished(record: RoundRecord) -> FinishedRound:
             return FinishedRound(record.server_round, dict(record.as_line()), dict(record.decisions), self)
 
         how = self._how or Simulation.of_runtime(Record(self.path).config["runtime"])
-        self.interrupted = carried_out(plan, how, self._watching, show, told)
+        self.interrupted = carried_out(plan, how, self._watching, show, finished)
         if self.interrupted:
             print(f"interrupted after round {self.rounds}; run.resume() continues it ({near(self.path)})")
 

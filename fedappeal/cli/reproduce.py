@@ -30,8 +30,9 @@ from fedappeal.views.terminal.shown import complain, say
 
 def list_experiments() -> None:
     """Print what can be reproduced."""
-    found = map(load_experiment, experiment_names())
-    print(*in_columns((each.name, f"{each.title} ({each.source})") for each in found), sep="\n")
+    experiments = map(load_experiment, experiment_names())
+    rows = [(experiment.name, f"{experiment.title} ({experiment.source})") for experiment in experiments]
+    print(*in_columns(rows), sep="\n")
 
 
 def start_reproduction(options: ReproduceOptions, machine: Machine) -> None:

@@ -12,8 +12,8 @@ from pydantic import Field
 from fedappeal.core.plugins import PluginSettings
 from fedappeal.protocol.draws import generator
 from fedappeal.settings.config import Count, Positive
+from fedappeal.tasks.examples import Features, Labels
 from fedappeal.tasks.labelled import NaturalTask
-from fedappeal.tasks.task import Features, Labels
 
 
 class Mine(NaturalTask):

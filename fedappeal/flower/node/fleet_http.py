@@ -109,7 +109,7 @@ class HttpFleet(api.FleetApi):
         coming, answers = iter(requests), list[Any]()
         while some := list(islice(coming, api.SIDE_BY_SIDE)):
             headers = self._sign()
-            calls = [self._threads.submit(self._exchange, method, each, headers, api.OBJECT_TIMEOUT) for each in some]
+            calls = [self._threads.submit(self._exchange, method, one, headers, api.OBJECT_TIMEOUT) for one in some]
             try:
                 answers += [call.result() for call in calls]
             finally:
