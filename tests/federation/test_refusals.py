@@ -76,7 +76,8 @@ def test_each_refusal_is_one_line_that_says_which_it_was(registered: Federation,
         f"{gave_up}the certificate of 127.1:{port} is not for the name '127.1'; it is for localhost, 127.0.0.1, ::1"
     )
     assert refused(registered, tmp_path, superlink=registered.superlink.control_address) == (
-        f"{gave_up}what listens at {registered.superlink.control_address} is no Fleet API over HTTP: is the port the right one?"
+        f"{gave_up}what listens at {registered.superlink.control_address} is no Fleet API over HTTP: "
+        "is the port the right one?"
     )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
