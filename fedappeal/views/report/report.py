@@ -54,8 +54,8 @@ class Section:
 
 
 def inline_script(code: str) -> str:
-    """Return the element that holds a script."""
-    return f"<script>{code.replace('</script', chr(60) + chr(92) + '/script')}</script>"
+    """Return the element that holds Plotly's script, which the page runs once its text is painted."""
+    return f'<script type="text/plain" id="plotly">{code.replace("</script", chr(60) + chr(92) + "/script")}</script>'
 
 
 def linked_script(file: str) -> str:
@@ -89,7 +89,7 @@ class ReportOptions:
         output: its file; None: `REPORT` in the run's folder, or in the folder of runs that is named alone, else in
             the current one.
         baseline: of several groups, the one from which differences are; empty: FedAvg's, else the first.
-        single_file: whether Plotly's script is in the page itself, which is then 5 MB large.
+        single_file: whether Plotly's script is in the page itself, which is then 2 MB large.
     """
 
     output: Path | None = None

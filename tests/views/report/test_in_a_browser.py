@@ -90,8 +90,9 @@ Object.defineProperty(window, "Plotly", {
 """
 
 
-def test_its_text_is_painted_before_plotlys_script_runs(one: Path, browser: Browser) -> None:
-    file = write_report([one], ReportOptions())
+@pytest.mark.parametrize("single_file", [False, True])
+def test_its_text_is_painted_before_plotlys_script_runs(one: Path, single_file: bool, browser: Browser) -> None:
+    file = write_report([one], ReportOptions(single_file=single_file))
     with browser.new_page() as page:
         page.add_init_script(SCRIPT_TIME)
         page.goto(file.as_uri())
