@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -59,11 +60,26 @@ class FleetApi(ABC):
         address: ``HOST:PORT`` of the SuperLink.
     """
 
-    def __init__(self, address: str, key: ec.EllipticCurvePrivateKey) -> None:
+    def __init__(
+        self, address: str, key: ec.EllipticCurvePrivateKey, *, insecure: bool, root_certificates: bytes | None
+    ) -> None:
+        """Prepare the connection; nothing is sent yet.
+
+        Args:
+            address: ``HOST:PORT``.
+            key: the node's private key.
+            insecure: plaintext.
+            root_certificates: CA certificate (PEM) for TLS; None: the system's.
+        """
         self.address = address
         self._signer = Signer(key)
         self._signed_at = -_SIGNATURE_LASTS
         self._headers: Headers = []
+        self._prepare(insecure, root_certificates)
+
+    @abstractmethod
+    def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
+        """Prepare the transport's connection."""
 
     @abstractmethod
     def _call(self, method: str, request: Any, timeout: float = TIMEOUT) -> Any:
@@ -74,8 +90,8 @@ class FleetApi(ABC):
         """Make a call that the SuperLink may hold; None: it is no longer waited for."""
 
     @abstractmethod
-    def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
-        """Make calls, some side by side, and wait for all answers; requests are made as their turn comes."""
+    def _begin(self, method: str, request: Any) -> Any:
+        """Begin a call about an object; return a future."""
 
     @abstractmethod
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
@@ -189,6 +205,22 @@ class FleetApi(ABC):
         """Return a run's bundle."""
         request = fab_pb2.GetFabRequest(node=Node(node_id=node_id), hash_str=fab_hash, run_id=run_id)
         return bytes(self._call("GetFab", request).fab.content)
+
+    def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
+        """Make calls, some side by side, and wait for all answers; requests are made as their turn comes."""
+        coming, answers = iter(requests), list[Any]()
+        while some := list(islice(coming, SIDE_BY_SIDE)):
+            calls = [self._begin(method, request) for request in some]
+            try:
+                answers += map(self._result, calls)
+            finally:
+                for call in calls:
+                    call.cancel()
+        return answers
+
+    def _result(self, call: Any, timeout: float | None = None) -> Any:
+        """Return a future's answer; ``timeout``: seconds to wait for it, None: as long as the call may take."""
+        return call.result(timeout)
 
     def _sign(self) -> Headers:
         if time.monotonic() - self._signed_at >= _SIGNATURE_LASTS:

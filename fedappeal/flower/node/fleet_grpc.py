@@ -1,13 +1,11 @@
 """The Fleet API over gRPC."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from itertools import islice
 from typing import Any
 
 import grpc  # type: ignore[import-untyped, unused-ignore]
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.node_pb2 import Node
@@ -45,23 +43,12 @@ def answers_greeting(answer: bytes) -> bool:
 class GrpcFleet(api.FleetApi):
     """The calls of the Fleet API over a gRPC channel, with Flower's `FleetStub`."""
 
-    def __init__(
-        self, address: str, key: ec.EllipticCurvePrivateKey, *, insecure: bool, root_certificates: bytes | None
-    ) -> None:
-        """Open a channel; nothing is sent yet.
-
-        Args:
-            address: ``HOST:PORT``.
-            key: the node's private key.
-            insecure: plaintext.
-            root_certificates: CA certificate (PEM) for TLS; None: the system's.
-        """
-        super().__init__(address, key)
+    def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
         if insecure:
-            self._channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+            self._channel = grpc.insecure_channel(self.address, _CHANNEL_OPTIONS)
         else:
             credentials = grpc.ssl_channel_credentials(root_certificates)
-            self._channel = grpc.secure_channel(address, credentials, _CHANNEL_OPTIONS)
+            self._channel = grpc.secure_channel(self.address, credentials, _CHANNEL_OPTIONS)
         self._stub: Any = FleetStub(self._channel)
 
     def pass_when_signed(self, shifts: Sequence[float]) -> list[bool]:
@@ -93,25 +80,19 @@ class GrpcFleet(api.FleetApi):
         try:
             while waits():
                 with contextlib.suppress(grpc.FutureTimeoutError):
-                    return call.result(api.LOOK_UP)
-        except grpc.RpcError as error:
-            raise self._explain(error) from None
+                    return self._result(call, api.LOOK_UP)
         finally:
             call.cancel()
         return None
 
-    def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
-        coming, answers, make = iter(requests), list[Any](), getattr(self._stub, method).future
-        while some := list(islice(coming, api.SIDE_BY_SIDE)):
-            calls = [make(request, timeout=api.OBJECT_TIMEOUT, metadata=self._sign()) for request in some]
-            try:
-                answers += [call.result() for call in calls]
-            except grpc.RpcError as error:
-                raise self._explain(error) from None
-            finally:
-                for call in calls:
-                    call.cancel()
-        return answers
+    def _begin(self, method: str, request: Any) -> Any:
+        return getattr(self._stub, method).future(request, timeout=api.OBJECT_TIMEOUT, metadata=self._sign())
+
+    def _result(self, call: Any, timeout: float | None = None) -> Any:
+        try:
+            return call.result(timeout)
+        except grpc.RpcError as error:
+            raise self._explain(error) from None
 
     def _explain(self, error: Any) -> Exception:
         code = error.code()

@@ -4,18 +4,16 @@ import http.client
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from itertools import islice
 from selectors import EVENT_READ, DefaultSelector
 from types import MappingProxyType
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto import fleet_pb2
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped, unused-ignore]
@@ -53,19 +51,8 @@ CALLS = MappingProxyType({call.name: call for call in _calls()})
 class HttpFleet(api.FleetApi):
     """The calls of the Fleet API over HTTP/1.1, on a few connections that are kept open."""
 
-    def __init__(
-        self, address: str, key: ec.EllipticCurvePrivateKey, *, insecure: bool, root_certificates: bytes | None
-    ) -> None:
-        """Prepare the connections; nothing is sent yet.
-
-        Args:
-            address: ``HOST:PORT``.
-            key: the node's private key.
-            insecure: plaintext.
-            root_certificates: CA certificate (PEM) for TLS; None: the system's.
-        """
-        super().__init__(address, key)
-        host, port = split_address(address)
+    def _prepare(self, insecure: bool, root_certificates: bytes | None) -> None:
+        host, port = split_address(self.address)
         self._make: Callable[[], http.client.HTTPConnection] = partial(http.client.HTTPConnection, host, port)
         if not insecure:
             context = trusting(root_certificates)
@@ -99,23 +86,14 @@ class HttpFleet(api.FleetApi):
         try:
             while waits():
                 with suppress(TimeoutError):
-                    return answer.result(api.LOOK_UP)
+                    return self._result(answer, api.LOOK_UP)
         finally:
             if not answer.done():
                 self._hang_up(connection)
         return None
 
-    def _call_all(self, method: str, requests: Iterable[Any]) -> list[Any]:
-        coming, answers = iter(requests), list[Any]()
-        while some := list(islice(coming, api.SIDE_BY_SIDE)):
-            headers = self._sign()
-            calls = [self._threads.submit(self._exchange, method, one, headers, api.OBJECT_TIMEOUT) for one in some]
-            try:
-                answers += [call.result() for call in calls]
-            finally:
-                for call in calls:
-                    call.cancel()
-        return answers
+    def _begin(self, method: str, request: Any) -> Any:
+        return self._threads.submit(self._exchange, method, request, self._sign(), api.OBJECT_TIMEOUT)
 
     def _exchange(
         self,
