@@ -46,7 +46,7 @@ class Watching:
         return central_evaluation(self.evaluate, plan.task, plan.config.seed, pick_device(how.device))
 
 
-def checked(plan: RunPlan, how: Simulation, watching: Watching) -> None:
+def check_run(plan: RunPlan, how: Simulation, watching: Watching) -> None:
     """Check a planned run as far as it can be checked without starting it.
 
     Raises:

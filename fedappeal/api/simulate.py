@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedappeal.api.execution import Watching, checked, new_folder
+from fedappeal.api.execution import Watching, check_run, new_folder
 from fedappeal.api.given import MEASURES
 from fedappeal.api.measures import TASKS_OWN
 from fedappeal.api.plan import Own, facts_of, given_again, planned
@@ -84,7 +84,7 @@ def simulate(
     watching = Watching(evaluate, on_round, quiet, trackers)
     if out:
         check_new(Path(out))
-    checked(plan, how, watching)
+    check_run(plan, how, watching)
     warn_of([*plan.unused, *how.notes()])
     config = plan.config
     path = Path(out).absolute() if out else new_folder(f"{config.strategy}-{config.task}")

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
-from fedappeal.api.execution import Watching, checked, new_folder
+from fedappeal.api.execution import Watching, check_run, new_folder
 from fedappeal.api.plan import Own, chosen_of, planned
 from fedappeal.api.progress import shown
 from fedappeal.api.run import Run, started
@@ -90,7 +90,7 @@ def sweep(
     unused: Counter[str] = Counter()
     for make in makers:  # made again when its turn comes: the runs' data are not all in memory at once
         plan = make()
-        checked(plan, how, watching)
+        check_run(plan, how, watching)
         if jobs > 1:
             check_sendable(plan, watching)
         unused.update(plan.unused)

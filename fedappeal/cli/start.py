@@ -270,13 +270,13 @@ def plan_against(plans: Sequence[RunPlan], strategy: str) -> RunPlan:
     plan, config = plans[0], plans[0].config
     if strategy == config.strategy:
         raise ConfigError(f"against = '{strategy}' is not allowed: it is the run's own strategy; name another")
-    own = plan.plugins.strategy
-    policy = own.policy if config.participation == AUTO else config.participation
+    first = plan.plugins.strategy
+    policy, prefix = first.policy if config.participation == AUTO else config.participation, first.settings_name()
     other = config.model_copy(update={"strategy": strategy, "participation": policy, "out": ""})
-    if not is_ours(own) and STRATEGIES.load(strategy).settings_name() != own.settings_name():
+    if not is_ours(first) and STRATEGIES.load(strategy).settings_name() != prefix:
         # Nothing of the other run could say whose these settings are.
-        others = ((key, value) for key, value in config.plugins if key.partition(".")[0] != own.settings_name())
-        other = other.model_copy(update={"plugins": tuple(others)})
+        others = tuple((key, value) for key, value in config.plugins if key.partition(".")[0] != prefix)
+        other = other.model_copy(update={"plugins": others})
     return RunPlan.of(other, plan.path / f"against-{strategy.replace(':', '.')}", data_dir=plan.data_dir)
 
 

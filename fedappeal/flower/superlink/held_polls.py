@@ -206,42 +206,42 @@ class HeldPolls:
             if self._held.get(poll.node) is poll:
                 del self._held[poll.node]
 
-    def _settle_or_drop(self, held: Poll, answer: PullMessagesResponse) -> None:
+    def _settle_or_drop(self, poll: Poll, answer: PullMessagesResponse) -> None:
         try:
-            self._settle(held, answer)
+            self._settle(poll, answer)
         except BaseException:
-            self.drop(held)
+            self.drop(poll)
             raise
 
-    def _settle(self, held: Poll, answer: PullMessagesResponse) -> None:
+    def _settle(self, poll: Poll, answer: PullMessagesResponse) -> None:
         """Answer a poll where there is a message, its time is over or it has no place; else hold it."""
         while True:
             with self._lock:
-                mine = self._held.get(held.node) is held
-                over = bool(answer.messages_list) or time.monotonic() >= held.until or not mine
-                if not over and not held.again:
-                    held.asking = False
+                mine = self._held.get(poll.node) is poll
+                over = bool(answer.messages_list) or time.monotonic() >= poll.until or not mine
+                if not over and not poll.again:
+                    poll.asking = False
                     return
-                held.again = False
+                poll.again = False
                 if over and mine:
-                    del self._held[held.node]
+                    del self._held[poll.node]
             if over:
-                held.end(answer)
+                poll.end(answer)
                 if answer.messages_list and not mine:
                     # The call may be dead, and the poll in its place was told that there is nothing.
-                    self._wake(held.node)
+                    self._wake(poll.node)
                 return
-            answer = held.ask()
+            answer = poll.ask()
 
-    def _ask_again(self, held: Poll) -> None:
+    def _ask_again(self, poll: Poll) -> None:
         try:
-            if held.is_open():
-                self._settle_or_drop(held, held.ask())
+            if poll.is_open():
+                self._settle_or_drop(poll, poll.ask())
             else:
-                self.drop(held)
+                self.drop(poll)
         except Exception as error:  # refused by what stands before Flower's code, or failed there
-            self.drop(held)
-            held.end(error)
+            self.drop(poll)
+            poll.end(error)
 
     def _expire(self) -> None:
         while True:

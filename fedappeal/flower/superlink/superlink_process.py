@@ -100,11 +100,11 @@ class Ports:
         Raises:
             ConfigError: options that are none, or a transport that no interceptor stands before.
         """
-        own_parser: Any = ArgumentParser(add_help=False, allow_abbrev=False)
-        own_parser.add_argument(FLEET_HTTP, default="")
+        http_parser: Any = ArgumentParser(add_help=False, allow_abbrev=False)
+        http_parser.add_argument(FLEET_HTTP, default="")
         parser = flower._parse_args_run_superlink()
-        parser.error = own_parser.error = _refuse
-        own, for_flower = own_parser.parse_known_args(arguments)
+        parser.error = http_parser.error = _refuse
+        of_http, for_flower = http_parser.parse_known_args(arguments)
         options = parser.parse_args(for_flower)
         if options.fleet_api_type != TRANSPORT_TYPE_GRPC_RERE:
             raise ConfigError(
@@ -115,10 +115,10 @@ class Ports:
         host = f"[{options.host}]" if ":" in options.host else options.host
         files = options.ssl_ca_certfile, options.ssl_certfile, options.ssl_keyfile
         ca, *tls = ("" if options.insecure else name or "" for name in files)
-        if own.fleet_http_address and options.simulation:
+        if of_http.fleet_http_address and options.simulation:
             raise ConfigError(f"{FLEET_HTTP[2:]} is not allowed with simulation, which has no Fleet API")
         seen = options.host, fleet, options.enable_supernode_auth, f"{host}:{options.port}", ca
-        return cls(*seen, own.fleet_http_address, tuple(tls), tuple(for_flower))
+        return cls(*seen, of_http.fleet_http_address, tuple(tls), tuple(for_flower))
 
     def is_own(self, fleet: str) -> bool:
         """Whether a port of the Fleet API is for one user too: on loopback, where no key is asked for."""
@@ -170,8 +170,8 @@ def run_superlink(arguments: Sequence[str], *, guarded: bool) -> None:
     for name in _OF_CONTROL:
         replace_name(superlink_app, name, partial(OfControl, getattr(superlink_app, name)))
     allow_open_files()
-    listener, own = ports.listen(), guarded and ports.is_own(ports.http)
-    guard_fleet_api(partial(_serve_http, listener, ports.tls, own) if listener else None)
+    listener, for_one_user = ports.listen(), guarded and ports.is_own(ports.http)
+    guard_fleet_api(partial(_serve_http, listener, ports.tls, for_one_user) if listener else None)
     spare_superlink()
     if guarded and ports.is_own(ports.fleet):
         replace_name(flower, "_run_fleet_api_grpc_rere", _behind_door(ports.fleet))
@@ -188,9 +188,9 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _serve_http(listener: socket.socket, tls: Iterable[str], own: bool, *fleet: Any) -> None:
+def _serve_http(listener: socket.socket, tls: Iterable[str], for_one_user: bool, *fleet: Any) -> None:
     app: ASGIApp = FleetApp(*fleet)
-    serve_http(OwnUserOnly(app, "Fleet port") if own else app, listener, *tls)
+    serve_http(OwnUserOnly(app, "Fleet port") if for_one_user else app, listener, *tls)
 
 
 def _behind_door(address: str) -> Callable[..., grpc.Server]:

@@ -155,7 +155,7 @@ def _tuning() -> tuple[Arm, ...]:
     )
 
 
-def _figure_8(results: Results, stem: Path) -> None:
+def _draw_figure_8(results: Results, stem: Path) -> None:
     """Draw the accuracy at the end by eta, a panel for each q, a curve for each K."""
     sweep = _TUNED[0]
     figure = new_figure(3.8 * len(sweep.kept), 3.2)
@@ -173,7 +173,7 @@ def _figure_8(results: Results, stem: Path) -> None:
     save(figure, stem)
 
 
-def _figure_3(results: Results, stem: Path) -> None:
+def _draw_figure_3(results: Results, stem: Path) -> None:
     figure_3(results, stem, {heading: rows for sweep in _FIGURE_3 for heading, rows in sweep.columns().items()})
 
 
@@ -189,7 +189,7 @@ EXPERIMENTS = (
         measures=(agents.AGENTS_LOST, agents.END_ACCURACY, agents.POPULATION, agents.LOWEST, agents.HIGHEST),
         quick=Quick({"rounds": 30}, tuple(_FIGURE_3[0].cell(90, k, p) for k in (1, 5) for p in (0.0, 0.6, 1.0))),
         claims=tuple(claim for sweep in _FIGURE_3 for claim in sweep.claims()),
-        figure=_figure_3,
+        figure=_draw_figure_3,
         notes=NOTES
         + """\
 - The paper's plots do not name their q; ours are 0.5, 0.9 and 1. Its K goes to 100, ours to 20; it tunes eta for
@@ -206,7 +206,7 @@ EXPERIMENTS = (
         measures=(agents.END_ACCURACY, agents.POPULATION, agents.LOWEST, agents.HIGHEST),
         quick=Quick({"rounds": 30}, tuple(tried(_TUNED[0], 90, 1, eta) for eta in ETAS)),
         claims=(),
-        glances={"-eta": _figure_8},
+        glances={"-eta": _draw_figure_8},
         notes=NOTES
         + """\
 - At the tuned step K makes no difference that three seeds show. Figure 3's 0.1 costs up to 2.3 points against the
