@@ -176,7 +176,7 @@ def _address() -> bytes:
 
 
 def serve(listener: socket.socket, owner: int) -> None:
-    """Fork a process for each request and tell whoever made it how that ended, until the owner has ended."""
+    """Fork a process for each request and tell the requester how it ended, until the owner has ended."""
     for name in _IMPORTED:
         importlib.import_module(name)
     for name in _STARTING:
