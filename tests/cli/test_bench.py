@@ -10,12 +10,17 @@ from fedappeal.settings.config import ConfigError
 from fedappeal.studies.bench import design, runs
 from fedappeal.studies.bench.page import PAGE
 from fedappeal.studies.bench.results import RESULTS, BenchResults
+from tests.jobs_here import jobs_here
 
+__all__ = ["jobs_here"]
 TOY = "tests.server.test_run:Toy"
 
 
 def command(*words: object) -> None:
     cli(["bench", *map(str, words)], standalone_mode=False)
+
+
+pytestmark = pytest.mark.usefixtures("jobs_here")
 
 
 @pytest.fixture(autouse=True)

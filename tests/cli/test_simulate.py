@@ -17,6 +17,9 @@ from fedappeal.simulation.forms.choice import Choice
 from fedappeal.simulation.options import Simulation
 from fedappeal.tasks.task import Task
 from server.build import Chosen
+from tests.jobs_here import jobs_here
+
+__all__ = ["jobs_here"]
 
 AUTO = InProcess(Simulation("auto", threads=1))
 SMALL = {"model": "logistic", "clients": 3, "rounds": 2, "local-steps": 2, "solo.steps": 2}
@@ -188,7 +191,7 @@ def test_how_clients_train_is_asked_once_for_runs_that_train_alike_and_each_keep
     ]
 
 
-@pytest.mark.e2e
+@pytest.mark.usefixtures("jobs_here")
 def test_several_runs_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plans = swept_plans(SMALL, ["seed=0,1"], str(tmp_path))
     start_simulations(plans, InProcess(AUTO.simulation, Machine(2)))

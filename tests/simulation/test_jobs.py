@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,28 +15,11 @@ import torch
 from fedappeal.runs.launch.in_process import Machine, simulate_quietly
 from fedappeal.runs.plan import RunPlan
 from fedappeal.settings.config import ConfigError, RunConfig
-from fedappeal.simulation.jobs import (
-    LOST,
-    run_in_parallel,
-)
+from fedappeal.simulation.jobs import LOST, run_in_parallel
 from fedappeal.simulation.options import Simulation
+from tests.simulation.work import write
 
 ROOT = Path(__file__).parents[2]
-
-
-def write(path: Path, fail: str = "") -> None:
-    path.write_text(str(os.getpid()))
-    if fail == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if fail == "config":
-        raise ConfigError("rounds = 0 is not allowed")
-    if fail:
-        raise RuntimeError(fail)
-
-
-def linger(path: Path) -> None:
-    write(path)
-    time.sleep(120)
 
 
 def done(work: list[partial[None]], at_once: int) -> dict[int, str]:
@@ -76,7 +58,7 @@ def test_no_process_outlives_its_parent(tmp_path: Path) -> None:
 from functools import partial
 from pathlib import Path
 from fedappeal.simulation.jobs import run_in_parallel
-from tests.simulation.test_jobs import linger
+from tests.simulation.work import linger
 run_in_parallel([partial(linger, Path({str(file)!r}))], 1, print)
 """
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})

@@ -115,6 +115,7 @@ def test_runs_that_are_there_are_read_while_another_process_makes_more_of_them(t
     assert counted(marks) == {"10-0": 1, "20-0": 1}
 
 
+@pytest.mark.e2e
 def test_federated_runs_and_one_that_was_interrupted(tmp_path: Path) -> None:
     plan = make_plan(FEDERATED, tmp_path)
     results, failed, _ = carry(plan)

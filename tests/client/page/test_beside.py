@@ -91,7 +91,7 @@ def confirm(page: Any, name: str) -> str:
 
 
 @needs_chromium
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (400, False), (400, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
 def test_an_owner_reads_what_it_gets_and_uses_each_button(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], width: int, dark: bool
 ) -> None:
