@@ -35,8 +35,8 @@ def write_new(kind: str, path: Path) -> str:
     if name_of_class(named) in RunConfig.by_key() or re.search(rf"\b{named}\b", text.replace("Mine", "")):
         named = f"My{named}"
     own = f"{'.'.join(modules)}:{named}"
-    for mark, value in (("mine:Mine", own), ("mine.", f"{name_of_class(named)}."), ("Mine", named)):
-        text = text.replace(mark, value)
+    values = {"mine:Mine": own, "mine.": f"{name_of_class(named)}.", "Mine": named}
+    text = re.sub(r"mine:Mine|mine\.|Mine", lambda mark: values[mark[0]], text)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

@@ -296,7 +296,7 @@ def leading(outcomes: Sequence[Verdict]) -> list[Verdict]:
 
 
 def summary(outcomes: Sequence[Verdict]) -> str:
-    """Return a page's verdict in a sentence: on its leading claims, then on all; empty without any."""
+    """Return a page's verdict in a sentence: on its leading claims, whose group it names beside others, then on all."""
     if not outcomes:
         return ""
     first = leading(outcomes)
@@ -305,7 +305,7 @@ def summary(outcomes: Sequence[Verdict]) -> str:
     share = words[most] / len(first)
     headline = most.capitalize() if share == 1 else f"Mostly {most}" if share > 0.5 else "Mixed"
     who = "our" if first[0].whose == "ours" else "the paper's"
-    where = f" under '{first[0].group}'" if first[0].group else ""
+    where = f" under '{first[0].group}'" if first[0].group and len(outcomes) > len(first) else ""
     text = f"**{headline}**: of {who} {counted(len(first), 'claim')}{where} {_counts(words)}"
     if len(outcomes) > len(first):
         text += f"; of all {len(outcomes)} claims of this page {_counts(Counter(v.word for v in outcomes))}"

@@ -68,3 +68,10 @@ def test_what_it_does_not_write_is_one_line(kind: str, file: str, said: str, tmp
 def test_a_class_is_not_called_as_what_its_file_imports_or_as_a_setting() -> None:
     assert "policy:MyPolicy`" in write_new("policy", Path("policy.py"))
     assert "out:MyOut`" in write_new("strategy", Path("out.py"))
+
+
+@pytest.mark.usefixtures("command")
+def test_a_folder_called_mine_is_in_every_name() -> None:
+    line = write_new("strategy", Path("mine/steady.py"))
+    assert "`fedappeal check mine.steady:Steady`" in line
+    assert "`fedappeal simulate --strategy mine.steady:Steady --set steady.momentum=0.5 " in line

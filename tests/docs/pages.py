@@ -25,6 +25,16 @@ def write_files(page: str, folder: Path) -> Path:
     return folder
 
 
+def plugins() -> dict[str, str]:
+    """The files of the two pages on plug-ins, which are one folder, by their paths."""
+    return files("extending.md") | files("plugins.md")
+
+
+def write_plugins(folder: Path) -> Path:
+    """Write the files of both pages on plug-ins into a folder; return the folder."""
+    return write_files("plugins.md", write_files("extending.md", folder))
+
+
 def pages() -> list[Path]:
     """The pages that are written by hand: the README and all of docs but the reproductions."""
     return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]

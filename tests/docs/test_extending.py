@@ -1,4 +1,4 @@
-"""docs/extending.md: each file on the page, exactly as printed, does what the page says."""
+"""docs/extending.md and docs/plugins.md: each file printed there does what the pages say."""
 
 import importlib
 import math
@@ -37,17 +37,17 @@ from server.build import chosen
 from strategies.rounds.exchange.members import Members
 from strategies.rounds.round import Round, RoundRecord
 from tests import warm
-from tests.docs.pages import DOCS, files, write_files
+from tests.docs.pages import DOCS, plugins, write_files, write_plugins
 from tests.problems import local_problem
 
-PAGE = "extending.md"
+TEXT = "".join((DOCS / page).read_text() for page in ("extending.md", "plugins.md"))
 REFERENCE = (DOCS / "reference.md").read_text().partition("## What an author of a plug-in sees")[2]
 PLUGINS = ("fedyogi:FedYogi", "stubborn:Stubborn", "sam:SAM", "ambitious:Ambitious", "moons:Moons")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_files(PAGE, tmp_path_factory.mktemp("page"))
+    return write_plugins(tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def mine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_each_plugin_is_one_file_of_less_than_60_lines() -> None:
-    printed = files(PAGE)
+    printed = plugins()
     assert {f"mine/{plugin.partition(':')[0]}.py" for plugin in PLUGINS} <= set(printed)
     assert all(len(text.splitlines()) < 60 for text in printed.values())
 
@@ -244,7 +244,7 @@ def test_moons_turns_its_clients_by_the_angle(mine: Any) -> None:
 
 def commands(start: str) -> list[list[str]]:
     """The page's commands that start so, as words."""
-    return [line.split() for line in (DOCS / PAGE).read_text().splitlines() if line.startswith(start)]
+    return [line.split() for line in TEXT.splitlines() if line.startswith(start)]
 
 
 def given(words: list[str]) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def test_the_server_app_runs_with_the_plain_client_app(mine: Any, folder: Path) 
 
 @pytest.mark.usefixtures("mine")
 def test_entry_points_give_short_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = tomllib.loads(files(PAGE)["pyproject.toml"])["project"]["entry-points"]
+    points = tomllib.loads(plugins()["pyproject.toml"])["project"]["entry-points"]
     info = tmp_path / "mine-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0.1.0\n")
@@ -352,7 +352,7 @@ def test_a_client_that_does_not_allow_the_package_says_so_as_printed() -> None:
     context = Context(1, 2, {"partition-id": 0, "device": "cpu", "allow": ""}, RecordDict(), run)
     with pytest.raises(ConfigError) as refused:
         Participants().of(context)
-    assert f"\n{refused.value}\n" in (DOCS / PAGE).read_text()
+    assert f"\n{refused.value}\n" in TEXT
 
 
 OBJECTS = re.compile(r"^\| of a `(\w+)` \|.*?\n\n", re.MULTILINE | re.DOTALL)

@@ -20,7 +20,7 @@ from fedappeal.flower.versions import GRPC_FLEET, SUPERNODE_SPEAKS_HTTP
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
 from strategies.rounds.exchange.exchange import SLOW_ALONE
-from tests.docs.pages import write_files
+from tests.docs.pages import write_plugins
 from tests.e2e.conftest import BIN, ROOT, Marked, each
 from tests.federation.conftest import Federation
 from tests.federation.test_remote import server_app, wait_until, waiting
@@ -214,7 +214,7 @@ def test_long_lived_clients_join_a_stock_superlink(
 
 def test_flwr_run_in_the_simulation_runtime(marked: Marked, tmp_path: Path) -> None:
     """With a strategy of one's own, whose settings the one key `set` carries."""
-    folder, code = tmp_path / "run", write_files("extending.md", tmp_path / "code")
+    folder, code = tmp_path / "run", write_plugins(tmp_path / "code")
     environment = {"FEDAPPEAL_TEST_MARK": marked.mark, PLUGIN_PATH: str(code)}
     with SuperLink(tmp_path / "superlink", ("--insecure", "--simulation"), environment=environment) as superlink:
         marked.home.mkdir()

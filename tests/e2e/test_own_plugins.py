@@ -6,7 +6,7 @@ import pytest
 
 from fedappeal.record.reader import Record
 from fedappeal.settings.config import RunConfig
-from tests.docs.pages import write_files
+from tests.docs.pages import write_plugins
 from tests.e2e.conftest import BIN, Marked
 
 pytestmark = pytest.mark.e2e
@@ -37,7 +37,7 @@ def check(folder: Path) -> list[tuple[int, int]]:
 
 
 def test_real_processes_and_the_simulation_agree(marked: Marked, tmp_path: Path) -> None:
-    code = write_files("extending.md", tmp_path / "code")
+    code = write_plugins(tmp_path / "code")
     for command, extra in (("local", ()), ("simulate", ("--threads", "1"))):
         done = marked.run(
             str(BIN / "fedappeal"), command, *OWN, "--out", str(tmp_path / command), *extra, cwd=code, warm=True
@@ -47,7 +47,7 @@ def test_real_processes_and_the_simulation_agree(marked: Marked, tmp_path: Path)
 
 
 def test_a_name_that_is_not_there_is_one_line(marked: Marked, tmp_path: Path) -> None:
-    code = write_files("extending.md", tmp_path / "code")
+    code = write_plugins(tmp_path / "code")
     name = "mine.fedyogi:FedYogo"
     done = marked.run(
         str(BIN / "fedappeal"), "local", "--strategy", name, "--out", str(tmp_path / "x"), cwd=code, warm=True

@@ -7,7 +7,7 @@ import pytest
 
 from fedappeal.core.plugins import PLUGIN_PATH
 from fedappeal.record.reader import Record
-from tests.docs.pages import write_files
+from tests.docs.pages import write_plugins
 from tests.federation.conftest import Federation
 from tests.warm import run
 
@@ -23,7 +23,7 @@ OWN = (
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Federation]:
-    code = write_files("extending.md", tmp_path / "code")
+    code = write_plugins(tmp_path / "code")
     running = Federation(tmp_path / "federation", {PLUGIN_PATH: str(code)})
     try:
         running.superlink.start()
