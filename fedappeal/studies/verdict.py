@@ -296,7 +296,7 @@ def leading(outcomes: Sequence[Verdict]) -> list[Verdict]:
 
 
 def summary(outcomes: Sequence[Verdict]) -> str:
-    """Return a page's verdict in a sentence: on its leading claims, whose group it names beside others, then on all."""
+    """Return a page's verdict in a sentence: on its leading claims, then on all; a group is named beside others."""
     if not outcomes:
         return ""
     first = leading(outcomes)

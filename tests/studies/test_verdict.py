@@ -120,7 +120,8 @@ def test_a_page_begins_with_the_papers_claims() -> None:
         "**Mostly not reproduced**: of the paper's 3 claims under 'main' 1 reproduced, 2 not reproduced; "
         "of all 5 claims of this page 2 reproduced, 2 not reproduced, 1 undecided."
     )
-    assert summary(leading(found)) == "**Mostly not reproduced**: of the paper's 3 claims 1 reproduced, 2 not reproduced."
+    alone = summary(leading(found))
+    assert alone == "**Mostly not reproduced**: of the paper's 3 claims 1 reproduced, 2 not reproduced."
     assert summary(found[:1]) == "**Reproduced**: of our 1 claim 1 reproduced."
     assert summary([]) == ""
 
