@@ -306,11 +306,6 @@ def test_all_five_together_on_the_command_line(folder: Path, tmp_path: Path) -> 
     assert (out / MODEL).exists()
 
 
-def test_the_program_that_starts_a_run(folder: Path) -> None:
-    printed = run_in(folder, "run_fedyogi.py").splitlines()
-    assert [line.split()[:2] for line in printed] == [[str(n), "4"] for n in range(1, 6)]
-
-
 def test_the_server_app_runs_with_the_plain_client_app(mine: Any, folder: Path) -> None:
     write_files("protocol.md", folder)
     server, client = (importlib.import_module(name) for name in ("server_app", "plain_client"))
