@@ -4,7 +4,6 @@ import html
 from os import PathLike
 from pathlib import Path
 
-from fedappeal.views.report.charts import check_plotly
 from fedappeal.views.report.report import ReportOptions, report_text, write_report
 
 
@@ -12,12 +11,7 @@ class Report:
     """The report of a run; in a notebook a frame of its own, so that neither's styles and scripts reach the other."""
 
     def __init__(self, path: Path) -> None:
-        """Take a run's folder.
-
-        Raises:
-            ConfigError: Plotly is not installed.
-        """
-        check_plotly()
+        """Take a run's folder."""
         self._path = path
 
     def save(self, output: str | PathLike[str]) -> Path:

@@ -51,7 +51,7 @@ _NOT_NUMBERS = ("failures", "decisions")
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """One finished round, as `on_round` is told.
+    """One finished round: what `on_round` is called with.
 
     Attributes:
         number: counted from 1.
@@ -185,7 +185,7 @@ class Run:
         return model.eval()
 
     def report(self) -> Report:
-        """Return the run's report, which a notebook shows; needs Plotly."""
+        """Return the run's report, which a notebook shows."""
         return Report(self.path)
 
     def predict(

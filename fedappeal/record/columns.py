@@ -25,8 +25,8 @@ LINE, TABLE = "line", "table"
 """The terminal's line of a round, and its table at the end."""
 CHART, PICTURE = "chart", "picture"
 """Curves over the rounds: in reports and on the live page, and by `compare --plot`."""
-PAGE, PLAIN = "page", "plain"
-"""The live page's rounds, and its charts where Plotly is not installed."""
+PAGE = "page"
+"""The live page's rounds."""
 GAUGE, MEASURE = "gauge", "measure"
 """Prometheus, and comparisons."""
 HEADLINE, SUMMARY, CARD = "headline", "summary", "card"
@@ -39,7 +39,6 @@ _ORDER = {
     CHART: "gm_appeal {metric} joined/asked served loss *",
     PICTURE: "gm_appeal {metric} joined/asked loss",
     PAGE: "joined sat_out left failed gm_appeal {metric} * bytes_up bytes_down seconds",
-    PLAIN: "gm_appeal {metric} joined served *",
     GAUGE: "loss gm_appeal {metric} *",
     MEASURE: "gm_appeal served {metric} worst_decile_{metric} preferred_{metric} adapted_{metric} loss adapted_loss "
     "priority_{metric} * joined/asked left failed bytes_up bytes_down seconds",
@@ -55,8 +54,6 @@ _TITLES = {
     (TABLE, "{metric}"): "test {name}",
     (TABLE, "adapted_{metric}"): "test {name} after the clients' own steps",
     (TABLE, "preferred_{metric}"): "preferred-model test {name}",
-    (PLAIN, "joined"): "clients that joined",
-    (PLAIN, "served"): "share of clients served as well as alone",
 }
 """Titles that a column has in one view alone."""
 _FORMS = {(LINE, "served"): (PERCENT, 0), (TABLE, "served"): (SHARE, 3), (LINE, "seconds"): (SECONDS, 2)}
@@ -102,7 +99,7 @@ class Column:
 
     def seen_in(self, view: str) -> "Column":
         """Return the column with title, unit and digits that it has in a view."""
-        title = self.short if view in (LINE, PAGE, PLAIN, HEADLINE) and self.short else self.title
+        title = self.short if view in (LINE, PAGE, HEADLINE) and self.short else self.title
         unit, digits = _FORMS.get((view, self.key), (self.unit, self.digits))
         return replace(self, title=_TITLES.get((view, self.key), title), unit=unit, digits=digits)
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from fedappeal.record.lines import HISTORY
 from fedappeal.settings.config import ConfigError
 from fedappeal.views.live.actions import NotDone
 from fedappeal.views.live.view import SHARE, View
-from fedappeal.views.report.charts import PLOTLY, check_plotly
+from fedappeal.views.report.charts import PLOTLY
 from fedappeal.views.report.report import DRAWING, report_text, run_charts
 from fedappeal.web.access import CHART_POLICY
 from fedappeal.web.buttons import Act, button
@@ -60,7 +59,7 @@ class Charts:
         self._path, self._over, self._clock, self._spent = path, over, clock, spent
         self._lock = threading.Lock()
         self._made_of: tuple[Path | None, int] = (None, -1)
-        self._text, self._due, self._drawn = "", 0.0, False
+        self._text, self._due = "", 0.0
 
     def text(self) -> str:
         """Return the charts as JSON: ``charts``, the ``verdict`` in words, ``again`` (seconds), or a ``note``."""
@@ -69,12 +68,8 @@ class Charts:
             made_of = (path, _size(path))
             wanted = self._clock() >= self._due or self._over() or path != self._made_of[0]
             if made_of != self._made_of and wanted:
-                self._text, drawn = _made(path)
-                self._made_of = made_of
-                # The first time pays for loading Plotly, which says nothing of the next.
-                cost = self._spent() - began if self._drawn else 0.0
-                self._drawn = self._drawn or drawn
-                self._due = self._clock() + max(SHORTEST, cost / SHARE)
+                self._text, self._made_of = _made(path), made_of
+                self._due = self._clock() + max(SHORTEST, (self._spent() - began) / SHARE)
             return f'{{"again":{max(0.0, self._due - self._clock()):.1f},{self._text[1:]}'
 
 
@@ -85,33 +80,16 @@ def _size(path: Path | None) -> int:
         return 0
 
 
-def _made(path: Path | None) -> tuple[str, bool]:
-    """Return the charts as JSON, and whether there are any."""
+def _made(path: Path | None) -> str:
+    """Return the charts as JSON, or why there are none."""
+    made: dict[str, Any] = {"note": "charts come with the first finished round", "verdict": "", "charts": []}
     try:
-        check_plotly()
-        if path is None or not _size(path):
-            return _note("charts come with the first finished round"), False
-        verdict, charts = run_charts(path)
+        if path is not None and _size(path):
+            verdict, charts = run_charts(path)
+            made = {"note": "", "verdict": verdict, "charts": [vars(chart) for chart in charts]}
     except ConfigError as error:
-        return _note(str(error)), False
-    from plotly.utils import PlotlyJSONEncoder
-
-    shown = {"note": "", "verdict": verdict, "charts": [vars(chart) for chart in charts]}
-    return json.dumps(shown, cls=PlotlyJSONEncoder), True
-
-
-def _note(text: str) -> str:
-    return json.dumps({"note": text, "verdict": "", "charts": []})
-
-
-@lru_cache(maxsize=1)
-def plotly_script() -> str:
-    """Return Plotly's script; empty where its package is not installed, which makes the charts."""
-    try:
-        check_plotly()
-    except ConfigError:
-        return ""
-    return PLOTLY.read_text(encoding="utf-8")
+        made["note"] = str(error)
+    return json.dumps(made)
 
 
 log = logging.getLogger(__name__)
@@ -135,10 +113,8 @@ def page_app(view: View, events: Events) -> Starlette:
     def chart_data(request: Request) -> Response:
         return Response(charts.text(), media_type="application/json")
 
-    def plotly(request: Request) -> Response:
-        script = plotly_script()
-        headers = {"Cache-Control": "private, max-age=3600"}
-        return Response(script, HTTPStatus.OK if script else HTTPStatus.NOT_FOUND, headers, "text/javascript")
+    async def plotly(request: Request) -> Response:
+        return FileResponse(PLOTLY, headers={"Cache-Control": "private, max-age=3600"}, media_type="text/javascript")
 
     actions: dict[str, Act] = {
         "stop": lambda body: view.stop(_text(body, "run")),

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedappeal.protocol.foreign_text import one_line, printable
 from fedappeal.protocol.metric import ACCURACY
-from fedappeal.record.columns import CHART, MEAN, PAGE, PLAIN, Column, shown_in
+from fedappeal.record.columns import CHART, MEAN, PAGE, Column, shown_in
 from fedappeal.record.folder import KIND, RunFolder
 from fedappeal.record.follower import Follower
 from fedappeal.record.reader import (
@@ -94,7 +94,7 @@ class RunState:
         failures = line.get("failures")
         if isinstance(failures, dict):
             self.clients.failed(int(line["round"]), failures)
-        columns = (column.key for view in (PAGE, PLAIN, CHART) for column in shown_in(view, self._metric))
+        columns = (column.key for view in (PAGE, CHART) for column in shown_in(view, self._metric))
         wanted = dict.fromkeys((*_SHOWN, *columns))
         return {key: value for key in wanted if (value := line.get(key)) is not None and is_figure(value)}
 
@@ -133,7 +133,6 @@ class RunState:
                 "share": self._metric.is_share,
             },
             "columns": [_described(column) for column in shown_in(PAGE, self._metric)],
-            "charts": [_described(column) for column in shown_in(PLAIN, self._metric)],
             "sums": dict(self._snapshot.totals),
             "latest": self._rounds[-1] if self._rounds else None,
         }

@@ -1,6 +1,6 @@
 """The charts of a report, as Plotly figures: curves of groups and differences; one run's clients, bytes and time."""
 
-import math
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape  # Plotly reads its texts as a small HTML, links included
@@ -12,7 +12,7 @@ import numpy as np
 from fedappeal.core.requirement import LOSS, METRIC
 from fedappeal.protocol.metric import Metric
 from fedappeal.record.columns import CHART, HEADLINE, Column, shown_in
-from fedappeal.system.packages import require
+from fedappeal.record.reader import Snapshot
 from fedappeal.views.comparison.curves import Curve, panels, thinned
 from fedappeal.views.comparison.measures import COLOURS, Line
 from fedappeal.views.comparison.result import Comparison
@@ -43,24 +43,18 @@ class Chart:
 
 
 PLOTLY = Path(__file__).with_name("plotly-cartesian.min.js")
-"""Plotly's script without maps and three dimensions, a third of the one in its package: browsers start it sooner."""
-
-
-def check_plotly() -> None:
-    """Check that reports can be written.
-
-    Raises:
-        ConfigError: Plotly is not installed; names the extra.
-    """
-    require("reports need Plotly", "report", "plotly")
+"""Plotly's script without maps and three dimensions, a third of the whole one: browsers start it sooner."""
+RELEASE = "4.1.1"
+"""The script's."""
 
 
 def chart_of(title: str, alt: str, traces: Sequence[Any], layout: Mapping[str, Any], tall: bool = False) -> Chart:
     """Return a chart without colours of a page: the page gives it its own."""
-    import plotly.graph_objects as go
+    return Chart(title, alt, {"data": list(traces), "layout": {"margin": MARGIN, **layout}}, tall)
 
-    figure = go.Figure(traces, layout={"template": "none", "margin": MARGIN, **layout})
-    return Chart(title, alt, figure.to_plotly_json(), tall)
+
+def _axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title}, **more}
 
 
 def curves(comparison: Comparison) -> list[Chart]:
@@ -90,7 +84,7 @@ def _chart(column: Column, groups: Sequence[Curve]) -> Chart | None:
     if not traces:
         return None
     alt = f"{title} over the rounds. {'; '.join(words)}."
-    axes = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": title}, "rangemode": "tozero"}}
+    axes = {"xaxis": _axis("round"), "yaxis": _axis(title, rangemode="tozero")}
     one = {"meta": {"column": column.key, "scale": column.scale}} if len(traces) == 1 else {}
     return chart_of(title, alt, traces, {**axes, **one, "showlegend": len(groups) > 1, "legend": LEGEND})
 
@@ -124,11 +118,8 @@ def differences_chart(comparison: Comparison) -> Chart | None:
         return None
     title = f"Differences from {comparison.baseline.label}, paired over seeds"
     alt = f"{title}, in points of 100: {'; '.join(words)}."
-    axes = {
-        "xaxis": {"title": {"text": "difference, in points of 100"}, "zeroline": True},
-        "yaxis": {"automargin": True, "type": "category"},
-    }
-    return chart_of(title, alt, traces, {**axes, "showlegend": False})
+    x_axis, y_axis = _axis("difference, in points of 100", zeroline=True), {"automargin": True, "type": "category"}
+    return chart_of(title, alt, traces, {"xaxis": x_axis, "yaxis": y_axis, "showlegend": False})
 
 
 _DECISIONS = {
@@ -168,7 +159,7 @@ def decisions_chart(participation: Participation) -> Chart:
             shape = {"type": "scatter", "mode": "lines", "line": line, "stackgroup": "decisions", "fillcolor": colour}
         traces.append({**shape, "x": list(participation.rounds), "y": values.tolist(), "name": name})
         said.append(f"{name} {int(counts[participation.decisions.index(word)].sum()):,}")
-    axes = {"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "clients"}}}
+    axes = {"xaxis": _axis("round"), "yaxis": _axis("clients")}
     alt = f"What the clients decided in each round; in all: {', '.join(said)}."
     title = "Joined, sat out, left"
     return chart_of(title, alt, traces, {**axes, "barmode": "stack", "bargap": 0, "legend": LEGEND})
@@ -178,14 +169,10 @@ def heat_map(participation: Participation) -> Chart:
     """Return who joined when: a row a client, a column a round."""
     rows = [escape(_range(*ends)) for ends in zip(participation.clients, participation.last_clients, strict=True)]
     columns = [str(number) for number in participation.rounds]  # the first of each cell: there is no room for more
+    from_above = {"type": "category", "autorange": "reversed", "automargin": True}
     axes = {
-        "xaxis": {"title": {"text": "round"}, "type": "category", "tickangle": 0, **_ticks(columns, columns, 5)},
-        "yaxis": {
-            "type": "category",
-            "autorange": "reversed",
-            "automargin": True,
-            **_ticks(rows, participation.clients, 20),
-        },
+        "xaxis": _axis("round", type="category", tickangle=0, **_ticks(columns, columns, 5)),
+        "yaxis": {**from_above, **_ticks(rows, participation.clients, 20)},
     }
     size = f"{len(rows)} rows of clients by {len(columns)} columns of rounds"
     if participation.single:
@@ -200,14 +187,11 @@ def heat_map(participation: Participation) -> Chart:
         alt = f"Who joined when, {size}: {', '.join(name for _, name in styles)}, or not asked."
     else:
         z = participation.joined_share
-        look = {
-            "colorscale": "Viridis",
-            "zmin": 0,
-            "zmax": 1,
-            "colorbar": {"title": {"text": "share joined", "side": "top"}, **_ABOVE},
-        }
+        bar = {"title": {"text": "share joined", "side": "top"}, **_ABOVE}
+        look = {"colorscale": "Viridis", "zmin": 0, "zmax": 1, "colorbar": bar}
         alt = f"The share that joined of those asked, {size}; each cell holds several."
-    cells = {"z": z.astype(np.float32), "x": columns, "y": rows}
+    packed = base64.b64encode(z.astype("<f4").tobytes()).decode()  # NaN, which JSON has not, is a client not asked
+    cells = {"z": {"dtype": "f4", "bdata": packed, "shape": f"{len(rows)}, {len(columns)}"}, "x": columns, "y": rows}
     heat = {"type": "heatmap", **cells, "hoverongaps": False, "xgap": 0, "ygap": 0, **look}
     return chart_of("Who joined when", alt, [heat], axes, tall=len(rows) > 20)
 
@@ -273,7 +257,7 @@ def clients_chart(measured: Sequence[MeasuredClient], server_round: int, metric:
             **_ticks(names, [client.client for client, _ in figures], MOST_NAMED),
             "showticklabels": len(names) <= MOST_NAMED,
         },
-        "yaxis": {"title": {"text": what}},
+        "yaxis": _axis(what),
     }
     title = f"Clients and what they require, after round {server_round}"
     return chart_of(title, alt, traces, {**axes, "legend": LEGEND, "bargap": 0.1})
@@ -290,21 +274,13 @@ def costs_chart(lines: Sequence[Line]) -> Chart:
         points = {"x": [int(lines[k]["round"]) for k in places], "y": [values[k] for k in places]}
         line = {"color": COLOURS[place], "dash": DASHES[place], "width": 2}
         traces.append({"type": "scatter", **points, "name": name, "yaxis": axis, "line": line})
-    totals = [
-        math.fsum(float(line.get(key) or 0.0) for line in lines) for key in ("bytes_up", "bytes_down", "seconds")
-    ]
-    alt = (
-        f"Traffic and time of each round; in all {totals[0] / 1e6:,.1f} MB up, {totals[1] / 1e6:,.1f} MB down, "
-        f"{totals[2]:,.1f} s."
-    )
-    layout = {
-        "xaxis": {"title": {"text": "round"}},
-        "yaxis": {"title": {"text": "MB a round"}, "rangemode": "tozero"},
-        "yaxis2": {
-            **{"title": {"text": "seconds a round"}, "overlaying": "y", "side": "right", "rangemode": "tozero"},
-            **{"showgrid": False, "tickmode": "auto"},
-        },
-        "legend": LEGEND,
-        "margin": {**MARGIN, "r": 60},
+    totals = Snapshot(rounds=lines).totals
+    megabytes = f"{totals['bytes_up'] / 1e6:,.1f} MB up, {totals['bytes_down'] / 1e6:,.1f} MB down"
+    alt = f"Traffic and time of each round; in all {megabytes}, {totals['seconds']:,.1f} s."
+    right = {"overlaying": "y", "side": "right", "showgrid": False, "tickmode": "auto"}
+    axes = {
+        "xaxis": _axis("round"),
+        "yaxis": _axis("MB a round", rangemode="tozero"),
+        "yaxis2": _axis("seconds a round", rangemode="tozero", **right),
     }
-    return chart_of("Bytes and time", alt, traces, layout)
+    return chart_of("Bytes and time", alt, traces, {**axes, "legend": LEGEND, "margin": {**MARGIN, "r": 60}})

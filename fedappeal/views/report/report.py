@@ -70,11 +70,10 @@ def page(title: str, sections: Sequence[Section], script: str) -> str:
     """
     from jinja2 import Environment
     from jinja2.utils import htmlsafe_json_dumps
-    from plotly.utils import PlotlyJSONEncoder
 
     figures = [chart.figure for section in sections for chart in section.charts]
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_PAGE)
-    data = htmlsafe_json_dumps(figures, cls=PlotlyJSONEncoder)
+    data = htmlsafe_json_dumps(figures)
     return template.render(title=title, sections=sections, figures=data, script=script, drawing=DRAWING)
 
 
@@ -110,10 +109,8 @@ def write_report(
         warn: told one line of each damaged file.
 
     Raises:
-        ConfigError: Plotly is not installed, a folder holds no run with a finished round, a damaged file, or a file
-            that cannot be written.
+        ConfigError: a folder holds no run with a finished round, a damaged file, or a file that cannot be written.
     """
-    charts.check_plotly()
     runs, empty = read_runs(list(paths))
     comparisons = compare_runs(runs, options.baseline)
     for line in (line for run in runs for line in run.damage):
@@ -138,7 +135,6 @@ def write_report(
 
 def report_text(path: Path) -> str:
     """Return one run's report with Plotly's script in it; errors as `write_report`."""
-    charts.check_plotly()
     runs, _ = read_runs([path])
     title, sections = _of_one(reported(path, runs[0]), compare_runs(runs, ""))
     return page(title, sections, inline_script(charts.PLOTLY.read_text(encoding="utf-8")))
@@ -146,11 +142,9 @@ def report_text(path: Path) -> str:
 
 def _script(folder: Path, output: Path, inside: bool) -> str:
     """Return the element with Plotly's script: its code, or a file beside the runs, written where it is missing."""
-    import plotly
-
     if inside:
         return inline_script(charts.PLOTLY.read_text(encoding="utf-8"))
-    file = folder / f"plotly-{plotly.__version__}.min.js"
+    file = folder / f"plotly-{charts.RELEASE}.min.js"
     code = charts.PLOTLY.read_bytes()
     if not file.is_file() or file.stat().st_size != len(code):
         replace_file(file, code, durable=False)

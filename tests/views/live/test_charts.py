@@ -8,9 +8,8 @@ import pytest
 
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY
-from fedappeal.settings.config import ConfigError
 from fedappeal.views.live import page as module
-from fedappeal.views.live.page import Charts, plotly_script
+from fedappeal.views.live.page import Charts
 from fedappeal.views.report.report import run_charts
 from tests.views.comparison.recorded import a_run
 
@@ -46,15 +45,15 @@ def test_they_are_made_again_when_what_they_cost_is_a_small_share(
     assert read(charts)["note"]  # there is nothing to draw yet
     RunFolder.open(path).append(HISTORY, {"round": 1, "seconds": 1.0})
     now[0] = 5.0
-    assert read(charts)["again"] == 5.0  # the first time pays for loading Plotly
+    assert read(charts)["again"] == 166.7
     for _ in range(300):
         RunFolder.open(path).append(HISTORY, {"round": 2, "seconds": 1.0})
         now[0] += 1.0
         read(charts)
-    assert made == [5.0, 10.5, 178.0]  # 0.5 s are 0.3 % of 166.7 s; it is asked every second
+    assert made == [5.0, 172.5]  # 0.5 s are 0.3 % of 166.7 s; it is asked every second
     over = True
     read(charts)
-    assert len(made) == 4
+    assert len(made) == 3
 
 
 def test_they_are_not_made_again_while_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,19 +65,6 @@ def test_they_are_not_made_again_while_nothing_changes(tmp_path: Path, monkeypat
         read(charts)
         now[0] += 1000.0
     assert made == [path]
-
-
-def test_without_plotly_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise ConfigError("reports need Plotly: pip install 'fedappeal[report]'")
-
-    monkeypatch.setattr(module, "check_plotly", missing)
-    told = read(Charts(lambda: a_run(tmp_path / "run", [{"accuracy": 0.5}])))
-    assert told["charts"] == []
-    assert "pip install 'fedappeal[report]'" in told["note"]
-    plotly_script.cache_clear()
-    assert plotly_script() == ""
-    plotly_script.cache_clear()
 
 
 def test_before_the_first_round_there_are_none(tmp_path: Path) -> None:

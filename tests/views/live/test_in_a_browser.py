@@ -18,8 +18,6 @@ from fedappeal.record.decisions import packed
 from fedappeal.record.folder import RunFolder
 from fedappeal.record.lines import HISTORY, PARTICIPATION
 from fedappeal.record.reader import Record
-from fedappeal.settings.config import ConfigError
-from fedappeal.views.live import page as charts
 from fedappeal.views.live.actions import ForeignRun
 from fedappeal.views.live.page import live_page
 from fedappeal.views.live.view import View
@@ -134,29 +132,6 @@ def test_texts_of_others_are_texts(run: Path) -> None:
         assert f"reason {MARKUP}" in page.text_content("#refused")
         assert f"ValueError: {MARKUP}" in page.text_content("#failures")
         assert page.eval_on_selector_all("main img, main b, main [onerror]", "nodes => nodes.length") == 0
-        assert visited.problems == []
-
-
-def test_without_plotly_the_page_has_plain_curves_and_says_how_to_get_charts(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing() -> None:
-        raise ConfigError("reports need Plotly: pip install 'fedappeal[report]'")
-
-    monkeypatch.setattr(charts, "check_plotly", missing)
-    with live_page(View(ForeignRun(), run), PagePlace(0)) as served, browser(width=400) as visited:
-        page = visited.page
-        page.goto(served.url)
-        page.wait_for_selector("#charts svg")
-        picture(page, "live-plain")
-        names = page.eval_on_selector_all(
-            "#charts svg", "nodes => nodes.map(node => node.getAttribute('aria-label'))"
-        )
-        assert names[0] == "GM-Appeal, rounds 1 to 30: last 0.900."
-        assert names[3] == "share of clients served as well as alone, rounds 1 to 30: last 0.600."
-        assert len(names) == 4
-        assert "pip install 'fedappeal[report]'" in page.text_content("#charts-note")
-        assert not [address for address in visited.requests if "plotly" in address]
         assert visited.problems == []
 
 

@@ -51,7 +51,7 @@ def test_a_long_name_is_cut_beside_the_axis_alone() -> None:
     chart = clients_chart([MeasuredClient(name, 0.5, 0.9, True)], 3, ACCURACY)
     assert chart is not None
     assert axis(chart.figure, "xaxis")["ticktext"] == ["x" * (LONGEST_NAME - 1) + "…"]
-    assert chart.figure["data"][0]["x"] == [name]
+    assert list(chart.figure["data"][0]["x"]) == [name]
 
 
 def test_of_many_clients_some_are_shown() -> None:

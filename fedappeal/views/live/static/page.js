@@ -211,7 +211,7 @@ byId("extend").addEventListener("click", () => send("/resume", { rounds: byId("t
 byId("start").addEventListener("click", () => send("/start", { file: byId("files").value }));
 byId("latest").addEventListener("click", () => send("/choose"));
 
-// Charts: made by the server on demand, drawn by Plotly where it is installed there.
+// Charts: made by the server on demand, drawn by Plotly.
 const charts = { figures: [], of: 0, due: 0, waiting: false, rounds: -1, plotly: null };
 
 function plotly() {
@@ -241,7 +241,7 @@ async function refreshCharts() {
       showCharts(told.charts, last);
     } else {
       charts.figures = [];
-      showPlain();
+      byId("charts").replaceChildren();
     }
     charts.rounds = last;
   } catch (error) {
@@ -250,11 +250,6 @@ async function refreshCharts() {
   } finally {
     charts.waiting = false;
   }
-}
-
-function showPlain() {
-  const plain = shown.run ? shown.run.charts : [];
-  byId("charts").replaceChildren(...plain.map(({ title, key }) => plainChart(title, shown.rounds, key)).filter(Boolean));
 }
 
 function showCharts(found, last) {
@@ -322,7 +317,6 @@ for (const name of Object.keys(parts).filter(name => name !== "rounds")) {
 }
 events.addEventListener("rounds", event => {
   addRounds(JSON.parse(event.data));
-  if (charts.figures.length) drawCharts(false);
-  else showPlain();
+  drawCharts(false);
 });
 window.setInterval(() => { showFacts(); refreshCharts(); }, 2000);

@@ -81,29 +81,3 @@ function refusedRow(each) {
   const last = typeof each.time === "number" ? new Date(1000 * each.time).toLocaleTimeString("en-GB") : "-";
   return row([heading(who), cell(each.reason, { css: "text" }), cell(whole(each.times)), cell(last)]);
 }
-
-// A curve without Plotly.
-function plainChart(title, lines, key) {
-  const points = lines.filter(line => typeof line[key] === "number").map(line => [line.round, line[key]]);
-  if (!points.length) return null;
-  const made = (name, attributes) => {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [attribute, value] of Object.entries(attributes)) node.setAttribute(attribute, value);
-    return node;
-  };
-  const xs = points.map(point => point[0]), ys = points.map(point => point[1]);
-  const low = Math.min(0, ...ys), high = Math.max(...ys, low + 1e-9), from = xs[0], to = Math.max(xs.at(-1), from + 1);
-  const place = ([x, y]) => `${45 + 345 * (x - from) / (to - from)},${180 - 160 * (y - low) / (high - low)}`;
-  const alt = `${title}, rounds ${xs[0]} to ${xs.at(-1)}: last ${ys.at(-1).toPrecision(3)}.`;
-  const svg = made("svg", { viewBox: "0 0 400 210", class: "plain", role: "img", "aria-label": alt });
-  svg.append(made("polyline", { points: points.map(place).join(" "), fill: "none", stroke: "var(--accent)",
-    "stroke-width": 2 }));
-  for (const [x, y, text] of [[2, 24, high.toPrecision(3)], [2, 184, low.toPrecision(3)], [45, 203, `round ${xs[0]}`],
-    [340, 203, `round ${xs.at(-1)}`]]) {
-    const label = made("text", { x, y, "font-size": 12, fill: "var(--soft)" });
-    label.textContent = text;
-    svg.append(label);
-  }
-  const box = element("div", "", { css: "chart", inside: [svg] });
-  return element("figure", "", { inside: [element("h3", title), box, element("figcaption", alt)] });
-}
