@@ -79,7 +79,7 @@ def description(name: str) -> Iterator[str]:
     if name == "columns":
         yield from _in_columns([("column", "unit", "better", "averaged", "what it is"), *described()])
         return
-    for number, (kind, found) in enumerate(_found(name)):
+    for number, (kind, found) in enumerate(plugins_of(name)):
         if number:
             yield ""
         yield f"{kind} {name}"
@@ -88,22 +88,30 @@ def description(name: str) -> Iterator[str]:
         yield from _settings(found)
 
 
-def _found(name: str) -> list[tuple[str, Any]]:
-    """Return the plug-ins of a name, each with its kind."""
+def plugins_of(name: str) -> list[tuple[str, Any]]:
+    """Return the plug-ins of a name, each with its kind: the setting that names it.
+
+    Raises:
+        ConfigError: one line: no plug-in is called so, or it cannot be imported.
+    """
+    registries = (*(registry for _, _, registry in KINDS), MODELS)
     if ":" in name:
-        found = _ANY.find(name)
-        kinds = [registry.kind for _, _, registry in KINDS if _is(found, registry.base_class)]
-        kinds += [MODELS.kind] if not kinds and _is(found, MODELS.base_class) else []
-        if not kinds and not (callable(found) and not isinstance(found, type)):
-            bases = ", ".join(registry.base_name for _, _, registry in KINDS)
+        plugin = _ANY.find(name)
+        kinds = [registry.kind for registry in registries[:-1] if _is(plugin, registry.base_class)]
+        kinds += [MODELS.kind] if not kinds and _is(plugin, MODELS.base_class) else []  # which loads torch
+        if not kinds and callable(plugin) and not isinstance(plugin, type):  # a task takes (settings, data_dir)
+            makes_model = inspect.signature(plugin).parameters.keys() <= {"input_shape", "num_classes"}
+            kinds = [MODELS.kind if makes_model else TASKS.kind]
+        if not kinds:
+            bases = ", ".join(registry.base_name for registry in registries)
             raise ConfigError(f"name = '{name}' is not allowed: it is no subclass of {bases}")
-        return [(kind, found) for kind in kinds or [TASKS.kind]]
-    known = [(registry.kind, registry) for _, _, registry in KINDS if name in registry.names()]
-    if not known:
-        names = sorted({each for _, _, registry in KINDS for each in registry.names()})
+        return [(kind, plugin) for kind in kinds]
+    plugins = [(registry.kind, registry.find(name)) for registry in registries if name in registry.names()]
+    if not plugins:
+        names = sorted({each for registry in registries for each in registry.names()})
         hint = did_you_mean(name, names, "{}") or "`fedappeal list` shows all"
         raise ConfigError(f"name = '{name}' is not allowed: no plug-in is called so; {hint}")
-    return [(kind, registry.find(name)) for kind, registry in known]
+    return plugins
 
 
 def _is(found: Any, base: type) -> bool:

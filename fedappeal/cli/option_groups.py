@@ -1,13 +1,25 @@
 """Options of the commands that take many, as classes: `with_groups` makes an option of each field."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from fedappeal.runs.launch.in_process import Machine
+
+
+def option(default: Any, help: str, *names: str, made: Any = typer.Option) -> Any:
+    """Return the field of a command's option.
+
+    Args:
+        default: where it is not given.
+        help: what it is.
+        names: what it is called, where that is not the field's name.
+        made: `typer.Argument` for one without a name.
+    """
+    return field(default=default, metadata={"option": made(default, *names, help=help)})
 
 
 def _use_format(log_format: str) -> str:
@@ -41,10 +53,9 @@ AllowedPackages = Annotated[
 class WatchOptions:
     """How a command follows a run, what it prints, and where the run's live page and metrics stand."""
 
-    track: Annotated[
-        list[str] | None,
-        typer.Option(help="record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"),
-    ] = None
+    track: list[str] | None = option(
+        None, "record the run: tensorboard | mlflow | wandb | package.module:Name; repeatable"
+    )
     log_format: LogFormat = "text"
     metrics_port: MetricsPortOption = 0
     metrics_address: MetricsAddress = "127.0.0.1"
@@ -58,10 +69,9 @@ class ResidentOptions:
 
     metrics_port: MetricsPortOption = 0
     metrics_address: MetricsAddress = "127.0.0.1"
-    runs: Annotated[
-        Path | None,
-        typer.Option(help="folder of settings files (.toml) with which the page may start runs, and of these runs"),
-    ] = None
+    runs: Path | None = option(
+        None, "folder of settings files (.toml) with which the page may start runs, and of these runs"
+    )
     allow: AllowedPackages = None
 
 
@@ -69,27 +79,13 @@ class ResidentOptions:
 class ResumeOptions:
     """Options of `fedappeal resume` besides the folder; None: not given."""
 
-    rounds: Annotated[
-        int | None, typer.Option(help="new total of rounds, also of a run that has finished; not given: as it is")
-    ] = None
-    superlink: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the SuperLink that runs it, where it was submitted")
-    ] = None
-    root_certificates: Annotated[
-        str | None, typer.Option(help="with --superlink: file of the CA certificate; not given: plaintext")
-    ] = None
-    detach: Annotated[
-        bool | None, typer.Option("--detach", help="with --superlink: print the run's id and do not wait")
-    ] = None
-    port: Annotated[
-        int | None, typer.Option(help="of a local run: port of the SuperLink's Fleet API; 0: the system picks one")
-    ] = None
-    data_dir: Annotated[
-        str | None, typer.Option(help="folder with the data sets, where this machine trains; not given: as before")
-    ] = None
-    device: Annotated[
-        str | None, typer.Option(help="where the clients train (auto, cpu, cuda, cuda:N); not given: as before")
-    ] = None
+    rounds: int | None = option(None, "new total of rounds, also of a run that has finished; not given: as it is")
+    superlink: str | None = option(None, "HOST:PORT of the SuperLink that runs it, where it was submitted")
+    root_certificates: str | None = option(None, "with --superlink: file of the CA certificate; not given: plaintext")
+    detach: bool | None = option(None, "with --superlink: print the run's id and do not wait", "--detach")
+    port: int | None = option(None, "of a local run: port of the SuperLink's Fleet API; 0: the system picks one")
+    data_dir: str | None = option(None, "folder with the data sets, where this machine trains; not given: as before")
+    device: str | None = option(None, "where the clients train (auto, cpu, cuda, cuda:N); not given: as before")
     allow: AllowedPackages = None
 
 
@@ -97,16 +93,13 @@ class ResumeOptions:
 class MachineOptions:
     """The means by which runs are done."""
 
-    jobs: Annotated[int, typer.Option(help="runs at once, each in a process of its own")] = 1
-    threads: Annotated[int, typer.Option(help="PyTorch threads a run; 0: the cores shared out")] = 0
-    data_dir: Annotated[str, typer.Option(help="folder with the data sets (torchvision's layout)")] = ""
-    device: Annotated[str, typer.Option(help="where data and models are: auto, cpu, cuda, cuda:N")] = "auto"
-    ray: Annotated[
-        str,
-        typer.Option(help="a Ray cluster (host:port, or auto): its nodes have one run's clients, or several runs"),
-    ] = ""
-    ray_cpus: Annotated[float, typer.Option(help="CPUs that each worker, or each of several runs, asks of Ray")] = 1.0
-    ray_gpus: Annotated[float, typer.Option(help="GPUs that each worker, or each of several runs, asks of Ray")] = 0.0
+    jobs: int = option(1, "runs at once, each in a process of its own")
+    threads: int = option(0, "PyTorch threads a run; 0: the cores shared out")
+    data_dir: str = option("", "folder with the data sets (torchvision's layout)")
+    device: str = option("auto", "where data and models are: auto, cpu, cuda, cuda:N")
+    ray: str = option("", "a Ray cluster (host:port, or auto): its nodes have one run's clients, or several runs")
+    ray_cpus: float = option(1.0, "CPUs that each worker, or each of several runs, asks of Ray")
+    ray_gpus: float = option(0.0, "GPUs that each worker, or each of several runs, asks of Ray")
 
     def machine(self) -> "Machine":
         """Return the means that these options name."""
@@ -121,61 +114,42 @@ class MachineOptions:
 class ReproduceOptions:
     """Options of `fedappeal reproduce`."""
 
-    name: Annotated[str, typer.Argument(help="the table or figure, as `fedappeal reproduce --list` names it")] = ""
-    seeds: Annotated[int, typer.Option(help="number of seeds; 0: the experiment's own")] = 0
-    quick: Annotated[bool, typer.Option("--quick", help="a short form of a few seconds, to see that it works")] = (
-        False
+    name: str = option("", "the table or figure, as `fedappeal reproduce --list` names it", made=typer.Argument)
+    seeds: int = option(0, "number of seeds; 0: the experiment's own")
+    quick: bool = option(False, "a short form of a few seconds, to see that it works", "--quick")
+    out: Path = option(Path("reproductions"), "folder of the runs, which are kept and not run again")
+    pages: Path | None = option(None, "folder of the page and pictures; the runs' own if not given")
+    changed: list[str] | None = option(None, "KEY=VALUE: a setting other than the experiment's", "--set")
+    grid: str = option("", "search the paper's grid over these settings first: KEY,KEY or all")
+    redo: bool = option(False, "run those again that were run with other settings", "--redo")
+    from_numbers: bool = option(False, "only write the page again from the NAME.json beside it", "--from-numbers")
+    missing: bool = option(
+        False, "run what the page in --pages lacks, and add it: rows, and seeds up to --seeds", "--missing"
     )
-    out: Annotated[Path, typer.Option(help="folder of the runs, which are kept and not run again")] = Path(
-        "reproductions"
-    )
-    pages: Annotated[
-        Path | None, typer.Option(help="folder of the page and pictures; the runs' own if not given")
-    ] = None
-    changed: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE: a setting other than the experiment's")
-    ] = None
-    grid: Annotated[str, typer.Option(help="search the paper's grid over these settings first: KEY,KEY or all")] = ""
-    redo: Annotated[bool, typer.Option("--redo", help="run those again that were run with other settings")] = False
-    from_numbers: Annotated[
-        bool, typer.Option("--from-numbers", help="only write the page again from the NAME.json beside it")
-    ] = False
-    missing: Annotated[
-        bool,
-        typer.Option(
-            "--missing", help="run what the page in --pages lacks, and add it: rows, and seeds up to --seeds"
-        ),
-    ] = False
 
 
 @dataclass(frozen=True)
 class BenchOptions:
     """Options of `fedappeal bench`."""
 
-    tasks: Annotated[str, typer.Option(help="names by commas; empty: those of the fixed design")] = ""
-    behaviours: Annotated[str, typer.Option(help="the same: what clients do with their freedom")] = ""
-    strategies: Annotated[str, typer.Option(help="the same; also package.module:Name. All meet FedAvg")] = ""
-    seeds: Annotated[int, typer.Option(help="number of seeds; 0: the design's")] = 0
-    quick: Annotated[bool, typer.Option("--quick", help="a part of two minutes: digits, three strategies")] = False
-    out: Annotated[Path, typer.Option(help="folder of the runs, which are kept and not run again")] = Path("bench")
-    page: Annotated[Path | None, typer.Option(help="folder of page and results; if not given: --out")] = None
-    redo: Annotated[bool, typer.Option("--redo", help="run those again that were run with other settings")] = False
-    known: Annotated[
-        Path | None, typer.Option(help="a results.json: its runs are not done again, and stand on the page too")
-    ] = None
-    again: Annotated[
-        Path | None, typer.Option(help="a results.json: two of its rows of --strategies are run again and compared")
-    ] = None
+    tasks: str = option("", "names by commas; empty: those of the fixed design")
+    behaviours: str = option("", "the same: what clients do with their freedom")
+    strategies: str = option("", "the same; also package.module:Name. All meet FedAvg")
+    seeds: int = option(0, "number of seeds; 0: the design's")
+    quick: bool = option(False, "a part of two minutes: digits, three strategies", "--quick")
+    out: Path = option(Path("bench"), "folder of the runs, which are kept and not run again")
+    page: Path | None = option(None, "folder of page and results; if not given: --out")
+    redo: bool = option(False, "run those again that were run with other settings", "--redo")
+    known: Path | None = option(None, "a results.json: its runs are not done again, and stand on the page too")
+    again: Path | None = option(None, "a results.json: two of its rows of --strategies are run again and compared")
 
 
 @dataclass(frozen=True)
 class CompareOptions:
     """Options of `fedappeal compare`."""
 
-    baseline: Annotated[
-        str, typer.Option(help="group the others are compared with; else FedAvg's, else the first")
-    ] = ""
-    each_run: Annotated[bool, typer.Option("--each-run", help="no groups: each run by itself")] = False
-    to: Annotated[str, typer.Option(help="csv, json: the numbers; latex, markdown: the tables")] = ""
-    output: Annotated[Path | None, typer.Option(help="file for --to; default: standard output")] = None
-    plot: Annotated[Path | None, typer.Option(help="draw them over the rounds: a .png or .svg file")] = None
+    baseline: str = option("", "group the others are compared with; else FedAvg's, else the first")
+    each_run: bool = option(False, "no groups: each run by itself", "--each-run")
+    to: str = option("", "csv, json: the numbers; latex, markdown: the tables")
+    output: Path | None = option(None, "file for --to; default: standard output")
+    plot: Path | None = option(None, "draw them over the rounds: a .png or .svg file")

@@ -86,7 +86,7 @@ def with_groups(command: Command) -> Command:
     own = inspect.signature(command).parameters
     groups: dict[str, Any] = {name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)}
     parameters = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        _parameter(field.name, field.metadata.get("option", field.default), field.type)
         for group in groups.values()
         for field in fields(group)
     ]
