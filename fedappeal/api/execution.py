@@ -3,20 +3,20 @@
 import itertools
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from client.data.cache import pick_device
 from fedappeal.api.client_data import central_evaluation
 from fedappeal.api.progress import Shown
-from fedappeal.record.columns import HEADLINE, shown_in
 from fedappeal.runs.checks import check_learns_here
 from fedappeal.runs.plan import RunPlan, simulate_plan
 from fedappeal.settings.config import ConfigError
 from fedappeal.simulation import engine
 from fedappeal.simulation.options import AUTO, SEQUENTIAL, Simulation
+from fedappeal.views.terminal.progress import described
 from fedappeal.views.tracking.following import tracked
 from fedappeal.views.tracking.tracker import MakeTracker
 from server.run import Evaluate
@@ -31,13 +31,13 @@ class Watching:
         evaluate: a central test set, or a function; None: none.
         on_round: called with each round; None: nothing is.
         quiet: show no progress.
-        trackers: make what records the run.
+        trackers: make what records the run, by name.
     """
 
     evaluate: Any = None
     on_round: Callable[..., Any] | None = None
     quiet: bool = False
-    trackers: tuple[MakeTracker, ...] = ()
+    trackers: Mapping[str, MakeTracker] = field(default_factory=dict)
 
     def central(self, plan: RunPlan, how: Simulation) -> Evaluate | None:
         """Return what measures the model centrally; None: nothing does."""
@@ -72,12 +72,10 @@ def carried_out(
         show: shows how far it is.
         finished: makes what ``on_round`` is given.
     """
-    columns = [column.key for column in shown_in(HEADLINE, plan.task.metric)]
 
     def on_round(record: RoundRecord) -> None:
-        row = record.as_line()
-        figures = (f"{column.replace('_', ' ')} {row[column]:.3f}" for column in columns if column in row)
-        show(" ".join([plan.name, *figures]), record.server_round, plan.config.rounds)
+        text = described(plan.name, record.as_line(), plan.task.metric)
+        show(text, record.server_round, plan.config.rounds)
         if watching.on_round is not None:
             watching.on_round(finished(record))
 

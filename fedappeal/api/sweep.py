@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from fedappeal.api.execution import Watching, check_run, new_folder
 from fedappeal.api.plan import Own, chosen_of, planned
@@ -182,25 +182,17 @@ def _apart(name: Any, others: Sequence[Any]) -> Any:
 _MAIN = "__main__"
 
 
-class _Jobs(Sequence[Callable[[], None]]):
-    """What the processes do; each run is planned when its turn comes."""
+class _Job:
+    """One run for another process; it is planned when it is sent, which packs it."""
 
-    def __init__(self, makers: Sequence[Callable[[], RunPlan]], how: Simulation, watching: Watching) -> None:
-        self._makers, self._how, self._evaluate = makers, how, watching.evaluate
+    def __init__(self, make: Callable[[], RunPlan], how: Simulation, evaluate: Any) -> None:
+        self._make, self._how, self._evaluate = make, how, evaluate
 
-    def __len__(self) -> int:
-        return len(self._makers)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (_run, self._make(), self._how, self._evaluate)
 
-    @overload
-    def __getitem__(self, index: int) -> Callable[[], None]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Callable[[], None]]: ...
-
-    def __getitem__(self, index: int | slice) -> Callable[[], None] | Sequence[Callable[[], None]]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(*index.indices(len(self)))]
-        return partial(_run, self._makers[index](), self._how, self._evaluate)
+    def __call__(self) -> None:
+        _run(self._make(), self._how, self._evaluate)
 
 
 def _run(plan: RunPlan, how: Simulation, evaluate: Any) -> None:
@@ -253,7 +245,8 @@ def in_processes(
     interrupted = False
     with shown(watching.quiet) as show:
         try:
-            machine.do(_Jobs(makers, how, watching), ended, lambda: show("runs", over, len(paths)))
+            jobs = [_Job(make, how, watching.evaluate) for make in makers]
+            machine.do(jobs, ended, lambda: show("runs", over, len(paths)))
             show("runs", over, len(paths))
         except KeyboardInterrupt:
             interrupted = True

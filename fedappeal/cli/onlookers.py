@@ -31,7 +31,7 @@ class CommandOnlookers:
     """What looks on at a command's runs: `fedappeal.runs.launch.onlookers.Onlookers`.
 
     Attributes:
-        trackers: make the trackers of a run.
+        trackers: make the trackers of a run, by name.
         metrics: where its metrics are served.
         page: where its page stands.
         root_certificates: the file of a long-running SuperLink's CA certificate; empty: plaintext.
@@ -39,7 +39,7 @@ class CommandOnlookers:
         console: where lines are printed.
     """
 
-    trackers: tuple[MakeTracker, ...] = ()
+    trackers: Mapping[str, MakeTracker] = field(default_factory=dict)
     metrics: MetricsPort = NOWHERE
     page: PageOptions = NO_PAGE
     root_certificates: str = ""
@@ -65,13 +65,13 @@ class CommandOnlookers:
         return one_run(screen, name, completed=completed)
 
     @contextmanager
-    def several(self, plans: Sequence[RunPlan]) -> Iterator[SeveralRuns]:
+    def several(self, plans: Sequence[RunPlan]) -> Iterator[Sequence[SeveralRuns]]:
         """Show and track several runs while the block runs them, and show their last figures."""
         with (
             all_tracked([plan.path for plan in plans], self.trackers, complain) as tracking,
             several_runs(plans, self.console) as shown,
         ):
-            yield _Both(shown, tracking)
+            yield shown, tracking
         if self.console.is_terminal and not as_json():  # else each line stands above, where its run ended
             for plan in plans:
                 if lines := Record(plan.path).history:
@@ -157,22 +157,6 @@ def onlookers_of(
     page = PageOptions(options.page, options.page_published)
     metrics = MetricsPort(options.metrics_port, options.metrics_address)
     return CommandOnlookers(trackers, metrics, page, **more), others
-
-
-@dataclass(frozen=True)
-class _Both:
-    """What shows several runs, and what tracks them."""
-
-    shown: SeveralRuns
-    tracking: SeveralRuns
-
-    def update(self) -> None:
-        self.shown.update()
-        self.tracking.update()
-
-    def ended(self, number: int, reason: str) -> None:
-        self.shown.ended(number, reason)
-        self.tracking.ended(number, reason)
 
 
 @contextmanager

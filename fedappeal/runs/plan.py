@@ -3,8 +3,7 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -90,13 +89,13 @@ class RunPlan:
             folder.record(**{GIVEN: self.facts})
         return folder
 
-    @contextmanager
-    def mended(self, say: Callable[[str], None], usable: Usable = without_memory) -> Iterator[None]:
-        """Hold the folder of a run that continues while its damaged files are put aside.
+    def mend(self, say: Callable[[str], None], usable: Usable = without_memory, **facts: object) -> None:
+        """Put the damaged files of a run that continues aside, and record facts of it.
 
         Args:
-            say: told one line of each.
+            say: told one line of each file.
             usable: as in `server.checkpoints.newest_usable`.
+            facts: as `RunFolder.record` takes them.
 
         Raises:
             ConfigError: another process runs the run, or no checkpoint can be used.
@@ -106,7 +105,8 @@ class RunPlan:
         folder = RunFolder.open(self.path)
         with folder.alone():
             mended(folder, say, usable)
-            yield
+            if facts:
+                folder.record(**facts)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the loaded task out: another process loads it again."""

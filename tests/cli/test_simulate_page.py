@@ -55,7 +55,7 @@ class Visiting(Tracker):
 def test_a_simulation_has_a_page_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Visiting.told.clear()
     plans = swept_plans(SMALL, [], str(tmp_path / "run"))
-    onlookers = CommandOnlookers((Visiting,), page=PageOptions("0"))
+    onlookers = CommandOnlookers({"visiting": Visiting}, page=PageOptions("0"))
     start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), onlookers)
     history = Record(tmp_path / "run").history
     shown = Visiting.told["rounds"]

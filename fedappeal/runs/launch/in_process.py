@@ -150,8 +150,7 @@ class InProcess:
         Raises:
             RunEnded: it did not finish.
         """
-        with plan.mended(onlookers.complain, usable):
-            pass  # the run takes it again
+        plan.mend(onlookers.complain, usable)
         for line in self.simulation.notes():
             onlookers.say(line)
         with _resumable([plan]):
@@ -176,15 +175,20 @@ class InProcess:
         self, plans: Sequence[RunPlan], simulations: Sequence[Simulation], onlookers: Onlookers
     ) -> None:
         failed: list[str] = []
-        with onlookers.several(plans) as shown:
+        with onlookers.several(plans) as watching:
 
             def ended(number: int, reason: str) -> None:
                 if reason:
                     failed.append(f"{plans[number].name}: {reason}")
-                shown.ended(number, reason)
+                for onlooker in watching:
+                    onlooker.ended(number, reason)
+
+            def tick() -> None:
+                for onlooker in watching:
+                    onlooker.update()
 
             jobs = [partial(simulate_quietly, plan, how) for plan, how in zip(plans, simulations, strict=True)]
-            self.machine.do(jobs, ended, shown.update)
+            self.machine.do(jobs, ended, tick)
         if failed:
             raise RunEnded(*failed)
 

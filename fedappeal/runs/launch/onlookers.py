@@ -79,8 +79,8 @@ class Onlookers(Protocol):
     ) -> AbstractContextManager[Callable[[Mapping[str, Any]], None]]:
         """Return a block in which rounds of this process are shown; it yields what is told of each."""
 
-    def several(self, plans: Sequence[RunPlan]) -> AbstractContextManager[SeveralRuns]:
-        """Return a block in which several runs are shown and tracked."""
+    def several(self, plans: Sequence[RunPlan]) -> AbstractContextManager[Sequence[SeveralRuns]]:
+        """Return a block in which several runs are shown and tracked; it yields what shows, and what tracks."""
 
     def watch(
         self, folder: Path, superlink: "RemoteSuperLink | None" = None, connects: bool = False

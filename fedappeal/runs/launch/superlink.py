@@ -66,8 +66,7 @@ class LocalProcesses:
         runtime = {KIND: LOCAL, "data-dir": data_dir, "device": self.device}
         folder = plan.folder(runtime)
         if plan.resumes:
-            with plan.mended(onlookers.complain):
-                folder.record(runtime=runtime)
+            plan.mend(onlookers.complain, runtime=runtime)
         # Who continues a run has its folder for this command already.
         with nullcontext() if plan.resumes else folder.alone(COMMAND_LOCK):
             self._run_shown(plan, folder, onlookers)
@@ -199,8 +198,7 @@ class Submission:
         """
         path, superlink = plan.path, self.superlink
         if plan.resumes:
-            with plan.mended(onlookers.complain):
-                pass  # the ServerApp takes it
+            plan.mend(onlookers.complain)
         # Some clients play a partition, others bring their own data.
         screen = onlookers.screen(plan, data="", name_of=self._name_of)
         # A relative path starts at the SuperLink's working folder, wherever that is.

@@ -34,9 +34,9 @@ _LARGEST = 2**1000  # a whole number that a float can hold
 class Following(threading.Thread):
     """Feeds one tracker from one run's folder, until told that the run is over."""
 
-    def __init__(self, make: MakeTracker, folder: Path, say: Say, patience: float = PATIENCE) -> None:
-        super().__init__(name=f"tracker-{make.name}", daemon=True)
-        self._make = make
+    def __init__(self, name: str, make: MakeTracker, folder: Path, say: Say, patience: float = PATIENCE) -> None:
+        super().__init__(name=f"tracker-{name}", daemon=True)
+        self._called, self._make = name, make
         self._folder = folder
         self._say = say
         self._patience = patience
@@ -76,7 +76,7 @@ class Following(threading.Thread):
 
     def _follow(self) -> None:
         tracker = self._make()  # here: one that is slow to make holds up this thread alone
-        run = tracked_run(self._folder, self._make.name)
+        run = tracked_run(self._folder, self._called)
         self._follower = Follower(self._folder, after=run.after, resumed=run.resumed)
         self._id = tracker.begin(run)
         self._record()
@@ -106,7 +106,7 @@ class Following(threading.Thread):
 
     def _record(self) -> None:
         text = json.dumps({"id": self._id, "round": self._follower.after, "resumed": self._follower.resumed}) + "\n"
-        file = record_of(self._folder, self._make.name)
+        file = record_of(self._folder, self._called)
         try:
             replace_file(file, text.encode())
         except FileNotFoundError:  # a run that continues clears away what looks half-written
@@ -115,7 +115,7 @@ class Following(threading.Thread):
     def _drop(self, reason: str) -> None:
         if not self._dropped:
             self._dropped = True
-            self._say(f"the tracker {self._make.name} is dropped: {printable(reason)}; the run is not touched")
+            self._say(f"the tracker {self._called} is dropped: {printable(reason)}; the run is not touched")
 
 
 def tracked_run(folder: Path, name: str) -> TrackedRun:
@@ -158,11 +158,11 @@ class Tracking:
 
     Args:
         folders: the runs'.
-        makers: make the trackers of each.
+        makers: make the trackers of each, by name.
         say: told of a tracker that is dropped.
     """
 
-    def __init__(self, folders: Sequence[Path], makers: Sequence[MakeTracker], say: Say) -> None:
+    def __init__(self, folders: Sequence[Path], makers: Mapping[str, MakeTracker], say: Say) -> None:
         self._makers, self._say = makers, say
         self._folders = tuple(folders)
         self._waiting = set(range(len(folders))) if makers else set()
@@ -178,7 +178,9 @@ class Tracking:
         """Follow the run of that number, unless it is followed."""
         if number in self._waiting:
             self._waiting.remove(number)
-            self._running[number] = [Following(make, self._folders[number], self._say) for make in self._makers]
+            self._running[number] = [
+                Following(name, make, self._folders[number], self._say) for name, make in self._makers.items()
+            ]
             for following in self._running[number]:
                 following.start()
 
@@ -209,7 +211,7 @@ def _process_end(folder: Path) -> str:
 
 
 @contextmanager
-def tracked(folder: Path, makers: Sequence[MakeTracker], say: Say) -> Iterator[None]:
+def tracked(folder: Path, makers: Mapping[str, MakeTracker], say: Say) -> Iterator[None]:
     """Track a run while the block runs it; its folder may not be there yet. Arguments as of `Tracking`."""
     with all_tracked([folder], makers, say) as tracking:
         tracking.begin(0)
@@ -221,7 +223,7 @@ def tracked(folder: Path, makers: Sequence[MakeTracker], say: Say) -> Iterator[N
 
 
 @contextmanager
-def all_tracked(folders: Sequence[Path], makers: Sequence[MakeTracker], say: Say) -> Iterator[Tracking]:
+def all_tracked(folders: Sequence[Path], makers: Mapping[str, MakeTracker], say: Say) -> Iterator[Tracking]:
     """Track several runs while the block runs them; arguments as of `Tracking`."""
     tracking = Tracking(folders, makers, say)
     try:

@@ -87,20 +87,11 @@ TRACKERS = Registry(
 )
 
 
-@dataclass(frozen=True)
-class MakeTracker:
-    """A tracker that a user chose: its name, and what makes it."""
-
-    name: str
-    make: Callable[[], Tracker]
-
-    def __call__(self) -> Tracker:
-        """Return the tracker."""
-        return self.make()
+MakeTracker = Callable[[], Tracker]
 
 
-def chosen_trackers(choices: Any, settings: Mapping[str, Any]) -> tuple[tuple[MakeTracker, ...], dict[str, Any]]:
-    """Return what makes each tracker, and the settings without those of trackers.
+def chosen_trackers(choices: Any, settings: Mapping[str, Any]) -> tuple[dict[str, MakeTracker], dict[str, Any]]:
+    """Return what makes each tracker, by its name, and the settings without those of trackers.
 
     Args:
         choices: a name, a class or an object, or several.
@@ -121,14 +112,14 @@ def chosen_trackers(choices: Any, settings: Mapping[str, Any]) -> tuple[tuple[Ma
         kind.check_installed()
         tracker_settings = {key.replace("_", "-"): v for key, v in section(settings, kind.name).items()}
         if not isinstance(choice, Tracker):
-            makers[kind.name] = MakeTracker(kind.name, partial(kind, parse_section(kind, tracker_settings)))
+            makers[kind.name] = partial(kind, parse_section(kind, tracker_settings))
         elif tracker_settings:
             setting = f"{kind.name}.{next(iter(tracker_settings))}"
             raise ConfigError(f"set = '{setting}' is not allowed: the tracker is an object")
         else:
-            makers[kind.name] = MakeTracker(kind.name, partial(_itself, choice))
+            makers[kind.name] = partial(lambda tracker: tracker, choice)
     others = {k: v for k, v in settings.items() if k.partition(".")[0] not in makers or "." not in k}
-    return tuple(makers.values()), others
+    return makers, others
 
 
 def _kind(choice: Any) -> type[Tracker]:
@@ -139,7 +130,3 @@ def _kind(choice: Any) -> type[Tracker]:
     if isinstance(choice, Tracker):
         return type(choice)
     raise ConfigError(f"track = {choice!r} is not allowed: a name, or a fedappeal.views.tracking.tracker.Tracker")
-
-
-def _itself(tracker: Tracker) -> Tracker:
-    return tracker

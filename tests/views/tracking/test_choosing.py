@@ -53,9 +53,9 @@ def followed(tracker: str) -> CommandOnlookers:
 def test_settings_of_trackers_are_taken_out_of_the_runs() -> None:
     makers, rest = chosen_trackers([Kept], {"kept.size": 3, "maxfl.server-lr": 0.5, "rounds": 3})
     assert rest == {"maxfl.server-lr": 0.5, "rounds": 3}
-    assert [make().settings.size for make in makers] == [3]
+    assert [make().settings.size for make in makers.values()] == [3]
     one = Kept()
-    assert chosen_trackers([one], {})[0][0]() is one
+    assert chosen_trackers([one], {})[0]["kept"]() is one
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_submitted_run_is_tracked_where_its_folder_is_seen_and_waited_for(tmp_
 def test_a_continuation_takes_settings_of_its_trackers_alone() -> None:
     own = "tests.views.tracking.recorder:Kept"
     onlookers = onlookers_to_resume(WatchOptions([own]), ["kept.size=4"])
-    assert [make().settings.size for make in onlookers.trackers] == [4]
+    assert [make().settings.size for make in onlookers.trackers.values()] == [4]
     with pytest.raises(ConfigError, match=r"set = 'maxfl\.server-lr' is not allowed: a run continues with its"):
         onlookers_to_resume(WatchOptions([own]), ["maxfl.server-lr=1"])
 

@@ -91,7 +91,7 @@ def test_a_tracker_that_raises_is_dropped_with_one_line_and_the_run_is_the_same(
 
 def test_a_tracker_that_hangs_is_left_behind(run_folder: Path) -> None:
     said: list[str] = []
-    thread = Following(Hanging, run_folder, said.append, patience=0.2)
+    thread = Following("hanging", Hanging, run_folder, said.append, patience=0.2)
     thread.start()
     thread.over(FINISHED)
     thread.wait()
@@ -127,7 +127,7 @@ def test_a_run_that_clears_up_half_written_files_costs_no_tracker(
         replace_file(path, content)
 
     monkeypatch.setattr(following, "replace_file", replace)
-    with tracked(run_folder, [Kept], pytest.fail):
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):
         pass
     assert len(calls) > 1
     assert json.loads(record_of(run_folder, "kept").read_text())["id"] == f"id-of-{run_folder.name}"
@@ -136,11 +136,11 @@ def test_a_run_that_clears_up_half_written_files_costs_no_tracker(
 def test_rounds_that_a_continued_run_runs_again_are_recorded_again(run_folder: Path) -> None:
     record_of(run_folder, "kept").write_text(json.dumps({"id": "a", "round": 5}))
     append_lines(run_folder / HISTORY, [line(number) for number in (1, 2, 3)])  # its checkpoint was that of round 3
-    with tracked(run_folder, [Kept], pytest.fail):
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):
         append_lines(run_folder / HISTORY, [])
     assert rounds_told() == []
     append_lines(run_folder / HISTORY, [line(number) for number in (4, 5, 6)])
-    with tracked(run_folder, [Kept], pytest.fail):
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):
         pass
     assert rounds_told() == [4, 5, 6]
 
@@ -148,7 +148,7 @@ def test_rounds_that_a_continued_run_runs_again_are_recorded_again(run_folder: P
 def test_a_resumed_runs_rounds_are_recorded_again_whatever_a_read_sees_of_them(run_folder: Path) -> None:
     """Between two looks a run that had recorded 5 rounds was resumed after round 2 and ran on to round 9."""
     append_lines(run_folder / HISTORY, [line(number) for number in (1, 2, 3, 4, 5)])
-    with tracked(run_folder, [Kept], pytest.fail):
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):
         wait_for_rounds(5)
         rewrite(run_folder / HISTORY, sealed([line(number) for number in (1, 2)]))
         append_lines(run_folder / EVENTS, [{"event": "resumed", "round": 2}])
@@ -158,14 +158,14 @@ def test_a_resumed_runs_rounds_are_recorded_again_whatever_a_read_sees_of_them(r
 
 def test_a_run_that_was_resumed_while_nothing_followed_it_is_recorded_from_there(run_folder: Path) -> None:
     append_lines(run_folder / HISTORY, [line(number) for number in (1, 2, 3, 4, 5)])
-    with tracked(run_folder, [Kept], pytest.fail):
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):
         wait_for_rounds(5)
     rewrite(run_folder / HISTORY, sealed([line(number) for number in (1, 2)]))
     append_lines(run_folder / EVENTS, [{"event": "resumed", "round": 2}])
     append_lines(run_folder / HISTORY, [line(number) for number in (3, 4, 5, 6)])
-    with tracked(run_folder, [Kept], pytest.fail):
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):
         pass
-    with tracked(run_folder, [Kept], pytest.fail):  # nothing is recorded twice
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):  # nothing is recorded twice
         pass
     assert rounds_told() == [1, 2, 3, 4, 5, 3, 4, 5, 6]
 
@@ -183,9 +183,9 @@ def test_a_tracker_is_made_in_its_own_thread_and_a_failure_there_is_one_line(run
             if len(threads) == 2:
                 raise SystemExit("no server\nhere")
 
-    with tracked(run_folder, [Slow], said.append):
+    with tracked(run_folder, {"slow": Slow}, said.append):
         pass
-    with tracked(run_folder, [Slow], said.append):
+    with tracked(run_folder, {"slow": Slow}, said.append):
         pass
     assert threads == ["tracker-slow"] * 2
     assert said == ["the tracker slow is dropped: SystemExit: no server here; the run is not touched"]
@@ -199,7 +199,7 @@ def wait_for_rounds(count: int) -> None:
 
 def test_a_tracker_that_comes_later_is_told_of_all_rounds(run_folder: Path) -> None:
     append_lines(run_folder / HISTORY, [line(number) for number in (1, 2, 3)])
-    with tracked(run_folder, [Kept], pytest.fail):
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):
         pass
     assert Kept.of("round") == [(n, {"loss": 1 / n}) for n in (1, 2, 3)]
 
@@ -216,21 +216,21 @@ def test_a_tracker_that_comes_later_is_told_of_all_rounds(run_folder: Path) -> N
 def test_how_a_run_ended_is_read_from_its_events(run_folder: Path, events: list[dict[str, Any]], how: str) -> None:
     append_lines(run_folder / EVENTS, events)
     (run_folder / MODEL).write_bytes(b"")
-    with tracked(run_folder, [Kept], pytest.fail):
+    with tracked(run_folder, {"kept": Kept}, pytest.fail):
         pass
     assert Kept.of("end") == [(how,)]
     assert bool(Kept.of("model")) == (how == FINISHED)
 
 
 def test_an_exception_ends_the_trackers_run_as_failed(run_folder: Path) -> None:
-    with pytest.raises(ValueError, match="here"), tracked(run_folder, [Kept], pytest.fail):
+    with pytest.raises(ValueError, match="here"), tracked(run_folder, {"kept": Kept}, pytest.fail):
         raise ValueError("here")
     assert Kept.of("end") == [(FAILED,)]
 
 
 def test_a_folder_that_is_never_there_and_a_damaged_record_are_one_line(run_folder: Path) -> None:
     said: list[str] = []
-    with tracked(run_folder / "elsewhere", [Kept], said.append):
+    with tracked(run_folder / "elsewhere", {"kept": Kept}, said.append):
         pass
     assert said == [
         f"the tracker kept is dropped: the run's folder '{run_folder / 'elsewhere'}' is not seen from here; "
@@ -246,7 +246,7 @@ def test_the_runs_of_a_sweep_are_tracked_each_by_itself(tmp_path: Path) -> None:
     plans = swept_plans(settings, ["seed=0,1,2"], str(tmp_path / "sweep"))
     (plans[2].path / "participation.jsonl").mkdir(parents=True)  # it cannot be written: that run fails
     with pytest.raises(SystemExit):
-        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers((Kept,)))
+        start_simulations(plans, InProcess(Simulation("auto", "cpu", "", 1)), CommandOnlookers({"kept": Kept}))
     assert sorted(begun.name for (begun,) in Kept.of("begin")) == ["seed-0", "seed-1", "seed-2"]  # type: ignore[attr-defined]
     assert sorted(rounds_told()) == [1, 1, 2, 2]  # type: ignore[type-var]
     assert sorted(how for (how,) in Kept.of("end")) == [FAILED, FINISHED, FINISHED]  # type: ignore[type-var]
